@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine
 from guestmark.stats import stopping
-from guestmark.stats.finding import cheapest_iterations
 from guestmark.stats.repetition import (
     MAX_ITERATIONS,
     MEASURING,
@@ -20,6 +19,7 @@ from guestmark.stats.repetition import (
     choose_iterations,
     iterations_without_boot,
 )
+from guestmark.stats.slow_run_power import cheapest_iterations
 
 PILOT = 1  # iterations of the trials from which the number for all later ones is chosen
 _CHAIN = 16  # blocks between two independent random orders

@@ -1,12 +1,12 @@
-"""Runs of the same cells beside each other: by what their ratios differ, allowing for how far unchanged ones do.
+"""Compares runs of the same cells: how their ratios differ, allowing for how far ratios of unchanged cells do.
 
-What is compared are ratios to each run's own baseline, never times: a host that is slower today is slower for both.
-Even so, ratios of equal things measured on different days differ by more than the blocks inside each of them say. How
-far is learned from earlier runs of the same question on the same host; without any, nothing can be claimed.
+Only ratios to each run's own baseline are compared, never times, because a host that is slower today is slower for
+both. Even so, ratios of equal things measured on different days differ by more than the blocks inside each run tell.
+How far is learned from earlier runs of the same question on the same host; without any, nothing can be claimed.
 
-Where the host restarts in between, or several runs were made at other times or on other machines, the boot or the
-session is the replicate. What it settles for good (where the kernel lies in memory, which neighbours a machine has) is
-the same for all that is measured in it, so its blocks say nothing about how far sessions differ.
+If the host restarts in between, or runs were made at other times or on other machines, the boot or the session is the
+replicate. What it settles for good (where the kernel lies in memory, which neighbours a machine has) is the same for
+everything measured in it, so its blocks say nothing about how far sessions differ.
 """
 
 import math
@@ -24,16 +24,21 @@ from guestmark.stats.noise import Null
 from guestmark.stats.paired import Summary
 from guestmark.stats.special import student_t_quantile
 
-FEWEST_RUNS = 4  # earlier runs; from fewer a variance is so uncertain that nothing would ever be shown
+# From fewer earlier runs a variance is so uncertain that no change would ever be shown.
+FEWEST_RUNS = 4
 CONFIDENCE = 0.95
-FEWEST_SESSIONS = 2  # of each side, boots too: one says nothing about how far they differ
-FEWEST_NULLS = 3  # fewer say so little about a variance that a sound run's floor would nearly triple
-ALIKE = 3.0  # how much longer or shorter the runs of another null comparison may be: short ones are noisier
+# Sessions (or boots) of each side: a single one says nothing about how far they differ.
+FEWEST_SESSIONS = 2
+# Fewer null comparisons say so little about a variance that the floor of a sound run would nearly triple.
+FEWEST_NULLS = 3
+# An earlier null comparison only counts if its runs were at most so many times as long or as short: short ones are
+# noisier.
+ALIKE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class PastRatio:
-    """What an earlier run found for the same ratio: the ratio, the ends of its interval, and over how many blocks."""
+    """The same ratio in an earlier run: the ratio, the ends of its interval, and the number of its blocks."""
 
     run_id: str
     created_at: float  # Unix time, seconds
@@ -59,7 +64,7 @@ class PastNull:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is known from earlier runs of this host, by the ids of this run's cells, oldest first.
+    """What earlier runs of this host showed, by the ids of this run's cells, oldest first.
 
     `ratios` are of cells against their baseline, `nulls` of copies against the cell with that id. `changed` is what
     differs in the environment since the last of these runs, `between` what differed among them, as `old → new`.
@@ -73,7 +78,7 @@ class History:
     def nulls_for(
         self, cells: Sequence[Cell], summaries: Mapping[str, Mapping[str, Summary]], metric: Metric
     ) -> list[Null]:
-        """Null comparisons of earlier runs like those that these cells have, or would have of their baseline."""
+        """Return earlier null comparisons like those that these cells have, or would have of their baseline."""
         copied = {cell.null_of for cell in cells if cell.null_of is not None}
         kinds = copied or {cell.id for cell in cells if cell.baseline}
         return [
@@ -84,7 +89,7 @@ class History:
         ]
 
     def nulls_like(self, cell_id: str, typical: float) -> list[Null]:
-        """Earlier null comparisons of such a cell whose runs took about as long; none if they are too few."""
+        """Return earlier null comparisons of such a cell whose runs took about as long; none if there are too few."""
         found = [
             Null(null.log_ratio, null.blocks)
             for null in self.nulls.get(cell_id, ())
@@ -97,7 +102,7 @@ NO_HISTORY = History()
 
 
 class ChangeVerdict(StrEnum):
-    """What two runs show of a cell."""
+    """What two runs show about a cell."""
 
     HIGHER = "higher"
     LOWER = "lower"
@@ -107,10 +112,10 @@ class ChangeVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The ratio of two runs' ratios to their baselines. `ci` allows for the variation between runs.
+    """The ratio of two runs' ratios to their baselines; `ci` allows for the variation between runs.
 
-    `within` is the interval that blocks alone would give; `spread` the relative variation between runs (one standard
-    deviation), learned from `runs` earlier ones, None where they are too few.
+    `within` is the interval that the blocks alone would give. `spread` is the relative variation between runs (one
+    standard deviation), learned from `runs` earlier ones; None if they are too few.
     """
 
     ratio: float
@@ -121,15 +126,22 @@ class Change:
     verdict: ChangeVerdict
 
 
+def _judge_change(low: float, high: float) -> ChangeVerdict:
+    """Return what an interval of a ratio shows."""
+    if low > 1:
+        return ChangeVerdict.HIGHER
+    return ChangeVerdict.LOWER if high < 1 else ChangeVerdict.ALIKE
+
+
 def compare_two_runs(
     before: PastRatio, after: PastRatio, earlier: Sequence[PastRatio], claims: int = 1
 ) -> Change:
-    """Compare a cell's ratio in two runs, given `earlier` runs of the same question (others than these two).
+    """Compare a cell's ratio in two runs, given `earlier` runs of the same question, other than these two.
 
-    With J earlier log ratios y the variance between runs is what their variance has beyond that inside of each,
-    t² = max(var(y) - mean(v), 0), after DerSimonian and Laird (1986). The interval of the difference has its variance
-    v1 + v2 + 2 t² at Student's quantile with J - 1 degrees of freedom, as t² is no better known than that. Several
-    `claims` of one report share its level (Bonferroni), as they share what they are learnt from.
+    With J earlier log ratios y, the variance between runs is what their variance exceeds that inside each of them, t² =
+    max(var(y) - mean(v), 0), after DerSimonian and Laird (1986). The difference of two runs has the variance v1 + v2 +
+    2 t², and its interval uses Student's quantile with J - 1 degrees of freedom, as t² is known no better than that.
+    Several `claims` of one report share its level (Bonferroni), as they share what they are learned from.
     """
     d = math.log(after.ratio / before.ratio)
     own = _log_ratio_variance(before) + _log_ratio_variance(after)
@@ -143,16 +155,16 @@ def compare_two_runs(
     )
     reach = _t_critical(len(earlier) - 1, claims) * math.sqrt(own + 2 * between)
     low, high = math.exp(d - reach), math.exp(d + reach)
-    verdict = ChangeVerdict.HIGHER if low > 1 else ChangeVerdict.LOWER if high < 1 else ChangeVerdict.ALIKE
+    verdict = _judge_change(low, high)
     return Change(math.exp(d), within, (low, high), math.expm1(math.sqrt(between)), len(earlier), verdict)
 
 
 def compare_with_earlier(now: PastRatio, earlier: Sequence[PastRatio], claims: int = 1) -> Change | None:
-    """Compare a cell's ratio in a run with that of all earlier ones; None below `FEWEST_RUNS` of them.
+    """Compare a cell's ratio in a run with the mean of all earlier ones; None below `FEWEST_RUNS` of them.
 
     The mean of J earlier log ratios has the variance (t² + v)/J, with t² as in `compare_two_runs`; this run's differs
-    from it by its own variance and t² besides. Student's t with J - 1 degrees of freedom: more history makes the test
-    stronger. `claims` as in `compare_two_runs`.
+    from it by its own variance and another t². Student's t with J - 1 degrees of freedom: a longer history makes the
+    test stronger. `claims` as in `compare_two_runs`.
     """
     if len(earlier) < FEWEST_RUNS:
         return None
@@ -164,19 +176,21 @@ def compare_with_earlier(now: PastRatio, earlier: Sequence[PastRatio], claims: i
     half = 1.96 * math.sqrt(own)
     reach = _t_critical(len(earlier) - 1, claims) * math.sqrt(own + between * (1 + 1 / len(earlier)))
     low, high = math.exp(d - reach), math.exp(d + reach)
-    verdict = ChangeVerdict.HIGHER if low > 1 else ChangeVerdict.LOWER if high < 1 else ChangeVerdict.ALIKE
+    verdict = _judge_change(low, high)
     spread = math.expm1(math.sqrt(between))
     within = (math.exp(d - half), math.exp(d + half))
     return Change(math.exp(d), within, (low, high), spread, len(earlier), verdict)
 
 
-FEWEST_IN_DRIFT = 6  # runs; five could show it only if each were above the one before
-_EXACT_ORDER = 60  # runs up to which permutations are counted out
+# Five runs could show a drift only if each were above the one before.
+FEWEST_IN_DRIFT = 6
+# Up to so many runs the orders are counted exactly.
+_EXACT_ORDER = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """By what a ratio changed from the first of some runs to the last, if it did so steadily; with its interval."""
+    """The change of a ratio from the first of some runs to the last, if it changed steadily, with its interval."""
 
     ratio: float
     ci: tuple[float, float] | None
@@ -185,11 +199,11 @@ class Drift:
 
 
 def detect_drift(runs: Sequence[PastRatio], claims: int = 1) -> Drift | None:
-    """Whether the ratio goes up or down over these runs, in their order; None below `FEWEST_IN_DRIFT`.
+    """Test whether the ratio goes up or down over these runs, in their order; None below `FEWEST_IN_DRIFT`.
 
-    Kendall's exact test of order, which holds for runs of any law that are exchangeable, and Theil and Sen's slope with
-    the interval that goes with it (Hollander, Wolfe and Chicken, 3rd ed., 9.2 and 9.3). Several `claims` of one report
-    share its level; so few runs that they cannot reach their part of it have no interval.
+    Kendall's exact test of order, which is valid for exchangeable runs of any law, and Theil and Sen's slope with the
+    matching interval (Hollander, Wolfe and Chicken, 3rd ed., 9.2 and 9.3). Several `claims` of one report share its
+    level; there is no interval if so few runs cannot reach their part of it.
     """
     n = len(runs)
     if n < FEWEST_IN_DRIFT:
@@ -201,37 +215,37 @@ def detect_drift(runs: Sequence[PastRatio], claims: int = 1) -> Drift | None:
     middle = float(np.median(slopes)) * (n - 1)
     if outside < 0:
         return Drift(math.exp(middle), None, n, ChangeVerdict.ALIKE)
-    low, high = (float(slope) * (n - 1) for slope in (slopes[outside], slopes[-1 - outside]))
-    verdict = ChangeVerdict.HIGHER if low > 0 else ChangeVerdict.LOWER if high < 0 else ChangeVerdict.ALIKE
-    return Drift(math.exp(middle), (math.exp(low), math.exp(high)), n, verdict)
+    low, high = (math.exp(float(slope) * (n - 1)) for slope in (slopes[outside], slopes[-1 - outside]))
+    return Drift(math.exp(middle), (low, high), n, _judge_change(low, high))
 
 
 def _critical_discordances(n: int, tail: float) -> int:
-    """The largest number of pairs in the wrong order that at most the share `tail` of orders of `n` has."""
+    """Return the largest number of discordant pairs that at most the share `tail` of all orders of n runs has; -1 if
+    none.
+    """
     pairs = n * (n - 1) // 2
     if n > _EXACT_ORDER:
         spread = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
         return math.floor((pairs - NormalDist().inv_cdf(1 - tail) * spread) / 2 - 1)
-    shares = np.ones(
-        1
-    )  # of orders of k with so many such pairs: the k-th is put before any number of the others
+    # The share of orders of k runs with each number of discordances: run k is put before any number of the others.
+    shares = np.ones(1)
     for k in range(2, n + 1):
         shares = np.convolve(shares, np.full(k, 1 / k))
     return int(np.searchsorted(np.cumsum(shares), tail, side="right")) - 1
 
 
 def _log_ratio_variance(run: PastRatio) -> float:
-    """Of a log ratio, from its interval."""
+    """Return the variance of a log ratio from its interval."""
     half = math.log(run.high / run.low) / 2
     return (half / float(student_t_quantile(max(run.blocks - 1, 1), (1 + CONFIDENCE) / 2))) ** 2
 
 
 @dataclass(frozen=True, slots=True)
 class SidesComparison:
-    """The second side over the first: ratio of geometric means over sessions, and its interval (None: too few).
+    """The second side over the first: the ratio of geometric means over sessions, and its interval (None: too few).
 
-    `spread` is how far sessions of one side differ, as one relative standard deviation; `sessions` are those of each
-    side, boots of the host in a campaign.
+    `spread` is the variation between sessions of one side, as one relative standard deviation. `sessions` counts those
+    of each side; in a campaign they are boots of the host.
     """
 
     ratio: float
@@ -252,15 +266,15 @@ class SessionsMean:
 
 
 def boot_order(rounds: int) -> str:
-    """The order of boots: A B B A, and the other way round in every second round."""
+    """Return the order of boots in a campaign: A B B A, reversed in every second round so that trends cancel."""
     return "".join("ABBA" if number % 2 == 0 else "BAAB" for number in range(rounds))
 
 
 def compare_two_sides(first: Sequence[float], second: Sequence[float], claims: int = 1) -> SidesComparison:
-    """Compare one value for each session of both sides: Student's t interval on logarithms with the pooled variance.
+    """Compare one value per session of two sides: Student's t interval on logarithms with the pooled variance.
 
-    With `claims` cells the interval's level is divided among them (Bonferroni). Raises `ValueError` for a value that
-    has no logarithm, or a side without sessions.
+    With several `claims` the level of the interval is divided among them (Bonferroni). Raises ValueError for a value
+    without a logarithm, or a side without sessions.
     """
     a, b = _checked_logs(first), _checked_logs(second)
     d = float(b.mean() - a.mean())
@@ -271,15 +285,15 @@ def compare_two_sides(first: Sequence[float], second: Sequence[float], claims: i
     pooled = (float(a.var()) * a.size + float(b.var()) * b.size) / free
     reach = _t_critical(free, claims) * math.sqrt(pooled * (1 / a.size + 1 / b.size))
     low, high = math.exp(d - reach), math.exp(d + reach)
-    verdict = ChangeVerdict.HIGHER if low > 1 else ChangeVerdict.LOWER if high < 1 else ChangeVerdict.ALIKE
+    verdict = _judge_change(low, high)
     return SidesComparison(math.exp(d), (low, high), math.expm1(math.sqrt(pooled)), sessions, verdict)
 
 
 def mean_over_sessions(ratios: Sequence[float], claims: int = 1) -> SessionsMean:
-    """The mean of a ratio over sessions: Student's t interval on logarithms, as `compare_two_sides` has it.
+    """Return the mean of a ratio over sessions with Student's t interval on logarithms, as in `compare_two_sides`.
 
-    A session's own blocks enter by its ratio alone, since the variance of these ratios holds what varies inside
-    sessions too. Raises `ValueError` as `compare_two_sides` does.
+    The variance of these ratios includes what varies inside sessions, so a session's blocks enter only by its ratio.
+    Raises ValueError as `compare_two_sides` does.
     """
     logs = _checked_logs(ratios)
     ratio = math.exp(float(logs.mean()))
@@ -292,9 +306,9 @@ def mean_over_sessions(ratios: Sequence[float], claims: int = 1) -> SessionsMean
 
 
 def single_session_error(earlier: Sequence[PastRatio]) -> float | None:
-    """How far a single session's ratio lies from the mean of many, relatively, in 95 of 100 sessions.
+    """Return how far a single session's ratio lies from the mean of many, relatively, in 95 of 100 sessions.
 
-    Student's prediction interval of one more session after J earlier ones; None below `FEWEST_RUNS` of them.
+    Student's prediction interval for one more session after J earlier ones; None below `FEWEST_RUNS` of them.
     """
     if len(earlier) < FEWEST_RUNS:
         return None
@@ -303,10 +317,10 @@ def single_session_error(earlier: Sequence[PastRatio]) -> float | None:
 
 
 def detectable_over_sessions(earlier: Sequence[PastRatio], sessions: int) -> float:
-    """Return how far beyond a limit, as a log, so many sessions show a ratio to be, 3 times in 4 or more.
+    """Return how far beyond a limit, as a log, a ratio must be for `sessions` to detect it at least 3 times in 4.
 
-    By Student's t from the scatter of earlier ones, of which there are `FEWEST_RUNS` at least. That is no better known
-    than they are many: the quantile of the test is stretched by Student's over the normal one.
+    By Student's t from the scatter of at least `FEWEST_RUNS` earlier sessions. That scatter is itself uncertain, so the
+    quantile of the test is stretched by the ratio of Student's quantile to the normal one.
     """
     logs = _checked_logs([run.ratio for run in earlier])
     unsure = float(student_t_quantile(logs.size - 1, 0.9)) / NormalDist().inv_cdf(0.9)
@@ -315,10 +329,12 @@ def detectable_over_sessions(earlier: Sequence[PastRatio], sessions: int) -> flo
 
 
 def _checked_logs(values: Sequence[float]) -> NDArray[np.float64]:
+    """Return the logs of `values`; raises ValueError unless all are finite and above 0."""
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
         raise ValueError("every session needs a value above 0")
     return np.log(np.array(values, dtype=np.float64))
 
 
 def _t_critical(freedom: int, claims: int = 1) -> float:
+    """Return Student's two-sided critical value at `CONFIDENCE`, its error divided by `claims` (Bonferroni)."""
     return float(student_t_quantile(freedom, 1 - (1 - CONFIDENCE) / (2 * claims)))

@@ -1,10 +1,10 @@
-"""Main effects of a matrix's factors, and interactions between two of them.
+"""Main effects of the factors of a full matrix, and interactions between two factors.
 
-On logarithms: the effect of a level is the mean, over the levels of all other factors, of log(level / first level), so
-a ratio. An interaction is a ratio of two such ratios: by how much more a level costs where another factor has another
-level, too. Each block gives one value of each. The level of Student's intervals over blocks is divided by the number of
-effects (Bonferroni), so all of them hold together. After Box, Hunter and Hunter, Statistics for Experimenters (2005),
-chapter 5.
+All effects are on logarithms. The effect of a level is the mean, over the levels of all other factors, of log(level /
+first level), so it is a ratio. An interaction is a ratio of two such ratios: by how much more a level costs if another
+factor also has another level. Each block gives one value of each effect. The error of Student's intervals over blocks
+is divided by the number of effects (Bonferroni), so all intervals hold together. After Box, Hunter and Hunter,
+Statistics for Experimenters (2005), chapter 5.
 """
 
 import itertools
@@ -27,9 +27,9 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """By what a level multiplies the metric, against the factor's first level.
+    """The factor by which a level multiplies the metric, compared with the first level of its factor.
 
-    With two `factors`: by what both levels together multiply it beyond what each does.
+    With two `factors` it is the factor by which both levels together multiply it beyond what each does alone.
     """
 
     factors: tuple[str, ...]
@@ -41,7 +41,7 @@ class Effect:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the interval excludes that there is none."""
+        """True if the interval excludes 1, that is, no effect."""
         return not self.ci[0] <= 1 <= self.ci[1]
 
     @property
@@ -97,10 +97,11 @@ def _values_by_block(result: CellResult, metric: str, blocks: int) -> Array:
 
 
 def factorial_effects(factors: Sequence[str], values: Mapping[Levels, Array]) -> tuple[Effect, ...]:
-    """All main effects, then all interactions of two factors, of a full matrix.
+    """Return all main effects, then all interactions of two factors, of a full matrix.
 
-    `values` are those of each cell by block, NaN where a trial is missing; blocks in which one is missing are left out.
-    Empty below two factors, for an incomplete matrix, below `FEWEST_BLOCKS` blocks, and where a value has no logarithm.
+    `values` maps the levels of each cell, one per factor, to its values by block, shape (K,), NaN if a trial is
+    missing; blocks with a missing trial are left out. Empty below two factors, for an incomplete matrix, below
+    `FEWEST_BLOCKS` blocks, and if a value has no logarithm.
     """
     axes = [tuple(dict.fromkeys(levels[at] for levels in values)) for at in range(len(factors))]
     if len(factors) < 2 or set(itertools.product(*axes)) != set(values) or min(map(len, axes)) < 2:
@@ -148,7 +149,7 @@ def _interaction_contrasts(logs: Array, axes: Sequence[Levels]) -> Iterator[_Con
 
 
 def _mean_over_others(logs: Array, kept: tuple[int, ...]) -> Array:
-    """Means over all axes but these and the last, which is of blocks."""
+    """Return means over all axes but `kept` and the last one, which is that of blocks."""
     rest = tuple(axis for axis in range(logs.ndim - 1) if axis not in kept)
     means: Array = logs.mean(axis=rest)
     return means

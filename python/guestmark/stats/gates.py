@@ -1,18 +1,19 @@
-"""Whether a limit is kept: a regression that is shown, one that is excluded, or neither.
+"""Decides whether a limit is kept: a regression is shown, excluded, or neither.
 
 A gate is two one-sided signed-rank tests of the paired block differences against its limit. Each is held to half of
-what the interval of a ratio leaves out, so a gate decides exactly when the interval lies on one side of its limit.
-Several gates fail by Holm's step-down method (1979), so that a set of gates says "broken" wrongly no more often than
-one would. They are kept only if each is: that is an intersection-union test, which needs no adjustment (Berger 1982).
+what the interval of a ratio leaves out, so a gate decides exactly if the interval lies on one side of its limit.
+Several gates are broken by Holm's step-down method (1979), so a set of gates is wrongly called broken no more often
+than a single one. A set is kept only if each gate is: an intersection-union test, which needs no adjustment (Berger
+1982).
 
-A gate that names no metric is about wall time. Beside other programs user time may break it as well, at a fifth of the
-level, which leaves four for wall time (Bonferroni, weighted; six blocks still decide): they lengthen a program's wall
-time, but hardly its user time. The limit is then moved to what it would be if only user time had changed. User time
-never keeps such a gate, as it does not see all of a run.
+A gate that names no metric is about wall time. If other programs take processors, they lengthen a program's wall time,
+but hardly its user time. Then user time may break the gate as well, at a fifth of the level, which leaves four fifths
+for wall time (weighted Bonferroni; six blocks still decide). Its limit is moved to where it would be if only user time
+had changed. User time never keeps such a gate, as it does not cover all of a run.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -38,22 +39,26 @@ _REFUSED_WORDS: Mapping[Loss, frozenset[Durability]] = {
     Loss.PART: frozenset({Durability.LOST, Durability.BROKEN, Durability.PART, Durability.NOTHING}),
     Loss.UNPROVEN: frozenset(Durability) - {Durability.PROVEN, Durability.CONSISTENT, Durability.UNKNOWN},
 }
-DURABILITY = "durability"  # what stands for a metric where a gate is about power cuts
-_REASONS = 3  # why a check failed, in a line
+# Stands for the metric of a gate about power cuts.
+DURABILITY = "durability"
+_REASONS = 3  # reasons of a failed check that fit in a line
 _NOT_CUT = "its power was not cut; --prove does that"
 
 Array = NDArray[np.float64]
 
-ALPHA = (1 - paired.NOMINAL) / 2  # of each side
-_MOST_BLOCKS = 1000  # a forecast beyond this is no help
+# Error probability of each side, which makes a gate agree with the interval of its ratio.
+ALPHA = (1 - paired.NOMINAL) / 2
+_MOST_BLOCKS = 1000  # forecasts beyond this do not help
 _POWER = 0.9
 _FARTHEST = math.log(10)
-_ONE_SIDE = 0.025  # what an interval between runs leaves out on each side
-_USERS_SHARE = 0.2  # of the level, beside other programs; at the rest six blocks still decide by wall time
+# What an interval between runs leaves out on each side.
+_ONE_SIDE = 0.025
+# Share of the level that user time gets beside other programs; with the rest six blocks still decide by wall time.
+_USERS_SHARE = 0.2
 
 
 class Outcome(StrEnum):
-    """What became of a gate."""
+    """A gate's result."""
 
     KEPT = "kept"  # a regression beyond the limit is excluded
     BROKEN = "broken"  # one is shown
@@ -63,7 +68,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JudgedGate:
-    """A gate and one of its cells; `blocks` is how many more would probably decide it, None where that is unknown.
+    """A gate and one of its cells; `blocks` is how many more blocks would probably decide it, None if unknown.
 
     `p_broken` and `p_kept` are of the one-sided tests, None without values; the first is adjusted over all gates.
     """
@@ -79,66 +84,70 @@ class JudgedGate:
     p_broken: float | None = None
     p_kept: float | None = None
     blocks: int | None = None
-    finds: float | None = None  # the ratio from which on 3 in 4 such runs, or more, would call it broken
-    beside: float | None = None  # share of the processors that others had, where user time decided therefore
+    # The ratio from which on at least 3 in 4 such runs would find it broken.
+    finds: float | None = None
+    # The share of the processors that others had, if user time decided for that reason.
+    beside: float | None = None
 
 
 def smallest_detected_ratio(
     gate: Gate, error: float, freedom: int, level: float, stretch: float = 0.0
 ) -> float | None:
-    """Return the ratio from which on 3 in 4 such runs, or more, would call a gate broken; None beyond a factor of 10.
+    """Return the ratio from which on at least 3 in 4 such runs would find a gate broken; None beyond a factor of 10.
 
-    `error` is the standard error of the log ratio with so many degrees of freedom, `level` is the one-sided test's.
-    Other runs are noisier than this one by chance, so a third of what a power of .9 leaves out counts.
+    `error` is the standard error of the log ratio with `freedom` degrees of freedom, `level` that of the one-sided
+    test.
     """
     if freedom < 1:
         return None
-    quantiles = float(student_t_quantile(freedom, 1 - level)) + float(
-        student_t_quantile(freedom, 1 - (1 - _POWER) / 3)
-    )
+    # This run may be quieter than the next one by chance, so only a third of 1 - power is spent.
+    detected, missed = 1 - level, 1 - (1 - _POWER) / 3
+    quantiles = float(student_t_quantile(freedom, detected)) + float(student_t_quantile(freedom, missed))
     return ratio_beyond_limit(gate, quantiles * error + stretch)
 
 
 def ratio_beyond_limit(gate: Gate, away: float) -> float | None:
-    """Return the ratio so far beyond the limit, as a log; None where that says nothing."""
+    """Return the ratio that lies `away`, a log, beyond the gate's limit; None beyond a factor of 10."""
     return gate.limit * math.exp(away if gate.above else -away) if away <= _FARTHEST else None
 
 
 def judge_gates(gates: Iterable[Gate], analysis: Analysis, alpha: float = ALPHA) -> tuple[JudgedGate, ...]:
-    """Every gate with each of the cells that it is about, in order; `alpha` is what each side may err by."""
-    found = [
-        _judge_durability(gate, gate.loss, result)
-        if gate.loss
-        else _add_user_time(_test_gate(gate, result, workload, analysis), result, workload, analysis)
-        for gate in gates
-        for workload in analysis.workloads
-        for result in workload.cells
-        if gate.selects(result.cell)
-    ]
+    """Judge every gate for each of its cells, in order; each side of a gate may err with probability `alpha`."""
+    found = [evidence for gate in gates for evidence in _examine_gate(gate, analysis)]
     tested = [evidence for evidence in found if isinstance(evidence, _GateEvidence)]
-    adjusted = adjust_holm(np.array([evidence.p_either for evidence in tested]))
-    values = iter(float(p) for p in adjusted)
-    return tuple(
-        _decide_gate(evidence, next(values), len(tested), alpha)
-        if isinstance(evidence, _GateEvidence)
-        else evidence
-        for evidence in found
-    )
+    adjusted = iter(adjust_holm(np.array([evidence.p_either for evidence in tested])).tolist())
+    judged = []
+    for evidence in found:
+        if isinstance(evidence, _GateEvidence):
+            evidence = _decide_gate(evidence, next(adjusted), len(tested), alpha)  # noqa: PLW2901 (now decided)
+        judged.append(evidence)
+    return tuple(judged)
+
+
+def _examine_gate(gate: Gate, analysis: Analysis) -> Iterator["JudgedGate | _GateEvidence"]:
+    """Yield for each cell of the gate its outcome, or what it has to be tested by."""
+    for workload in analysis.workloads:
+        for result in workload.cells:
+            if not gate.selects(result.cell):
+                continue
+            if gate.loss:
+                yield _judge_durability(gate, gate.loss, result)
+            else:
+                tested = _test_gate(gate, result, workload, analysis)
+                yield _add_user_time(tested, result, workload, analysis)
 
 
 def combine_outcomes(judged: Sequence[JudgedGate]) -> Outcome:
-    """What all gates together say: the worst of them; one whose cell was not measured leaves nothing to say."""
+    """Return the worst outcome of all gates; a cell that was not measured leaves the whole set undetermined."""
     worst = (Outcome.UNMEASURED, Outcome.BROKEN, Outcome.UNDECIDED)
     return next((outcome for outcome in worst if any(one.outcome is outcome for one in judged)), Outcome.KEPT)
 
 
 def _judge_durability(gate: Gate, loss: Loss, result: CellResult) -> JudgedGate:
-    """What the row's own power cuts say, the worst of its trials."""
-    proofs = [
-        proof.proven
-        for trial in result.trials
-        if (proof := trial.facts.of(Proof)) is not None and proof.proven.of_row
-    ]
+    """Return the outcome of the cell's own power cuts, the worst of its trials."""
+    facts = [trial.facts.of(Proof) for trial in result.trials]
+    # Only a proof that was made of this very row, with its settings, says anything about it.
+    proofs = [proof.proven for proof in facts if proof is not None and proof.proven.of_row]
     if not proofs:
         return JudgedGate(gate, result.cell.id, DURABILITY, Outcome.UNMEASURED, result.reason or _NOT_CUT)
     each = [_judge_proof(loss, proven) for proven in proofs]
@@ -151,7 +160,7 @@ _WORST_FIRST = (Outcome.BROKEN, Outcome.UNDECIDED, Outcome.KEPT)
 
 
 def _judge_proof(loss: Loss, proven: Proven) -> Outcome:
-    """One proof. A loss that needs no proof of safety is still undecided where nothing could have been seen."""
+    """Return the outcome of one proof; without a way to see a loss it is undecided."""
     if proven.word in _REFUSED_WORDS[loss] or (loss is not Loss.LOST and proven.unsynced):
         return Outcome.BROKEN
     blind = any(not control.caught for control in proven.controls) or not proven.states
@@ -175,7 +184,7 @@ def _describe_proof(proven: Proven) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _GateEvidence:
-    """What the blocks say of one gate, before anything is adjusted; `walsh` are those of the log ratios."""
+    """The test results of one gate before adjustment; `walsh` are the Walsh averages of its log ratios."""
 
     judged: JudgedGate
     walsh: Array
@@ -187,20 +196,20 @@ class _GateEvidence:
 
     @property
     def p_either(self) -> float:
-        """That the gate is broken, by this or by user time."""
+        """The p of "the gate is broken", by wall time or by user time."""
         if self.by_user is None:
             return self.p_broken
         return min(1.0, self._p_by(self.by_user), self._p_by_wall)
 
     @property
     def decisive_user_time(self) -> "_GateEvidence | None":
-        """User time, if that would break the gate sooner."""
+        """The evidence of user time if that would break the gate sooner; else None."""
         by_user = self.by_user
         return by_user if by_user is not None and self._p_by(by_user) < self._p_by_wall else None
 
     @property
     def wall_time_share(self) -> float:
-        """Of the level, what wall time has."""
+        """The share of the level that wall time has."""
         return 1.0 if self.by_user is None else 1 - _USERS_SHARE
 
     def _p_by(self, user: "_GateEvidence") -> float:
@@ -214,9 +223,10 @@ class _GateEvidence:
 def _add_user_time(
     evidence: "JudgedGate | _GateEvidence", result: CellResult, workload: WorkloadResult, analysis: Analysis
 ) -> "JudgedGate | _GateEvidence":
-    """With user time, if the gate names no metric and other programs took processors from a cell of this host.
+    """Return the evidence with that of user time, if other programs took processors and the gate names no metric.
 
-    A guest's own clock goes on while its hypervisor waits, so its user time says no more than its wall time.
+    Only for cells on this host: the clock of a guest goes on while its hypervisor waits, so the guest's user time shows
+    no more than its wall time.
     """
     base = workload.baseline
     if not isinstance(evidence, _GateEvidence) or base is None:
@@ -240,6 +250,7 @@ def _add_user_time(
 def _test_gate(
     gate: Gate, result: CellResult, workload: WorkloadResult, analysis: Analysis
 ) -> JudgedGate | _GateEvidence:
+    """Return the gate's test results for one cell, or its outcome if there is nothing to test."""
     metric = gate.metric or (workload.metrics[0].name if workload.metrics else "")
     nothing = JudgedGate(gate, result.cell.id, metric, Outcome.UNMEASURED)
     base = workload.baseline
@@ -272,13 +283,15 @@ def _test_gate(
 
 
 def _decide_gate(evidence: _GateEvidence, p_broken: float, gates: int, alpha: float) -> JudgedGate:
+    """Return the gate's outcome by its adjusted p, and what more blocks would do."""
     judged = replace(evidence.judged, p_broken=p_broken, p_kept=evidence.p_kept)
     outcome, reason, more = Outcome.UNDECIDED, evidence.refused, None
     instead = evidence.decisive_user_time
     if instead is not None and instead.judged.n >= paired.MIN_BLOCKS and p_broken <= alpha:
         return replace(instead.judged, outcome=Outcome.BROKEN, p_broken=p_broken, p_kept=instead.p_kept)
     if reason:
-        pass  # the run itself is in doubt: more of the same would not help
+        # The run itself is in doubt, so more blocks of it would not help.
+        pass
     elif judged.n < paired.MIN_BLOCKS:
         reason = f"fewer than {paired.MIN_BLOCKS} blocks"
         more = paired.MIN_BLOCKS - judged.n
@@ -295,8 +308,9 @@ def _decide_gate(evidence: _GateEvidence, p_broken: float, gates: int, alpha: fl
 
 
 def _detected_ratio(evidence: _GateEvidence, alpha: float) -> float | None:
-    """From the interval's width by Student's t. The smallest p is 2^-n; with fewer blocks nothing is found."""
+    """Return the smallest ratio that such runs would detect, by Student's t from the interval's width."""
     n = evidence.judged.n
+    # The smallest one-sided p is 2^-n, so fewer blocks detect nothing.
     if n < paired.MIN_BLOCKS or 2.0**-n > alpha:
         return None
     low, high = paired.signed_rank_interval(evidence.walsh)
@@ -305,14 +319,16 @@ def _detected_ratio(evidence: _GateEvidence, alpha: float) -> float | None:
 
 
 def _blocks_to_decide(evidence: _GateEvidence, alpha: float) -> int | None:
-    """How many more blocks would probably do, if the ratio stays where it is; None if too many to tell."""
+    """Return how many more blocks would probably decide the gate if the ratio stays as it is; None if too many."""
     judged = evidence.judged
     low, high = paired.signed_rank_interval(evidence.walsh, 1 - 2 * alpha)
-    if not (math.isfinite(float(low)) and math.isfinite(float(high))):  # too few for so many gates
+    if not (math.isfinite(float(low)) and math.isfinite(float(high))):
+        # Too few blocks for an interval at the level of so many gates.
         low, high = paired.signed_rank_interval(evidence.walsh)
     away = abs(math.log(judged.ratio or 1.0) - math.log(judged.gate.limit)) - evidence.stretch
     needed = blocks_until_within(float(high - low) / 2, judged.n, away, most=_MOST_BLOCKS)
-    smallest = math.ceil(math.log2(1 / alpha))  # the smallest p is 2^-n
+    # The smallest one-sided p is 2^-n, so fewer blocks decide nothing.
+    smallest = math.ceil(math.log2(1 / alpha))
     return None if needed is None else max(needed, smallest, judged.n + 1) - judged.n
 
 

@@ -1,8 +1,8 @@
-"""Ratios of several machines, held against each other and, if wanted, taken together.
+"""Compares ratios of several machines and, on request, pools those of one class.
 
-A machine is a factor: what one showed holds for it. Machines of one class may be pooled by a model in which each has a
-ratio of its own around the class's: log ratio i = m + u_i + e_i, with Var(u) = t² between machines and Var(e_i) known
-from the machine's blocks.
+A machine is a factor: what one showed holds for it alone. Machines of one class may be pooled by a model in which each
+has a ratio of its own around that of the class: log ratio i = m + u_i + e_i, with variance t² of u between machines and
+the variance of e_i known from the blocks of the machine.
 """
 
 from __future__ import annotations
@@ -18,20 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.stats.across_runs import PastRatio
+from guestmark.stats.paired import t_quantile
 from guestmark.stats.special import student_t_quantile
 
-FEWEST = 3  # machines of a class, below which a variance between them cannot be told
+# Fewer machines of a class do not show the variance between them.
+FEWEST = 3
 _CONFIDENCE = 0.95
 _DIFFERS = 0.01
-_EXACT = 33  # values up to which a trend's p is counted, not approximated
+# Up to so many values the p of a trend is counted exactly.
+_EXACT = 33
 
 
 @dataclass(frozen=True, slots=True)
 class PooledRatio:
-    """A class's ratio: of a machine like these, with its 95 % interval; `spread` is one standard deviation between
-    machines, relative; `prediction` is where a further machine's ratio, measured as these were, is expected.
+    """The ratio of a class of machines with its 95 % interval.
 
-    `different` names machines whose ratio does not belong to those of the others.
+    `spread` is the relative standard deviation between machines. `prediction` is the interval for the ratio of a
+    further machine, measured as these were. `different` names machines whose ratio does not belong to those of the
+    others.
     """
 
     ratio: float
@@ -43,11 +47,11 @@ class PooledRatio:
 
 
 def pool_machines(found: Mapping[str, PastRatio]) -> PooledRatio | None:
-    """The random-effects estimate; None for fewer than `FEWEST` machines.
+    """Return the random-effects estimate over machines, by name; None for fewer than `FEWEST`.
 
-    t² is DerSimonian and Laird's (1986), the interval Hartung and Knapp's (2001) with Student's quantile of k - 1,
-    which holds its level for few machines; never narrower than without their correction (Jackson et al. 2017). A
-    machine is different when its log ratio lies outside of what the others predict for it, at 1 % over all of them
+    t² is DerSimonian and Laird's (1986). The interval is Hartung and Knapp's (2001) with Student's quantile at k - 1,
+    which keeps its level for few machines; it is never narrower than without their correction (Jackson et al. 2017). A
+    machine is different if its log ratio lies outside the prediction from the others, at 1 % over all machines
     (Bonferroni).
     """
     if len(found) < FEWEST:
@@ -80,15 +84,14 @@ def pool_machines(found: Mapping[str, PastRatio]) -> PooledRatio | None:
 
 
 def shared_half_width(d: NDArray[np.float64], machines: Sequence[str]) -> float | None:
-    """The half-width of the 95 % interval of the mean log ratio of a class whose machines share the blocks of a run.
+    """Return the half-width of the 95 % interval of the mean log ratio of a class whose machines share the blocks of a
+    run.
 
-    `d` are log ratios by block, shape (K,), `machines` which one measured each. A machine's blocks have its ratio in
-    common, so machines are the independent units: Student's interval of their means, which is exact for equal numbers
-    of blocks (the mean square between machines in a one-way random-effects model; Searle, Casella and McCulloch 1992,
-    chapter 3). None where only one machine measured.
+    `d` are log ratios by block, shape (K,); `machines` names the machine that measured each. The blocks of one machine
+    have its ratio in common, so the machines are the independent units. Student's interval of their means is exact for
+    equal numbers of blocks (the mean square between machines of a one-way random-effects model; Searle, Casella and
+    McCulloch 1992, chapter 3). None if only one machine measured.
     """
-    from guestmark.stats.paired import t_quantile
-
     groups = [d[[each == name for each in machines]] for name in dict.fromkeys(machines)]
     means = [float(group.mean()) for group in groups if group.size]
     if len(means) < 2:
@@ -99,9 +102,7 @@ def shared_half_width(d: NDArray[np.float64], machines: Sequence[str]) -> float 
 
 
 def sharing_cost_factor(machines: int, blocks: int) -> float | None:
-    """The factor by which intervals are wider when so many alike machines share so many blocks; None for one."""
-    from guestmark.stats.paired import t_quantile
-
+    """Return how many times as wide intervals get if so many alike machines share so many blocks; None for one."""
     if machines < 2 or blocks < 2:
         return None
     level = (1 + _CONFIDENCE) / 2
@@ -109,11 +110,11 @@ def sharing_cost_factor(machines: int, blocks: int) -> float | None:
 
 
 def detect_machine_drift(values: list[float], tests: int = 1) -> float | None:
-    """By how much, relative, a machine's values moved from its first block to its last; None when that may be chance.
+    """Return the relative change of a machine's values from its first block to its last; None if that may be chance.
 
-    Mann's test of a trend (1945) at 1 %, divided by how many `tests` a report makes (Bonferroni), and Theil's and Sen's
-    slope, which outliers do not move. It takes blocks as independent: a host whose state lasts for several of them
-    moves, too.
+    Mann's test of a trend (1945) at 1 %, divided by the number of `tests` in a report (Bonferroni), and Theil and Sen's
+    slope, which outliers do not move. It takes blocks as independent, so a host whose state lasts for several blocks
+    drifts, too.
     """
     if len(values) < 6 or min(values) <= 0:
         return None
@@ -125,7 +126,7 @@ def detect_machine_drift(values: list[float], tests: int = 1) -> float | None:
 
 
 def trend_p(values: Sequence[float]) -> float:
-    """The two-sided p of Mann's test that values in order have no trend, as `scipy.stats.kendalltau`.
+    """Return the two-sided p of Mann's test that values in order have no trend, as `scipy.stats.kendalltau`.
 
     Exact for up to 33 values that all differ (Kendall 1970, by the number of inversions), else the normal approximation
     with its correction for ties.
@@ -134,7 +135,8 @@ def trend_p(values: Sequence[float]) -> float:
     pairs = n * (n - 1) // 2
     signs = [(b > a) - (b < a) for a, b in itertools.combinations(values, 2)]
     if 0 not in signs and n <= _EXACT:
-        counts = [1]  # orders of k values by their inversions
+        # The number of orders of k values by their inversions, from k - 1 to k.
+        counts = [1]
         for k in range(2, n + 1):
             counts = [sum(counts[max(0, i - k + 1) : i + 1]) for i in range(len(counts) + k - 1)]
         fewer = (pairs - abs(sum(signs))) // 2
@@ -145,7 +147,7 @@ def trend_p(values: Sequence[float]) -> float:
 
 
 def _random_effects(logs: list[float], variances: list[float]) -> tuple[float, float, float]:
-    """Mean, its standard error after Hartung and Knapp, and the variance between machines."""
+    """Return the mean, its standard error after Hartung and Knapp, and the variance between machines."""
     count = len(logs)
     weights = [1 / variance for variance in variances]
     total = sum(weights)

@@ -14,11 +14,12 @@ from guestmark.stats.special import student_t_quantile
 Array = NDArray[np.float64]
 
 MIN_HISTORY = 20  # fewer ratios have no 95th percentile
-_PRIOR_RUNS = 2  # earlier null comparisons that count as much as none at all
+# The prior of no variance between runs counts as much as so many earlier null comparisons.
+_PRIOR_RUNS = 2
 _Z = 1.96
 
-# What a block may show before it is flagged, fixed before anything is measured.
-# Fractions are of the trial's duration. Input/output pressure is not among them: a disk workload makes its own.
+# A block is flagged above these, which were fixed before anything was measured. Fractions are of the trial's duration.
+# Input/output pressure is not among them, because a disk workload makes its own.
 THRESHOLDS: Mapping[str, float] = MappingProxyType(
     {
         "psi_cpu_some": 0.10,
@@ -35,7 +36,9 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Null:
-    """A null comparison of an earlier run of the same host and kind of cell: the log of its ratio, over `blocks`."""
+    """A null comparison of an earlier run on the same host and of the same kind of cell: the log of its ratio over
+    `blocks`.
+    """
 
     log_ratio: float
     blocks: int
@@ -48,20 +51,19 @@ def floor_from_nulls(
     *,
     interval: Callable[[Array, Array], tuple[float, float, int] | None],
 ) -> float | None:
-    """Return the size |ratio - 1| that comparisons of `n_blocks` blocks without any difference reach; None if
-    unknown.
+    """Return |ratio - 1| that comparisons of equal cells over `n_blocks` blocks reach; None if unknown.
 
-    `null_pairs` hold the values, shape (K,), of cells that are copies of each other; `interval` gives of such a pair
+    `null_pairs` hold the values, shape (K,), of cells that are copies of each other. `interval` returns for such a pair
     the log ratio, the half-width of its 95 % interval and its blocks (None: too few), see
     `compare.estimate_noise_floor`. By its own noise a null comparison is off by more than the half-width h in one case
-    of twenty, so that is the floor, h shrinking with the root of the blocks. It is not below what the pairs showed:
-    copies that are off by a constant raise it.
+    of twenty, so h is the floor; it shrinks with the root of the blocks. The floor is not below what the pairs showed:
+    copies that differ by a constant raise it.
 
-    Runs minutes apart differ by more than the blocks inside one of them say. `history` tells by how much: with J
-    earlier null ratios g of k blocks, the variance between runs is estimated by moments, t² = mean(g² - v/k), v being
-    this run's variance per block, and shrunk towards none by J / (J + 2), as two null runs say little about a
-    variance: floor² = h² + q² t² J/(J + 2), q being Student's .975 quantile with J degrees of freedom. Without a null
-    pair in this run, `MIN_HISTORY` earlier ones give the 95th percentile of their |ratio - 1|.
+    Runs minutes apart differ by more than the blocks inside each of them tell. `history` shows by how much. From J
+    earlier null ratios g over k blocks, the variance between runs is estimated by moments, t² = mean(g² - v/k), where v
+    is this run's variance per block. It is shrunk towards 0 by J / (J + 2), as two null runs say little about a
+    variance: floor² = h² + q² t² J/(J + 2), with q the .975 quantile of Student's t with J degrees of freedom. Without
+    a null pair in this run, the floor is the 95th percentile of |ratio - 1| in at least `MIN_HISTORY` earlier ones.
     """
     if n_blocks < 1:
         return None
@@ -82,13 +84,14 @@ def bias_from_nulls(
 ) -> float:
     """Return q·t·√(J/(J+2)) of `floor_from_nulls`: how far equal cells differ from run to run beyond block scatter.
 
-    Without a null pair in this run all that earlier ones were off by counts; 0 without history.
+    A log; 0 without history. Without a null pair in this run, the whole deviation of earlier ones counts.
     """
     own = [found for found in (interval(a, b) for a, b in null_pairs) if found is not None]
     return _reach_between_runs(_variance_per_block(own) if own else 0.0, history)
 
 
 def _variance_per_block(own: Sequence[tuple[float, float, int]]) -> float:
+    """Return the mean over null pairs of the squared half-width times the blocks."""
     return float(np.mean([half**2 * blocks for _, half, blocks in own]))
 
 
@@ -108,10 +111,9 @@ def flag_blocks(
 ) -> NDArray[np.bool_]:
     """Return a mask of shape (K,): True for blocks in which any trial exceeded any threshold.
 
-    `noise` maps names of `thresholds` to arrays of shape (K,) or (K, cells), NaN where unknown; other names
-    are ignored. Whole blocks are flagged by the worst of their trials, whichever cell it belongs to, so a
-    rule cannot favour a cell. Flagged blocks are reported; their values stay in every estimate. Raises
-    ValueError if the numbers of blocks differ.
+    `noise` maps names of `thresholds` to arrays of shape (K,) or (K, cells), NaN if unknown; other names are ignored. A
+    block is flagged by the worst of its trials, whichever cell that belongs to, so no rule can favour a cell. Flagged
+    blocks are reported; their values stay in every estimate. Raises ValueError if the numbers of blocks differ.
     """
     blocks = {values.shape[0] for values in noise.values()}
     if len(blocks) > 1:
@@ -119,24 +121,26 @@ def flag_blocks(
     flagged = np.zeros(blocks.pop() if blocks else 0, dtype=np.bool_)
     for name, limit in thresholds.items():
         if name in noise:
-            above = np.asarray(noise[name]) > limit  # NaN compares false: unknown is not flagged
+            # NaN compares false, so unknown noise is not flagged.
+            above = np.asarray(noise[name]) > limit
             flagged |= above if above.ndim == 1 else above.any(axis=1)
     return flagged
 
 
-TICK_S = 0.01  # in which the kernel counts
-_OWN_DOING = frozenset({"psi_cpu_some", "run_queue_delay"})  # where it is known what others did
+# The kernel counts processor time in steps of this length (USER_HZ is 100).
+TICK_S = 0.01
+# A machine's own processes wait for each other, those of User-Mode Linux all the time, and these two also count other
+# processors than the machine's. So they give way to the time of other programs where that is known.
+_OWN_DOING = frozenset({"psi_cpu_some", "run_queue_delay"})
 
 
 def find_disturbed_blocks(
     trials: Iterable[Trial], blocks: Sequence[int]
 ) -> tuple[tuple[int, ...], dict[str, int]]:
-    """Blocks in which the host was disturbed, by the thresholds fixed beforehand, and how often by which.
+    """Return the blocks that the host disturbed, by thresholds fixed beforehand, and for each rule in how many.
 
-    A machine's own processes wait for each other, those of User-Mode Linux all the time, and that is not a disturbance.
-    Nor is what happens on processors that the machine does not use. So pressure and run-queue delay, which count all
-    that, give way to the time that others ran on the machine's processors, where that is known. The kernel counts it,
-    and steal, in steps of 10 ms: both are added up over trials, and no single short trial decides.
+    The kernel counts foreign processor time and steal in steps of 10 ms, so both are added up over the trials of a
+    block, and no short trial decides alone.
     """
     held: dict[int, list[Mapping[str, object]]] = {block: [] for block in blocks}
     for trial in trials:
@@ -151,28 +155,29 @@ def find_disturbed_blocks(
 
 
 def foreign_share(noises: Iterable[Mapping[str, object]]) -> float | None:
-    """Share of the machines' processors that others had, over all trials together; None where nobody looked."""
+    """Return the share of the machines' processors that other programs had, over all trials; None if unknown."""
     return _share_of_processors(noises, "foreign_s")
 
 
 def stolen_share(noises: Iterable[Mapping[str, object]]) -> float | None:
-    """Share of the machines' processors' time that the host's own host took, over all trials together."""
+    """Return the share of the machines' processor time that the host's own host took; None if unknown."""
     known = list(noises)
     alone = _share_of_processors(known, "machine_steal_s")
     if alone is not None:
         return alone
-    stolen = [
-        (steal * elapsed, elapsed)
-        for noise in known
-        if (steal := _finite_number(noise, "steal")) is not None
-        for elapsed in (_finite_number(noise, "elapsed_s") or 1.0,)
-    ]
-    total = sum(elapsed for _, elapsed in stolen)
-    return sum(part for part, _ in stolen) / total if total > 0 else None
+    # Without the machine's own processors, steal is known as a fraction over all of the host's.
+    stolen = total = 0.0
+    for noise in known:
+        steal = _finite_number(noise, "steal")
+        if steal is not None:
+            elapsed = _finite_number(noise, "elapsed_s") or 1.0
+            stolen += steal * elapsed
+            total += elapsed
+    return stolen / total if total > 0 else None
 
 
 def taken_by_others(noises: Iterable[Mapping[str, object]]) -> float | None:
-    """The larger of both shares, foreign and stolen, if it is above its threshold."""
+    """Return the larger of the foreign and the stolen share that is above its threshold; None if neither is."""
     known = list(noises)
     shares = (("foreign_cpu", foreign_share(known)), ("steal", stolen_share(known)))
     return max(
@@ -181,7 +186,7 @@ def taken_by_others(noises: Iterable[Mapping[str, object]]) -> float | None:
 
 
 def waiting_share(noises: Iterable[Mapping[str, object]]) -> float | None:
-    """Share of the time for which the machine's busiest threads waited for a processor; None where nobody looked."""
+    """Return the share of time that the machine's busiest threads waited for a processor; None if unknown."""
     waited = elapsed = 0.0
     for noise in noises:
         part, whole = _finite_number(noise, "run_queue_delay"), _finite_number(noise, "elapsed_s")
@@ -192,6 +197,7 @@ def waiting_share(noises: Iterable[Mapping[str, object]]) -> float | None:
 
 
 def _share_of_processors(noises: Iterable[Mapping[str, object]], name: str) -> float | None:
+    """Return the share that `name`, in seconds of processor time, has of all the machines' processor time."""
     taken = available = 0.0
     count = 0
     for noise in noises:
@@ -203,23 +209,26 @@ def _share_of_processors(noises: Iterable[Mapping[str, object]], name: str) -> f
             available += elapsed * processors
     if available <= 0:
         return None
-    # One reading is off by half a tick at each end: what may be that is nothing.
-    return min(taken / available, 1.0) if taken > 3 * TICK_S * math.sqrt(count) else 0.0
+    # A reading may be off by half a tick at each end; over many readings such errors add up by their root.
+    if taken <= 3 * TICK_S * math.sqrt(count):
+        return 0.0
+    return min(taken / available, 1.0)
 
 
 def _block_disturbance(name: str, noises: Sequence[Mapping[str, object]]) -> float:
-    """What is held against the threshold: the worst of the trials, or all together for what is counted coarsely."""
+    """Return what is held against a threshold: the worst trial, or all trials together if counted coarsely; NaN if
+    unknown.
+    """
     if name == "foreign_cpu":
         found = foreign_share(noises)
     elif name == "steal":
         found = stolen_share(noises)
     else:
-        known = [
-            value
-            for noise in noises
-            if not (name in _OWN_DOING and "foreign_s" in noise)
-            and (value := _finite_number(noise, name)) is not None
-        ]
+        known = []
+        for noise in noises:
+            value = _finite_number(noise, name)
+            if value is not None and not (name in _OWN_DOING and "foreign_s" in noise):
+                known.append(value)
         found = max(known, default=None)
     return math.nan if found is None else found
 

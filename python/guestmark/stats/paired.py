@@ -23,18 +23,22 @@ from guestmark.stats.special import normal_cdf, student_t_cdf, student_t_quantil
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-NOMINAL = 0.96  # of intervals that are looked at after every block: at the stopping time they cover .95
-EXACT_RANKS = 100  # blocks beyond which the normal approximation of the signed-rank test is within .001
-_ORDERED, _Z = 60, 2.054  # values beyond which order statistics do, and the normal quantile of `NOMINAL`
-EXACT_BLOCKS = 30  # up to here the sign-flip test enumerates all 2^K sign vectors
+# Confidence of intervals that are looked at after every block: at the stopping time they cover .95.
+NOMINAL = 0.96
+# Beyond so many blocks the normal approximation of the signed-rank test is within .001.
+EXACT_RANKS = 100
+# Beyond so many values order statistics do; the normal quantile is that of `NOMINAL`.
+_ORDERED, _Z = 60, 2.054
+# Up to so many blocks the sign-flip test enumerates all 2^K sign vectors.
+EXACT_BLOCKS = 30
 
 
 @functools.lru_cache(maxsize=64)
 def signed_rank_cdf(n: int) -> Array:
-    """Return P(W <= w) for w = 0 … n(n+1)/2, W being the sum of the positive ranks of n symmetric differences.
+    """Return P(W <= w) for w = 0 … n(n+1)/2, where W is the sum of the positive ranks of n symmetric differences.
 
-    Each rank r is in the sum with probability 1/2, whatever the differences' law: the distribution is the product of
-    (1 + z^r) / 2. Beyond `EXACT_RANKS` the normal approximation with continuity correction.
+    Each rank r is in the sum with probability 1/2 whatever law the differences have, so the generating function is the
+    product of (1 + z^r) / 2. Beyond `EXACT_RANKS` the normal approximation with continuity correction.
     """
     if n > EXACT_RANKS:
         w = np.arange(n * (n + 1) // 2 + 1)
@@ -51,7 +55,7 @@ def signed_rank_cdf(n: int) -> Array:
 
 @functools.lru_cache(maxsize=1024)
 def averages_outside(n: int, confidence: float = NOMINAL) -> int | None:
-    """Return how many Walsh averages lie outside the interval at each end; None if n is too small for one."""
+    """Return how many Walsh averages lie outside the interval at each end; None if n is too small for an interval."""
     outside = int(np.searchsorted(signed_rank_cdf(n), (1 - confidence) / 2, side="right"))
     return outside - 1 if outside else None
 
@@ -75,10 +79,10 @@ def count_blocks(walsh: Array) -> Counts:
 
 
 def hodges_lehmann(walsh: Array) -> Array:
-    """Return the median of the Walsh averages, shape (…,): the differences' pseudo-median; NaN without a block.
+    """Return the median of the Walsh averages, shape (…,): the pseudo-median of the differences; NaN without a block.
 
-    29 % of the blocks may be arbitrarily wrong without moving it arbitrarily; for normal noise its variance is 1.05
-    times the mean's.
+    Up to 29 % of the blocks may be arbitrarily wrong without moving it arbitrarily far. For normal noise its variance
+    is 1.05 times that of the mean.
     """
     count = np.asarray((~np.isnan(walsh)).sum(axis=-1))
     low = np.take_along_axis(walsh, np.maximum((count - 1) // 2, 0)[..., None], axis=-1)[..., 0]
@@ -87,13 +91,11 @@ def hodges_lehmann(walsh: Array) -> Array:
 
 
 def signed_rank_interval(walsh: Array, confidence: float = NOMINAL) -> tuple[Array, Array]:
-    """Return the ends of the interval of the pseudo-median, shape (…,); NaN where blocks are too few.
+    """Return the ends of the interval of the pseudo-median, shape (…,); NaN if there are too few blocks.
 
-    At the default it is the 95 % interval of a run that stops once it is narrow, see `NOMINAL`.
-
-    The shifts that the two-sided signed-rank test at 1 - `confidence` does not reject, so it covers at least that
-    often whenever d is symmetric around its centre, which the random order inside each block makes sure of for cells
-    whose laws differ by a factor.
+    It holds the shifts that the two-sided signed-rank test at 1 - `confidence` does not reject. So it covers at least
+    that often if d is symmetric around its centre; the random order inside each block makes it so for cells whose laws
+    differ by a factor. With the default `NOMINAL` it covers 95 % in a run that stops once it is narrow.
     """
     n = count_blocks(walsh)
     cuts = np.array(
@@ -110,8 +112,8 @@ def signed_rank_interval(walsh: Array, confidence: float = NOMINAL) -> tuple[Arr
 def signed_rank_p(walsh: Array, shift: float = 0.0) -> float:
     """Return the exact two-sided p of "the pseudo-median is `shift`" from sorted Walsh averages, shape (M,).
 
-    Averages equal to the shift (a coarse clock) count against the claim, so p is never too small. Between 2^(1-n) and
-    1; 1 without a block.
+    Between 2^(1-n) and 1; 1 without a block. Averages equal to the shift, as a coarse clock gives them, count against
+    the claim, so p is never too small.
     """
     above, at, below = _count_around_shift(walsh, shift)
     n = int(count_blocks(walsh))
@@ -119,9 +121,9 @@ def signed_rank_p(walsh: Array, shift: float = 0.0) -> float:
 
 
 def one_sided_signed_rank_p(walsh: Array, shift: float) -> tuple[float, float]:
-    """Return the p of "the pseudo-median is at most `shift`" and of "it is at least `shift`", from 2^-n to 1.
+    """Return the p of "the pseudo-median is at most `shift`" and of "it is at least `shift`", each from 2^-n to 1.
 
-    The first is small when it is shown to be above, the second when it is shown to be below.
+    A small first p shows that it lies above, a small second p that it lies below.
     """
     above, at, below = _count_around_shift(walsh, shift)
     n = int(count_blocks(walsh))
@@ -130,10 +132,10 @@ def one_sided_signed_rank_p(walsh: Array, shift: float) -> tuple[float, float]:
 
 
 def equivalence_p(walsh: Array, margin: float) -> float:
-    """Return the p of "the ratio differs by at least `margin`" (relative, e.g. 0.03): small means equivalent.
+    """Return the p of "the ratio differs by at least `margin`" (relative, such as 0.03); a small p shows equivalence.
 
-    Two one-sided signed-rank tests of d against ±log(1 + margin); the larger p counts (Schuirmann 1987). Never below
-    2^-n. Raises ValueError unless the margin is above 0.
+    The larger p of two one-sided signed-rank tests of d against ±log(1 + margin) (Schuirmann 1987). Never below 2^-n.
+    Raises ValueError unless the margin is above 0.
     """
     if margin <= 0:
         raise ValueError("the margin must be above 0")
@@ -147,27 +149,32 @@ def equivalence_p(walsh: Array, margin: float) -> float:
 
 
 def _count_around_shift(walsh: Array, shift: float) -> tuple[int, int, int]:
+    """Return how many Walsh averages lie above, at and below `shift`."""
     valid = walsh[~np.isnan(walsh)]
+    # Averages of rounded logs may miss an equal shift by a few units in the last place.
     tie = 1e-12 * (1 + abs(shift))
     above = int((valid > shift + tie).sum())
     below = int((valid < shift - tie).sum())
     return above, valid.size - above - below, below
 
 
-RESAMPLES = 19_999  # beyond: this many random sign vectors
-_SEED = 20_130_401  # of those vectors: the same data give the same p, always
+# Number of random sign vectors beyond `EXACT_BLOCKS`, and their seed: the same data always give the same p.
+RESAMPLES = 19_999
+_SEED = 20_130_401
 _PART = 32
-_ROUNDING = 1e-13  # differences of logs this small are rounding, not measurement
-_TIES = 1e-12  # sums this close, relative to sum |d|, are ties; ties count against the claim
+# Differences of logs this small are rounding, not measurement.
+_ROUNDING = 1e-13
+# Sums this close, relative to sum |d|, are ties; ties count against the claim.
+_TIES = 1e-12
 
 
 def log_ratios(cell: Array, baseline: Array) -> Array | None:
     """Return d over the blocks in which both values, shape (K,), are present; None if a ratio does not exist.
 
-    A block in which either value is NaN (missing trial) is left out. A zero, negative or infinite value has
-    no logarithm; leaving out just those blocks would bias the estimate, so one of them leaves the comparison
-    without a ratio. Differences by rounding alone count as none. Raises ValueError if the shapes differ:
-    values pair by block index, never by rank.
+    Blocks with a NaN on either side (a missing trial) are left out. A zero, negative or infinite value has no
+    logarithm, and leaving out just its block would bias the estimate, so then there is no ratio at all. Differences
+    that are only rounding count as 0. Raises ValueError if the shapes differ: values pair by block index, never by
+    rank.
     """
     if cell.shape != baseline.shape or cell.ndim != 1:
         raise ValueError(f"values do not pair: shapes {cell.shape} and {baseline.shape}")
@@ -182,18 +189,19 @@ def log_ratios(cell: Array, baseline: Array) -> Array | None:
 
 @functools.cache
 def t_quantile(freedom: int, p: float) -> float:
-    """Return Student's t below which a share `p`, .5 ≤ p < 1, lies with `freedom` ≥ 1 degrees of freedom.
+    """Return the quantile of Student's t at probability `p`, .5 ≤ p < 1, with `freedom` ≥ 1 degrees of freedom.
 
     Bisects the closed form for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4).
     """
-    low, high = 0.0, math.pi / 2  # the angle whose tangent is t / √freedom
+    # The closed form is in the angle whose tangent is t / √freedom.
+    low, high = 0.0, math.pi / 2
     while low < (angle := (low + high) / 2) < high:
         low, high = (angle, high) if _t_central_share(freedom, angle) < 2 * p - 1 else (low, angle)
     return math.sqrt(freedom) * math.tan(low)
 
 
 def _t_central_share(freedom: int, angle: float) -> float:
-    """The share of Student's distribution between -t and t."""
+    """Return the probability that Student's t lies between -t and t, where t = √freedom · tan(angle)."""
     sine, square = math.sin(angle), math.cos(angle) ** 2
     odd = freedom % 2
     term, total = (math.cos(angle) if odd else 1.0), 0.0
@@ -206,8 +214,8 @@ def _t_central_share(freedom: int, angle: float) -> float:
 def t_interval(d: Array, confidence: float = 0.95) -> tuple[float, float]:
     """Return the Student t interval of the mean, as `scipy.stats.ttest_1samp(d, 0).confidence_interval()`.
 
-    No spread gives an interval of no width. On log ratios of 5 to 20 blocks this covers .956 to .966 where
-    the bootstrap covers .83 to .93. Raises ValueError below two values.
+    Without scatter it has no width. On log ratios of 5 to 20 blocks it covers .956 to .966, while bootstrap intervals
+    cover .83 to .93. Raises ValueError below two values.
     """
     if d.size < 2:
         raise ValueError("an interval needs two values")
@@ -219,7 +227,8 @@ def t_interval(d: Array, confidence: float = 0.95) -> tuple[float, float]:
 def t_p(d: Array) -> float:
     """Return the two-sided p of Student's test of mean d = 0, as `scipy.stats.ttest_1samp`; never below 2^-2n.
 
-    Differences without any spread are as sure as n of them can make it. Raises ValueError below two values.
+    The lower bound keeps differences without any scatter from being surer than n of them can be. Raises ValueError
+    below two values.
     """
     if d.size < 2:
         raise ValueError("a test needs two values")
@@ -230,12 +239,11 @@ def t_p(d: Array) -> float:
 
 
 def median_interval(d: Array, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the distribution-free interval of the median, as `scipy.stats.quantile_test(d, p=.5)`; None
-    below 6.
+    """Return the distribution-free interval of the median, as `scipy.stats.quantile_test(d, p=.5)`; None below 6
+    values.
 
-    It consists of order statistics d[(i)] and d[(n-1-i)], with i the largest for which P(Binomial(n, 1/2) <
-    i+1) stays within half of 1 - confidence (Conover, "Practical Nonparametric Statistics", 3.2), and so
-    holds under spikes.
+    Its ends are the order statistics d[(i)] and d[(n-1-i)], with the largest i for which P(Binomial(n, 1/2) < i+1) is
+    at most half of 1 - confidence (Conover, "Practical Nonparametric Statistics", 3.2). So it holds under spikes.
     """
     rank = _median_rank(d.size, confidence)
     if rank is None:
@@ -246,6 +254,7 @@ def median_interval(d: Array, confidence: float = 0.95) -> tuple[float, float] |
 
 @functools.cache
 def _median_rank(n: int, confidence: float) -> int | None:
+    """Return i of `median_interval`; None if n is too small."""
     tail = 0.0
     for rank in range(n + 1):
         tail += math.comb(n, rank) / 2**n
@@ -254,28 +263,28 @@ def _median_rank(n: int, confidence: float) -> int | None:
     return None
 
 
-FAR_APART = math.log(6)  # so far apart two starts of equal cells hardly ever are
-_ONCE_FAR = 0.05  # of such starts that may be, in either direction
-_APART = math.log(1.5)  # and so far where each cell has two modes, half of its starts in either
-_PRIOR_SPREAD, _PRIOR_FREEDOM = (
-    0.25,
-    4,
-)  # of log ratios, before anything is known, and the blocks it counts like
+# Two starts of equal cells hardly ever differ by more than this; the share of starts that may, in either direction.
+FAR_APART = math.log(6)
+_ONCE_FAR = 0.05
+# Starts of cells with two modes, half of their starts in either, may differ by this much in the same direction.
+_APART = math.log(1.5)
+# Standard deviation of log ratios before anything is known, and the degrees of freedom with which it counts.
+_PRIOR_SPREAD, _PRIOR_FREEDOM = 0.25, 4
 
 
 def early_p(d: Array, spread: float = 0.0) -> float:
     """Return a two-sided p of "the cells are equal" from two to five blocks, where ranks cannot reach .05.
 
-    Only what lies far beyond any scatter can be told so soon, and only where all blocks agree; otherwise 1. Few starts
-    say nothing of the law of starts, so it is not taken from them:
+    Such few blocks show only what lies far beyond any scatter, and only if all of them agree; otherwise p is 1. They
+    say nothing about the law of starts, so the bounds come from laws that were simulated:
 
-    - Each block differs by over six times. No law that was simulated (starts in two modes up to five times apart, tails
-      of Pareto with index 1.5) does that in more than one block in twenty. So p is at least 2 (1/40)^n, and that of
-      Student's moderated t: the variance of the blocks counts n - 1 degrees of freedom beside `_PRIOR_FREEDOM` of that
-      of all cells' log ratios, `spread` squared, and at least `_PRIOR_SPREAD` squared (Smyth, Stat. Appl. Genet. Mol.
-      Biol. 3, 2004).
-    - From four blocks on, each differs by over a half. Cells whose starts have two modes do so in the same direction in
-      one block in four at most. So p is at least 2 / 4^n, and that of Student's t.
+    - Each block differs by over six times. No simulated law (starts in two modes up to five times apart, Pareto tails
+      with index 1.5) does that in more than one block in twenty, so p is at least 2 (1/40)^n. It is also at least that
+      of Student's moderated t: the variance of the blocks has n - 1 degrees of freedom beside `_PRIOR_FREEDOM` of all
+      cells' log ratios, whose variance is `spread` squared but at least `_PRIOR_SPREAD` squared (Smyth, Stat. Appl.
+      Genet. Mol. Biol. 3, 2004).
+    - From four blocks on, each differs by over a half. Cells whose starts have two modes differ in the same direction
+      in at most one block in four, so p is at least 2 / 4^n, and at least that of Student's t.
     """
     n = d.size
     if not 2 <= n < MIN_BLOCKS or not (bool((d > 0).all()) or bool((d < 0).all())):
@@ -294,12 +303,12 @@ def early_p(d: Array, spread: float = 0.0) -> float:
 def sign_flip_p(d: Array) -> float:
     """Return the two-sided p of the sign-flip test of mean d = 0; between 2^(1-K) and 1, never 0.
 
-    Order inside a block is random, so without a difference each block's d is as likely as -d whatever the
-    host did meanwhile: the test is exact under drift, regime changes and autocorrelation, which no t test is
-    (Fisher 1935, §21). Up to `EXACT_BLOCKS` blocks all sign vectors are counted, by sorting the sums of one
-    half of the blocks and looking up those of the other (Horowitz and Sahni 1974): the p of
-    `scipy.stats.permutation_test(permutation_type="samples", n_resamples=inf)` in milliseconds instead of
-    hours. Beyond, p = (k+1)/(n+1) over n random vectors of a fixed seed (Phipson and Smyth 2010).
+    Order inside a block is random, so without a difference each block's d is as likely as -d, whatever the host did
+    meanwhile. So the test is exact under drift, regime changes and autocorrelation, which no t test is (Fisher 1935,
+    §21). Up to `EXACT_BLOCKS` blocks all sign vectors are counted: the sums of one half of the blocks are sorted, and
+    those of the other half looked up (Horowitz and Sahni 1974). That is the p of
+    `scipy.stats.permutation_test(permutation_type="samples", n_resamples=inf)`, in milliseconds instead of hours.
+    Beyond, p = (k+1)/(n+1) over n random vectors of a fixed seed (Phipson and Smyth 2010).
     """
     if d.size == 0:
         return 1.0
@@ -309,7 +318,7 @@ def sign_flip_p(d: Array) -> float:
         return 1.0
     if d.size <= EXACT_BLOCKS:
         half = d.size // 2
-        # Both sorted: look-ups in order stay in the cache.
+        # Looking up sorted sums in sorted sums stays in the processor's cache.
         few, many = np.sort(_signed_sums(d[:half])), np.sort(_signed_sums(d[half:]))
         as_large = many.size * few.size - int(np.searchsorted(many, observed - ties - few).sum())
         return float(min(1.0, 2 * as_large / 2**d.size))
@@ -330,7 +339,7 @@ def _signed_sums(d: Array) -> Array:
 
 @functools.lru_cache(maxsize=64)
 def _random_signs(part: int) -> NDArray[np.int8]:
-    """For `RESAMPLES` vectors the signs of `_PART` blocks: so one more block needs no new signs for the others."""
+    """Return the signs of `_PART` blocks for `RESAMPLES` vectors, so that one more block changes no other sign."""
     generator = np.random.default_rng((_SEED, part))
     return (2 * generator.integers(0, 2, (RESAMPLES, _PART), dtype=np.int8) - 1).astype(np.int8)
 
@@ -339,7 +348,8 @@ def _standard_error(d: Array) -> float:
     return float(d.std(ddof=1)) / math.sqrt(d.size)
 
 
-_MOST = 20.0  # of a log: two values may be powers of ten apart
+# Largest half-width of a mean's log: two values may be powers of ten apart, and exp must not overflow.
+_MOST = 20.0
 # Standard errors by which a correlation is taken higher, the highest, and the least that values are taken to be worth.
 _UNSURE, _MOST_ALIKE, _LEAST_WORTH = 0.25, 0.7, 4.0
 
@@ -348,12 +358,12 @@ _UNSURE, _MOST_ALIKE, _LEAST_WORTH = 0.25, 0.7, 4.0
 class Summary:
     """One metric of one cell over its trials, in the metric's own unit.
 
-    `ci` is the 95 % interval of the mean over trials (never over iterations), None below two values. Where all values
-    are above zero it is the t interval of the mean's log (by the delta method), so that it never reaches zero.
-    `typical` is the typical trial as ratios have it, and is shown beside them: `estimate_typical` says how, and what
-    its interval `typical_ci` is. Nothing cancels in them what the host does for longer than a block: from six values on
-    both are longer as `autocorrelation_stretch` says. They describe the cell alone; a comparison is made from paired
-    blocks, never from two of these.
+    `ci` is the 95 % interval of the mean over trials (never over iterations), None below two values. If all values are
+    above 0, it is the t interval of the mean's log (by the delta method), so it never reaches 0. `typical` is the
+    typical trial as ratios estimate it, and is shown beside them; see `estimate_typical`, also for its interval
+    `typical_ci`. Whatever the host does for longer than a block does not cancel in these values, so from six on both
+    intervals are longer by `autocorrelation_stretch`. They describe one cell; comparisons are made from paired blocks,
+    never from two summaries.
     """
 
     n: int
@@ -365,10 +375,10 @@ class Summary:
 
 
 def reduce_iterations(values: Sequence[float]) -> float:
-    """Reduce the iterations of one trial to its typical one: the median.
+    """Reduce the iterations of one trial to the typical one, their median.
 
-    Iterations of one boot are not independent, so they are one replicate however many there are. Raises
-    ValueError without values or with a value that is not a number.
+    The iterations of one boot are not independent, so however many they are, they are one replicate. Raises ValueError
+    without values or if a value is not a number.
     """
     iterations = np.asarray(values, dtype=np.float64)
     if iterations.size == 0:
@@ -379,7 +389,7 @@ def reduce_iterations(values: Sequence[float]) -> float:
 
 
 def summarise_trials(values: Array) -> Summary:
-    """Summarise `values` of shape (K,), one per block in order, NaN where the trial is missing or failed."""
+    """Summarise `values` of shape (K,), one per block in order, NaN if the trial is missing or failed."""
     present = np.asarray(values, dtype=np.float64)
     present = present[~np.isnan(present)]
     if present.size == 0:
@@ -398,12 +408,13 @@ def summarise_trials(values: Array) -> Summary:
 
 
 def autocorrelation_stretch(values: Array) -> float:
-    """By what the interval of a centre of `values`, in the order measured, is longer as neighbours resemble each other.
+    """Return the factor by which the interval of a centre is longer because neighbouring values resemble each other.
 
-    With a correlation r of neighbours n values are worth n (1 - r) / (1 + r) independent ones (Bartlett 1935). r is
-    taken without its bias for few values (Kendall 1954), and a little higher. Few values know r badly, and what would
-    hold whatever r is says nothing of any: so this is at most about 3.5. Where r is .5, intervals of 8, 13 and 25
-    values cover .91, .93 and .95; without this .80, .78 and .76. 1 below `MIN_BLOCKS` values.
+    `values`, shape (n,), are in the order measured. If neighbours correlate by r, n values are worth n (1 - r) / (1 +
+    r) independent ones (Bartlett 1935). r is corrected for its bias in few values (Kendall 1954), and taken a little
+    higher. At r = .5, intervals over 8, 13 and 25 values cover .91, .93 and .95; without this .80, .78 and .76. The
+    factor is at most about 3.5, because few values estimate r badly, and an interval valid for any r would say nothing.
+    1 below `MIN_BLOCKS` values.
     """
     n, away = values.size, values - values.mean()
     square = float(away @ away)
@@ -419,13 +430,12 @@ def autocorrelation_stretch(values: Array) -> float:
 
 
 def estimate_typical(values: Array, longer: float = 1.0) -> tuple[float, tuple[float, float] | None]:
-    """The typical one of `values`, shape (n,) without NaN, and its 95 % interval; None below two values.
+    """Return the typical one of `values`, shape (n,) without NaN, and its 95 % interval; None below two values.
 
-    The interval is `longer` than that of independent values by this factor.
-
-    Their pseudo-median with the signed-rank interval, on the log where all are above zero, as ratios are estimated: one
-    slow trial moves neither. Beyond `_ORDERED` values, where the two are alike, the median between order statistics
-    (David and Nagaraja, Order Statistics, 2003, §7.1); below `MIN_BLOCKS`, where ranks have no interval, Student's.
+    The pseudo-median with the signed-rank interval, on the log if all values are above 0, as ratios are estimated: one
+    slow trial moves neither. Beyond `_ORDERED` values, where both agree closely, the median between order statistics
+    (David and Nagaraja, Order Statistics, 2003, §7.1); below `MIN_BLOCKS`, where ranks have no interval, Student's. The
+    interval is `longer` than that of independent values by this factor.
     """
     positive = bool((values > 0).all())
     x = np.log(values) if positive else values

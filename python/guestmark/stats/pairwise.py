@@ -1,4 +1,4 @@
-"""Any two cells of a run against each other, not only each against its baseline."""
+"""Compares any two cells of a run with each other, not only each cell with its baseline."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,14 +28,14 @@ Pair = tuple[str, str]  # ids of cells: the first over the second
 
 
 def values_by_block(trials: Iterable[Trial], metric: str) -> dict[int, float]:
-    """The finite values of a metric in the good trials, by block."""
-    return {
-        trial.block: measurement.value
-        for trial in trials
-        if trial.status is TrialStatus.OK
-        for measurement in trial.measurements
-        if measurement.metric.name == metric and math.isfinite(measurement.value)
-    }
+    """Return the finite values of a metric in trials that are ok, by block."""
+    values = {}
+    for trial in trials:
+        if trial.status is TrialStatus.OK:
+            for measurement in trial.measurements:
+                if measurement.metric.name == metric and math.isfinite(measurement.value):
+                    values[trial.block] = measurement.value
+    return values
 
 
 def block_ratios(reference: Iterable[Trial], trials: Iterable[Trial], metric: str) -> dict[int, float]:
@@ -56,7 +56,7 @@ def find_shown_leader(cells: Sequence[CellResult], metric: Metric, analysis: Ana
 
 
 def reason_to_doubt(result: CellResult, workload: WorkloadResult, metric: str, analysis: Analysis) -> str:
-    """Why nothing is said of a cell in a metric, whatever the figures are; empty when nothing speaks against it."""
+    """Return why nothing may be said about a cell in a metric, whatever the figures are; empty without a reason."""
     primary = bool(workload.metrics) and metric == workload.metrics[0].name
     findings = [
         finding for finding in (*workload.findings, *analysis.findings) if primary or not finding.primary_only
@@ -65,10 +65,10 @@ def reason_to_doubt(result: CellResult, workload: WorkloadResult, metric: str, a
 
 
 def compare_pairs(pairs: Sequence[Pair], metric: Metric, analysis: Analysis) -> dict[Pair, Comparison]:
-    """Every pair compared. One with its table's baseline has the verdict of its row: a report says one thing.
+    """Compare every pair in one metric; pairs without a common block are left out.
 
-    p values of the others are adjusted over all pairs, at the level of typical runs in a table. Pairs without a common
-    block are left out.
+    A pair that includes its table's baseline gets the verdict of its row, so that a report does not contradict itself.
+    The p values of the others are adjusted over all pairs, at the level that typical runs have in a table.
     """
     owner = {result.cell.id: workload for workload in analysis.workloads for result in workload.cells}
     results = {result.cell.id: result for result in analysis.cells}
@@ -82,6 +82,7 @@ def _table_row(
     results: Mapping[str, CellResult],
     metric: Metric,
 ) -> Comparison | None:
+    """Return the comparison that a pair has in its table, or its inverse; None if neither cell is the baseline."""
     first, second = pair
     baseline = owner[second].baseline
     if baseline is None or owner[first] is not owner[second]:
@@ -138,7 +139,7 @@ def _block_array(result: CellResult, metric: str, blocks: Sequence[int]) -> Arra
 def _null_evidence(
     workload: WorkloadResult, metric: Metric, analysis: Analysis, blocks: Sequence[int]
 ) -> tuple[list[tuple[Array, Array]], Sequence[Null]]:
-    """What shows the noise: copies in this run, and for the primary metric those of earlier ones."""
+    """Return what shows the noise: the copies of this run, and for the primary metric those of earlier runs."""
     results = {result.cell.id: result for result in workload.cells}
     copies = [
         (
@@ -163,7 +164,7 @@ def _allow_for_findings(  # noqa: PLR0917 (all of it is what one comparison is j
     metric: Metric,
     analysis: Analysis,
 ) -> Comparison:
-    """With what speaks against either cell, and with what ran before them."""
+    """Return the comparison with what speaks against either cell, and with the errors of corrections."""
     margin = analysis.plan.policy.margin
     both = list(zip(pair, owners, strict=True))
     spread = math.hypot(*(owner.systematic_spread(name, metric) for name, owner in both))

@@ -1,8 +1,8 @@
 """Quantiles of values that come in clusters, such as the starts of several blocks, with their intervals.
 
-The interval is the sign test's, between two order statistics (Hahn and Meeker 1991, section 5.2), at the effective
-number of values: clusters that differ are worth fewer than they hold. That is Woodruff's interval (1952) with the
-design effect of a ratio estimate and the correction for few clusters of Korn and Graubard (1998).
+The interval is that of the sign test, between two order statistics (Hahn and Meeker 1991, section 5.2), at the
+effective number of values: clusters that differ are worth fewer values than they hold. That is Woodruff's interval
+(1952) with the design effect of a ratio estimate, and the correction for few clusters of Korn and Graubard (1998).
 """
 
 import math
@@ -17,16 +17,16 @@ from guestmark.stats.special import regularized_beta
 
 Array = NDArray[np.float64]
 _SEEN = 5
-_FEWEST = 2  # clusters
+_FEWEST = 2  # clusters that show how far clusters differ
 
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """A quantile, its interval, and how many values it is made of.
+    """A quantile, its interval, and how many values it is based on.
 
-    `value` and `interval` are None where there are too few: with fewer than `needed` effective values no two order
-    statistics enclose it. A single cluster gives no interval. `effective` is how many independent values they are
-    worth.
+    `value` and `interval` are None if there are fewer than `needed` effective values, since then no two order
+    statistics enclose the quantile. `interval` is also None for a single cluster. `effective` is the number of
+    independent values that the clusters are worth.
     """
 
     share: float
@@ -38,9 +38,10 @@ class Quantile:
 
 
 def values_needed(share: float, confidence: float = 0.95) -> int:
-    """Return how many independent values it takes until smallest and largest enclose the quantile `share`.
+    """Return how many independent values it takes until the smallest and the largest enclose the quantile `share`.
 
-    Each side may be missed with (1 - confidence)/2: the larger of share^n and (1 - share)^n is at most that.
+    Each side may be missed with probability (1 - confidence)/2: the larger of share^n and (1 - share)^n is at most
+    that.
     """
     worst = max(share, 1 - share)
     return max(1, math.ceil(math.log((1 - confidence) / 2) / math.log(worst)))
@@ -51,8 +52,8 @@ def estimate_quantile(
 ) -> Quantile:
     """Return the quantile `share` (0 to 1) of all values with its interval; each cluster holds any number of values.
 
-    A single cluster says nothing of how others differ, so it has no interval: where clusters differ, that of its own
-    values held the quantile in as little as .29 of simulations.
+    A single cluster has no interval, because it does not show how others differ: for clusters that differ, an interval
+    from its values alone held the quantile in as little as .29 of simulations.
     """
     held = [np.asarray(cluster, dtype=np.float64) for cluster in clusters if len(cluster)]
     needed = values_needed(share, confidence)
@@ -73,10 +74,10 @@ def estimate_quantile(
 
 
 def _effective_values(held: Sequence[Array], pooled: Array, share: float, confidence: float) -> float:
-    """How many independent values the clusters are worth for a quantile; at most their number.
+    """Return how many independent values the clusters are worth for a quantile, at most their number.
 
-    By the largest design effect at this share and at the nearest one from which `_SEEN` values of each cluster are
-    expected on either side: farther out too few are left to see that clusters differ.
+    By the larger design effect of two shares: this one, and the nearest one from which `_SEEN` values of each cluster
+    are expected on either side. Farther out, too few values are left to see that clusters differ.
     """
     n, clusters = pooled.size, len(held)
     if clusters < _FEWEST:
@@ -88,9 +89,9 @@ def _effective_values(held: Sequence[Array], pooled: Array, share: float, confid
 
 
 def _design_effect(held: Sequence[Array], pooled: Array, share: float) -> float:
-    """The variance of the share of values up to that quantile, over the one that independent values would have.
+    """Return the variance of the share of values up to that quantile, divided by that of independent values.
 
-    That of a ratio estimate, linearized (Cochran 1977, section 6.4).
+    The variance of a ratio estimate, linearized (Cochran 1977, section 6.4).
     """
     found = _empirical_quantile(pooled, share)
     sizes = np.array([cluster.size for cluster in held], dtype=np.float64)
@@ -103,13 +104,14 @@ def _design_effect(held: Sequence[Array], pooled: Array, share: float) -> float:
 
 
 def _empirical_quantile(pooled: Array, share: float) -> float:
+    """Return the smallest pooled value at or below which at least the share of values lies."""
     return float(pooled[min(pooled.size - 1, max(0, math.ceil(share * pooled.size) - 1))])
 
 
 def _enclosing_ranks(effective: float, share: float, confidence: float) -> tuple[int, int]:
-    """The ranks, from 1, of the two order statistics of `effective` values that enclose the quantile.
+    """Return the ranks, from 1, of the two order statistics of `effective` values that enclose the quantile.
 
-    The largest lower one and the smallest upper one that each miss it with at most (1 - confidence)/2.
+    They are the largest lower one and the smallest upper one that each miss it with at most (1 - confidence)/2.
     """
     n, tail = math.floor(effective), (1 - confidence) / 2
     low = 1
@@ -122,7 +124,7 @@ def _enclosing_ranks(effective: float, share: float, confidence: float) -> tuple
 
 
 def _binomial_cdf(k: int, n: int, share: float) -> float:
-    """The probability of at most `k` of `n` values below the quantile."""
+    """Return the probability of at most `k` successes in `n` trials."""
     if k < 0:
         return 0.0
     return 1.0 if k >= n else regularized_beta(n - k, k + 1, 1 - share)

@@ -2,7 +2,7 @@
 
 X(N) = rate * N / (1 + contention * (N - 1) + coherence * N * (N - 1)) (Gunther 2007, "Guerrilla Capacity Planning",
 chapter 4). N / X(N) is linear in three unknowns that cannot be negative, so the least squares of relative errors have
-one solution, found without a search.
+one solution, which needs no search.
 """
 
 import itertools
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from guestmark.stats.paired import t_interval, t_quantile
 
 Array = NDArray[np.float64]
-_MIN_BLOCKS = 4  # fewer cannot say how much they differ
-_MIN_NUMBERS = 3  # two say nothing of what grows with the square
+_MIN_BLOCKS = 4  # fewer do not show how much they differ
+_MIN_NUMBERS = 3  # two do not show what grows with the square
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """One fit: `rate` of one alone, and what each further one costs it; `error` is the largest relative residual."""
+    """A fitted law: `rate` of one alone, and what each further one costs; `error` is the largest relative residual."""
 
     rate: float
     contention: float
@@ -30,21 +30,21 @@ class Law:
     error: float
 
     def throughput_of(self, number: float) -> float:
-        """Of all together."""
+        """Return the throughput of `number` together."""
         return (
             self.rate * number / (1 + self.contention * (number - 1) + self.coherence * number * (number - 1))
         )
 
     @property
     def knee(self) -> float:
-        """The number with the largest throughput, (1 - contention) / coherence under a root; infinite without one."""
+        """The number with the largest throughput, √((1 - contention) / coherence); infinite without coherence."""
         if self.coherence <= 0:
             return math.inf
         return math.sqrt(max(0.0, 1 - self.contention) / self.coherence)
 
     @property
     def ceiling(self) -> float:
-        """The largest throughput there can be, in multiples of one alone; infinite where nothing is shared."""
+        """The largest possible throughput, in multiples of one alone; infinite if nothing is shared."""
         if math.isfinite(self.knee):
             best = max(
                 self.throughput_of(math.floor(self.knee) or 1), self.throughput_of(math.ceil(self.knee))
@@ -55,7 +55,7 @@ class Law:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A law, and 95 % intervals over blocks; None with too few of them, or where too few numbers tell."""
+    """A law and 95 % intervals over blocks; None with too few blocks, or if too few numbers were measured."""
 
     law: Law
     contention: tuple[float, float] | None
@@ -64,7 +64,7 @@ class Fit:
 
 
 def fit_law(points: Sequence[tuple[float, float]]) -> Law:
-    """Return the law that fits (number, throughput of all) best.
+    """Return the law that fits the points (number, throughput of all) best.
 
     Raises ValueError for fewer than two different numbers, and for throughputs that are not above 0.
     """
@@ -84,11 +84,10 @@ def fit_law(points: Sequence[tuple[float, float]]) -> Law:
             error = float(((scaled @ full - 1) ** 2).sum())
             if best is None or error < best[0] - 1e-15:
                 best = error, full
-    if best is None:  # throughput grows faster than the number: nothing is shared
-        best = (
-            0.0,
-            np.array([float(np.mean([number / throughput for number, throughput in points])), 0.0, 0.0]),
-        )
+    if best is None:
+        # Throughput grows faster than the number, so nothing is shared: only the rate is left.
+        cost = float(np.mean([number / throughput for number, throughput in points]))
+        best = 0.0, np.array([cost, 0.0, 0.0])
     a, b, c = (float(value) for value in best[1])
     found = Law(1 / a, b / a, c / a, 0.0)
     apart = max(abs(found.throughput_of(number) / throughput - 1) for number, throughput in points)
@@ -98,9 +97,10 @@ def fit_law(points: Sequence[tuple[float, float]]) -> Law:
 def fit_with_intervals(blocks: Sequence[Sequence[tuple[float, float]]]) -> Fit:
     """Return the law of all blocks' medians by number, with intervals over blocks.
 
-    Each block holds its own (number, throughput of all). Raises as `fit_law`. Each complete block has a law of its own,
-    here also with negative terms: Student's intervals of their means, and Fieller's (1954) of the squared knee, which
-    is their ratio. Percentiles of resampled blocks held the truth in .80 of fits to four blocks, in .90 to ten.
+    Each block holds its own points (number, throughput of all); raises as `fit_law` does. Each complete block gives a
+    law of its own, which may have negative terms: the intervals are Student's over these, and Fieller's (1954) for the
+    squared knee, which is a ratio of two of them. Percentiles of resampled blocks held the truth in only .80 of fits to
+    four blocks, and .90 to ten.
     """
     found = fit_law(_medians_by_number(blocks))
     numbers = {number for block in blocks for number, _ in block}
@@ -123,7 +123,7 @@ def fit_with_intervals(blocks: Sequence[Sequence[tuple[float, float]]]) -> Fit:
 
 
 def _design_matrix(points: Sequence[tuple[float, float]]) -> tuple[Array, Array]:
-    """The numbers, and N/X = a + b (N - 1) + c N (N - 1) with each row divided by N/X."""
+    """Return the numbers, and the rows of N/X = a + b (N - 1) + c N (N - 1), each divided by N/X."""
     n = np.array([number for number, _ in points], dtype=np.float64)
     x = np.array([throughput for _, throughput in points], dtype=np.float64)
     return n, np.stack((np.ones_like(n), n - 1, n * (n - 1)), axis=1) * (x / n)[:, None]
@@ -135,7 +135,7 @@ def _clipped_interval(values: Array, estimate: float) -> tuple[float, float]:
 
 
 def _fieller_interval(x: Array, y: Array) -> tuple[float, float]:
-    """Fieller's interval of mean x / mean y, as far as it is above 0; infinite where y may be none."""
+    """Return Fieller's interval of mean x / mean y as far as it lies above 0; infinite if y may be 0."""
     n = x.size
     t = t_quantile(n - 1, 0.975) ** 2 / n
     (xx, xy), (_, yy) = np.cov(x, y)
@@ -144,14 +144,15 @@ def _fieller_interval(x: Array, y: Array) -> tuple[float, float]:
     root = math.sqrt(max(b * b - a * c, 0.0))
     if a > 0 and float(y.mean()) > 0:
         return max((b - root) / a, 0.0), max((b + root) / a, 0.0)
-    if a > 0 or c <= 0:  # the law goes up for sure, or nothing is known
+    # Either the law certainly keeps rising, or nothing is known.
+    if a > 0 or c <= 0:
         return (math.inf if a > 0 and c > 0 else 0.0), math.inf
     low = (b - root) / a if a < 0 else c / (2 * b) if b > 0 else 0.0
     return max(low, 0.0), math.inf
 
 
 def least_squares_slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the least-squares slope of (x, y). Raises ValueError with fewer than two different x."""
+    """Return the least-squares slope of points (x, y). Raises ValueError with fewer than two different x."""
     x = np.array([point[0] for point in points], dtype=np.float64)
     y = np.array([point[1] for point in points], dtype=np.float64)
     if np.unique(x).size < 2:

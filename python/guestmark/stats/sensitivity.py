@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from guestmark.core.model import boots_any_machine
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.family import detectable_difference
-from guestmark.stats.finding import share_found
+from guestmark.stats.slow_run_power import share_found
 from guestmark.stats.total import unseen_share
 
 _RARE = 0.25  # runs that are slow more often than this are not called slow runs by anybody

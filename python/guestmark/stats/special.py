@@ -1,7 +1,8 @@
-"""Distribution functions of Student, Fisher, the beta and the normal law, without a library that takes 140 MB.
+"""Distribution functions of Student's t, F, beta and normal laws, without importing SciPy, which takes 140 MB.
 
 The regularised incomplete beta function is Lentz's continued fraction (Press et al., *Numerical Recipes*, 6.4). The
-tests compare every function with its namesake in `scipy.special`: ten digits for up to 10,000 degrees of freedom.
+tests compare every function with its counterpart in `scipy.special`: ten digits agree for up to 10,000 degrees of
+freedom.
 """
 
 import functools
@@ -10,31 +11,36 @@ import math
 _SMALLEST = 1e-300
 _PRECISION = 1e-15
 _MOST_STEPS = 20_000
-_MOST_HALVINGS = 1_100  # down to the smallest number
-_FLATTEST = -700.0  # log of a slope that Newton's step can divide by
+# Halving 1 so often reaches the smallest positive number.
+_MOST_HALVINGS = 1_100
+# Log of the smallest slope that Newton's step can divide by.
+_FLATTEST = -700.0
 
 
 @functools.lru_cache(maxsize=4096)
 def regularized_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function of `a`, `b` > 0 at 0 ≤ `x` ≤ 1."""
+    """Return the regularised incomplete beta function of `a`, `b` > 0 at 0 ≤ `x` ≤ 1 (`scipy.special.betainc`)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     return _regularized_beta(a, b, x, 1 - x)
 
 
 def _regularized_beta(a: float, b: float, x: float, rest: float) -> float:
-    """As `regularized_beta`, with 1 - x given apart, so that an x close to 1 loses no digits."""
+    """Return `regularized_beta`; 1 - x is given as `rest`, so that an x close to 1 loses no digits."""
+    # The fraction converges fast only on this side of the mean; symmetry gives the other side.
     if x > (a + 1) / (a + b + 2):
         return 1 - _beta_by_fraction(b, a, rest, x)
     return _beta_by_fraction(a, b, x, rest)
 
 
 def _beta_by_fraction(a: float, b: float, x: float, rest: float) -> float:
+    """Return the function by the continued fraction, which converges fast for x below its mean."""
     logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
     return math.exp(logarithm) * _continued_fraction(a, b, x) / a
 
 
 def _continued_fraction(a: float, b: float, x: float) -> float:
+    """Return the value of the continued fraction by Lentz's method."""
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or _SMALLEST)
     value = d
     for m in range(1, _MOST_STEPS):
@@ -55,9 +61,10 @@ def _continued_fraction(a: float, b: float, x: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def inverse_regularized_beta(a: float, b: float, p: float) -> float:
-    """The x at which `betainc(a, b, x)` is `p`, by Newton's steps inside of a bisection."""
+    """Return the x at which `regularized_beta(a, b, x)` is `p` (`scipy.special.betaincinv`)."""
     if p <= 0 or p >= 1:
         return float(p >= 1)
+    # Newton's method converges fast, but may leave the unit interval; the bisection around it cannot.
     low, high, x = 0.0, 1.0, 0.5
     scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     for _ in range(_MOST_HALVINGS):
@@ -74,7 +81,7 @@ def inverse_regularized_beta(a: float, b: float, p: float) -> float:
 
 
 def student_t_cdf(freedom: float, t: float) -> float:
-    """The share of Student's distribution below `t` with `freedom` > 0 degrees of freedom."""
+    """CDF of Student's t at `t` with `freedom` > 0 degrees of freedom (`scipy.special.stdtr`)."""
     if math.isinf(t) or math.isnan(t):
         return math.nan if math.isnan(t) else float(t > 0)
     square = t * t
@@ -88,7 +95,9 @@ def student_t_cdf(freedom: float, t: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def student_t_quantile(freedom: float, p: float) -> float:
-    """Student's t below which a share 0 < `p` < 1 lies with `freedom` > 0 degrees of freedom."""
+    """Quantile of Student's t at probability 0 < `p` < 1 with `freedom` > 0 degrees of freedom
+    (`scipy.special.stdtrit`).
+    """
     if p <= 0 or p >= 1:
         return math.copysign(math.inf, p - 0.5)
     if p == 0.5:
@@ -106,7 +115,7 @@ def student_t_quantile(freedom: float, p: float) -> float:
 
 
 def f_survival(numerator: float, denominator: float, f: float) -> float:
-    """The share of Fisher's distribution above `f` ≥ 0."""
+    """Probability that the F law lies above `f` ≥ 0, with both degrees of freedom (`scipy.special.fdtrc`)."""
     if f <= 0:
         return 1.0
     scaled = numerator * f
@@ -116,5 +125,5 @@ def f_survival(numerator: float, denominator: float, f: float) -> float:
 
 
 def normal_cdf(z: float) -> float:
-    """The share of the standard normal distribution below `z`."""
+    """CDF of the standard normal law at `z` (`scipy.special.ndtr`)."""
     return math.erfc(-z / math.sqrt(2)) / 2

@@ -127,7 +127,7 @@ def count_compared_cells(plan: Plan) -> int:
 
 def blocks_to_find(plan: Plan, analysis: "Analysis", rare: Rare | None = None) -> int | None:
     """Blocks in all that find `rare`, or what the plan is to find, given how often the baselines have slow runs."""
-    from guestmark.stats.finding import blocks_to_find_rare
+    from guestmark.stats.slow_run_power import blocks_to_find_rare
 
     rare = rare or plan.policy.find
     held = _iterations_per_trial(analysis)

@@ -1,7 +1,7 @@
-"""Slow runs: how many iterations took much longer than is typical of their cell, compared trial by trial.
+"""Slow runs: compares how many iterations took much longer than is typical of their cell, trial by trial.
 
-A trial's iterations ran on one machine and may be slow together, so the trial is the unit of every test here however
-many iterations it holds. Matrices have shape (K, m): m iterations of each of K trials, a row of NaN where one is
+The iterations of one trial ran on one machine and may be slow together, so in every test the trial is the unit, however
+many iterations it holds. Matrices have shape (K, m): m iterations in each of K trials, a row of NaN if a trial is
 missing.
 """
 
@@ -19,25 +19,26 @@ from guestmark.stats.total import unseen_share
 
 Array = NDArray[np.float64]
 
-SHARE_MARGIN = 0.05  # shares of slow runs that differ by less are no difference
-TAIL_BLOCKS = 20  # a run in which slow runs were seen goes on up to here until it can call them
-TAIL_RUNS = (
-    140  # the same where nothing boots, so that each run counts by itself: as many as 20 blocks of seven
-)
+# Shares of slow runs that differ by less than this are equivalent.
+SHARE_MARGIN = 0.05
+# A run that saw slow runs continues up to so many blocks until it can decide about them.
+TAIL_BLOCKS = 20
+# The same if nothing boots, in runs, each of which counts by itself: as many as 20 blocks of seven.
+TAIL_RUNS = 140
 QUANTILE = 0.95
-_SURELY, _STEPS = 0.99, 7  # confidence of the ratio of typical runs, and how many ratios inside are tried
+# Confidence of the ratio of typical runs, and how many ratios inside its interval are tried.
+_SURELY, _STEPS = 0.99, 7
 
 
 @dataclass(frozen=True, slots=True)
 class CellRuns:
     """All measured runs of one cell, in the metric's unit.
 
-    `typical` is the median over trials of each trial's median and `total` the mean (of a rate the harmonic mean, so
-    that it says what a batch costs). `p95` and `worst` are towards the slow end. `slow` iterations took over `SLOW`
-    times the level that they are held to (without one the typical), in `slow_trials` trials, `over_twice` of them over
-    twice. `share_ci` is the 95 % interval of the
-    share of slow iterations; `correlation` is how much the iterations of a trial are slow together (0 to 1; None: too
-    few are).
+    `typical` is the median over trials of each trial's median, `total` the mean (of rates the harmonic mean, which says
+    what a batch costs). `p95` and `worst` lie towards the slow end. `slow` iterations took over `SLOW` times the level
+    that they are held to (by default the typical one); they fell on `slow_trials` trials, and `over_twice` of them took
+    over twice that level. `share_ci` is the 95 % interval of the share of slow iterations. `correlation` says how far
+    the iterations of one trial are slow together, from 0 to 1 (None: too few slow ones to tell).
     """
 
     trials: int
@@ -54,12 +55,12 @@ class CellRuns:
 
     @property
     def slow_share(self) -> float:
-        """Of slow iterations among all."""
+        """The share of slow iterations among all."""
         return self.slow / self.iterations if self.iterations else 0.0
 
 
 def as_costs(iterations: Array, better: Better) -> Array:
-    """Return what an iteration costs: the value itself, or the inverse of a rate."""
+    """Return what each iteration costs: the value itself, or the inverse of a rate."""
     if better is Better.LOWER:
         return iterations
     with np.errstate(divide="ignore"):
@@ -73,22 +74,24 @@ def typical_level(costs: Array) -> float:
 
 
 def count_slow_runs(costs: Array, times: float = SLOW, level: float | None = None) -> Array:
-    """Return for each trial how many iterations took over `times` a level, shape (K,); without one the typical."""
-    counts: Array = (
-        (costs > times * (typical_level(costs) if level is None else level)).sum(axis=1).astype(np.float64)
-    )
+    """Return the number of iterations of each trial that took over `times` the `level`, shape (K,); by default the
+    typical level.
+    """
+    if level is None:
+        level = typical_level(costs)
+    counts: Array = (costs > times * level).sum(axis=1).astype(np.float64)
     counts[np.isnan(costs).any(axis=1)] = np.nan
     return counts
 
 
 @dataclass(frozen=True, slots=True)
 class CommonScale:
-    """One scale for the slow runs of two cells, from their costs, shape (K, m) each, in complete blocks.
+    """A common scale for the slow runs of two cells, from their costs in complete blocks, shape (K, m) each.
 
-    A cell's own median is no scale to count slow runs by: where nearly half of the runs are slow it jumps from one mode
-    to the other, and equal cells get different shares. `log_ratio` is that of the typical runs, `low` and `high` the
-    ends of its interval at `_SURELY`. Divided by a ratio the cell's costs are held to the same level as the baseline's,
-    which is the median of both cells' trials together.
+    `log_ratio` is that of the typical runs; `low` and `high` are the ends of its interval at `_SURELY`. Divided by a
+    ratio, the cell's costs are held to the same level as the baseline's: the median of both cells' trials together. A
+    cell's own median is no scale to count slow runs by: if nearly half of the runs are slow, it jumps from one mode to
+    the other, and equal cells get different shares.
     """
 
     cell: Array
@@ -99,12 +102,14 @@ class CommonScale:
 
     @property
     def normal_levels(self) -> tuple[float, float]:
-        """What is normal for the cell and for the baseline, by the most likely ratio."""
+        """The normal cost of the cell and of the baseline, at the most likely ratio."""
         level = self._baseline_level(self.log_ratio)
         return level * math.exp(self.log_ratio), level
 
     def excess_slow_runs(self, log_ratio: float) -> NDArray[np.int64]:
-        """How many more slow iterations than the baseline the cell has in each block, if this is the typical ratio."""
+        """Return how many more slow iterations the cell has than the baseline in each block, shape (K,), given the
+        typical ratio.
+        """
         level = self._baseline_level(log_ratio)
         counts = count_slow_runs(self.cell, level=level * math.exp(log_ratio)) - count_slow_runs(
             self.baseline, level=level
@@ -112,20 +117,19 @@ class CommonScale:
         return counts.astype(np.int64)
 
     def equal_shares_p(self) -> float:
-        """The largest p of equally many slow runs over the ratios that the typical runs may have.
+        """Return the largest p of "equally many slow runs" over the ratios that the typical runs may have.
 
-        For the true ratio the counts of a block are as likely the other way round, so each p is exact
-        (`excess_counts_p`), and the largest holds wherever the interval has the ratio (Berger and Boos, J. Am. Stat.
-        Assoc. 89, 1994). 1 where these ratios do not agree on which of the two has more.
+        At the true ratio the counts of a block are as likely to be the other way round, so each p is exact
+        (`excess_counts_p`), and the largest one is valid whenever the interval holds the true ratio (Berger and Boos,
+        J. Am. Stat. Assoc. 89, 1994). 1 if the ratios disagree about which of the two cells has more slow runs.
         """
-        steps = [
-            self.log_ratio,
-            *np.linspace(self.low, self.high, _STEPS),
-            *([0.0] if self.low <= 0 <= self.high else []),
-        ]
+        ratios = [self.log_ratio, *np.linspace(self.low, self.high, _STEPS)]
+        if self.low <= 0 <= self.high:
+            # Equal typical runs are the most natural hypothesis, and the grid may miss them.
+            ratios.append(0.0)
         found = 0.0
         sign = np.sign(self.excess_slow_runs(self.log_ratio).sum())
-        for log_ratio in steps:
+        for log_ratio in ratios:
             excess = self.excess_slow_runs(log_ratio)
             if np.sign(excess.sum()) != sign:
                 return 1.0
@@ -140,10 +144,11 @@ class CommonScale:
 
 
 def derive_common_scale(cell: Array, baseline: Array) -> CommonScale:
-    """Return the scale of two cells' costs above 0, shape (K, m) each, without NaN."""
+    """Return the common scale of two cells' costs, shape (K, m) each, above 0 and without NaN."""
     walsh = paired.walsh_averages(np.log(np.median(cell, axis=1)) - np.log(np.median(baseline, axis=1)))
     low, high = (float(end) for end in paired.signed_rank_interval(walsh, _SURELY))
-    if not math.isfinite(low):  # too few blocks for it: all that was seen
+    if not math.isfinite(low):
+        # Too few blocks for an interval at that confidence: the range of all averages is the widest there is.
         low, high = float(walsh[0]), float(walsh[-1])
     return CommonScale(cell, baseline, float(paired.hodges_lehmann(walsh)), low, high)
 
@@ -153,7 +158,7 @@ def describe_cell_runs(
 ) -> CellRuns:
     """Describe all runs of one cell, shape (K, m); slow ones are held to `level`, a cost.
 
-    Raises ValueError without a complete trial of values above 0.
+    Raises ValueError without a complete trial, or if a value is not finite and above 0.
     """
     rows = as_costs(iterations[~np.isnan(iterations).any(axis=1)], better)
     if not rows.size or not (np.isfinite(rows) & (rows > 0)).all():
@@ -178,9 +183,9 @@ def describe_cell_runs(
 
 
 def intraclass_correlation(counts: Array, m: int) -> float | None:
-    """Return how alike the m yes-or-no iterations of one trial are, between 0 and 1; None below two slow trials.
+    """Return the correlation of the m yes-or-no iterations within a trial, between 0 and 1; None below two slow trials.
 
-    The analysis-of-variance estimate (Ridout, Demétrio and Firth 1999); `counts`, shape (n,), without NaN.
+    The analysis-of-variance estimate (Ridout, Demétrio and Firth 1999); `counts`, shape (n,), holds no NaN.
     """
     n, p = counts.size, float(counts.mean()) / m
     if n < 2 or not p < 1 or (counts > 0).sum() < 2:
@@ -195,7 +200,7 @@ def intraclass_correlation(counts: Array, m: int) -> float | None:
 def effective_size(trials: int, m: int, correlation: float | None) -> float:
     """Return how many independent iterations `trials` trials of `m` are worth: n·m / (1 + (m - 1)·correlation).
 
-    Where few were slow the correlation cannot be known (None); then each trial counts once.
+    If so few were slow that the correlation is unknown (None), each trial counts once.
     """
     return trials * m / (1 + (m - 1) * (1.0 if correlation is None else correlation))
 
@@ -205,8 +210,8 @@ def share_interval(
 ) -> tuple[float, float]:
     """Return the interval of the share of slow iterations from their counts per trial, shape (n,).
 
-    Clopper and Pearson's exact interval at the effective number of iterations, for data that come in clusters (Korn
-    and Graubard 1998).
+    Clopper and Pearson's exact interval at the effective number of iterations, as for clustered data (Korn and Graubard
+    1998).
     """
     p = float(counts.mean()) / m
     size = effective_size(counts.size, m, correlation)
@@ -219,8 +224,8 @@ def share_interval(
 def failed_share(failed: Array, tried: Array) -> tuple[float, tuple[float, float]]:
     """Return the share of runs that failed and its 95 % interval, from counts per trial, shape (n,) each.
 
-    As `share_interval`; where trials hold unequal numbers of runs how alike these are is not known, so that each trial
-    counts once. Raises ValueError without a run.
+    The interval is that of `share_interval`. If trials hold different numbers of runs, their correlation is unknown, so
+    each trial counts once. Raises ValueError without a run.
     """
     if not tried.sum() > 0:
         raise ValueError("no run to take a share of")
@@ -237,9 +242,9 @@ def share_difference(
 ) -> tuple[float, tuple[float, float]]:
     """Return the cell's share of slow iterations minus the baseline's, and its interval.
 
-    From the two shares' intervals by the square-and-add rule (Newcombe 1998; Zou and Donner 2008), with one correlation
-    for both, as where nothing was slow none can be seen; `cell` and `baseline` are counts per trial, shape (n,), of the
-    same blocks.
+    `cell` and `baseline` are counts per trial, shape (n,), of the same blocks. The interval combines those of the two
+    shares by the square-and-add rule (Newcombe 1998; Zou and Donner 2008). Both use one correlation, since a cell
+    without slow runs shows none.
     """
     p, q = float(cell.mean()) / m, float(baseline.mean()) / m
     alike = intraclass_correlation(np.concatenate((cell, baseline)), m)
@@ -250,10 +255,11 @@ def share_difference(
 
 
 def excess_counts_p(excess: NDArray[np.int64]) -> float:
-    """Return the two-sided p of the sign-flip test of whole numbers, shape (n,): exact for any n.
+    """Return the two-sided p of the sign-flip test of whole numbers, shape (n,), exact for any n.
 
-    `excess` is how many more slow iterations the cell had than the baseline in each block. With equal laws each is as
-    likely as its negative, so their sum has the distribution of the sum of ±|excess|, which is counted out.
+    `excess` is how many more slow iterations the cell had than the baseline in each block. Under equal laws each is as
+    likely as its negative, so the null distribution is that of the sum of ±|excess|, which is enumerated by
+    convolution.
     """
     sizes = np.abs(excess[excess != 0])
     reach = int(sizes.sum())
@@ -270,11 +276,11 @@ def excess_counts_p(excess: NDArray[np.int64]) -> float:
 def quantile_ratio(
     cell: Array, baseline: Array, quantile: float = QUANTILE, confidence: float = 0.95
 ) -> tuple[float, tuple[float, float] | None]:
-    """Return the ratio of two cells' quantiles over all iterations, and its interval; None where it has no end.
+    """Return the ratio of two cells' quantiles over all iterations, and its interval; None if it is unbounded.
 
-    For a ratio r the cell's iterations are divided by r and both cells' are pooled; with equal laws the largest 5 %
-    fall on either side of each block alike, which the sign-flip test of their counts per block tests exactly. The
-    interval is all r that it does not reject, found by bisection on a logarithmic scale.
+    For a ratio r the cell's iterations are divided by r and pooled with the baseline's. Under equal laws the largest 5
+    % fall equally on both cells of each block, which the sign-flip test of their counts per block tests exactly. The
+    interval holds all r that are not rejected; its ends are found by bisection on a logarithmic scale.
     """
     ratio = float(np.quantile(cell, quantile) / np.quantile(baseline, quantile))
     if not math.isfinite(ratio) or ratio <= 0:
@@ -306,10 +312,10 @@ def quantile_ratio(
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """What could have happened without being seen, at 95 %.
+    """Shares of events that may have happened without being seen, at 95 % confidence.
 
-    Whole machines slow in up to `machines` of all starts; single iterations slow in up to `iterations` of all, given
-    how alike the iterations of one machine are.
+    Up to `machines` of all starts may give a slow machine; up to `iterations` of all single iterations may be slow,
+    given the correlation within a machine.
     """
 
     machines: float
@@ -317,10 +323,10 @@ class Unseen:
 
 
 def bound_unseen_events(trials: int, m: int, correlation: float | None = 0.0) -> Unseen:
-    """Return which rarer events `trials` trials of `m` iterations without one cannot exclude.
+    """Return how frequent an event may be that did not occur in `trials` trials of `m` iterations.
 
-    `correlation` is that of `intraclass_correlation`, from a cell in which slow runs were seen; 0 says "if each
-    iteration is slow by its own chance", None that nothing is known and each machine counts once.
+    `correlation` is that of `intraclass_correlation`, from a cell with slow runs. 0 assumes that each iteration is slow
+    independently; with None nothing is known, and each machine counts once.
     """
     size = effective_size(trials, m, correlation)
     return Unseen(unseen_share(trials), 1 - 0.05 ** (1 / size) if size else 1.0)

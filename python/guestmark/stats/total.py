@@ -1,8 +1,9 @@
-"""What a batch costs: the ratio of two cells' means, with what so few machines cannot have shown.
+"""The total, what a batch costs: the ratio of two cells' means, with what so few machines cannot have shown.
 
-Arrays hold one mean per trial, shape (K,), NaN where a trial is missing or failed. A mean that rare events decide
-cannot be known from a few trials by any method (Bahadur and Savage 1956), so beside the interval of what was seen
-stands one that allows for whole trials that take five times as long in as large a share as could have stayed unseen.
+Arrays hold one mean per trial, shape (K,), NaN if a trial is missing or failed. No method can tell a mean that rare
+events determine from a few trials (Bahadur and Savage 1956). So the interval of what was seen is accompanied by one
+that allows for unseen events: whole trials that take five times as long, in as large a share as could have stayed
+unseen.
 """
 
 import math
@@ -15,7 +16,8 @@ from guestmark.stats.special import student_t_cdf, student_t_quantile
 
 Array = NDArray[np.float64]
 
-LARGEST_EVENT = 5.0  # how many times as long a trial may take that so few trials have not shown
+# An event that so few trials have not shown is assumed to make a trial at most this many times as long.
+LARGEST_EVENT = 5.0
 
 
 def complete_pairs(cell: Array, baseline: Array) -> tuple[Array, Array] | None:
@@ -32,25 +34,27 @@ def complete_pairs(cell: Array, baseline: Array) -> tuple[Array, Array] | None:
 
 
 def ratio_of_means(x: Array, y: Array) -> float:
-    """Return mean x / mean y, both of shape (n,), n > 0."""
+    """Return mean x / mean y, both of shape (n,) with n > 0."""
     return float(x.mean() / y.mean())
 
 
 def ratio_interval(x: Array, y: Array, confidence: float = NOMINAL) -> tuple[float, float] | None:
     """Return Fieller's interval of mean x / mean y for paired x and y, shape (n,); None if it is unbounded or n < 2.
 
-    All ratios r for which the t test of x - r·y around 0 does not reject (Fieller 1954). It needs no logarithms, so
-    it is about what a batch costs: exp(mean log) would be about its geometric mean.
+    It holds all ratios r for which the t test of x - r·y around 0 does not reject (Fieller 1954). It uses no
+    logarithms, because exp(mean log) would be about the geometric mean, and a batch costs the arithmetic one.
     """
     n = x.size
     if n < 2:
         return None
     t = float(student_t_quantile(n - 1, (1 + confidence) / 2)) ** 2 / n
     mean_x, mean_y = float(x.mean()), float(y.mean())
-    spread = np.cov(x / mean_x, y / mean_y)  # scaled: nothing overflows
+    # Scaled by the means, squares of very large or small values neither overflow nor vanish.
+    spread = np.cov(x / mean_x, y / mean_y)
     xx, xy, yy = float(spread[0, 0]), float(spread[0, 1]), float(spread[1, 1])
     a, b, c = 1 - t * yy, 1 - t * xy, 1 - t * xx
     root = b * b - a * c
+    # Mean y is not distinguishable from 0, so that no ratio can be excluded.
     if a <= 0:
         return None
     half = math.sqrt(max(root, 0.0))
@@ -59,14 +63,15 @@ def ratio_interval(x: Array, y: Array, confidence: float = NOMINAL) -> tuple[flo
 
 
 def total_p(x: Array, y: Array) -> float:
-    """Return the two-sided p of "both cost the same": exact under any host, see `sign_flip_p`."""
+    """Return the two-sided p of "both cost the same", exact whatever the host does, see `paired.sign_flip_p`."""
     return sign_flip_p(x - y)
 
 
 def total_equivalence_p(x: Array, y: Array, margin: float) -> float:
-    """Return the p of "the means' ratio differs by at least `margin`", from what was seen alone.
+    """Return the p of "the ratio of means differs by at least `margin`", from the measured runs alone.
 
-    Two one-sided t tests of x - r·y at both ends of the margin; never below 2^-n. 1 below two blocks.
+    Two one-sided t tests of x - r·y at both ends of the margin (Schuirmann 1987); never below 2^-n, and 1 below two
+    blocks.
     """
     n = x.size
     if n < 2:
@@ -75,6 +80,7 @@ def total_equivalence_p(x: Array, y: Array, margin: float) -> float:
     for ratio, sign in ((1 + margin, 1), (1 / (1 + margin), -1)):
         excess = sign * (x - ratio * y)
         mean, error = float(excess.mean()), float(excess.std(ddof=1)) / math.sqrt(n)
+        # Without scatter beyond rounding the t statistic has no meaning; the mean itself decides.
         if error <= 1e-13 * float(x.mean()):
             worst = max(worst, 0.0 if mean < 0 else 1.0)
         else:
@@ -83,26 +89,29 @@ def total_equivalence_p(x: Array, y: Array, margin: float) -> float:
 
 
 def unseen_share(trials: int, confidence: float = 0.95) -> float:
-    """Return the largest share of trials that an event can have which did not happen in `trials` independent ones.
+    """Return the largest share that an event may have which did not occur in `trials` independent trials.
 
-    1 - (1 - confidence)^(1/n), about 3/n ("rule of three", Hanley and Lippman-Hand 1983): 26 % for 10 trials, 3 %
-    for 99. 1 without a trial.
+    1 - (1 - confidence)^(1/n), about 3/n ("rule of three", Hanley and Lippman-Hand 1983): 26 % for 10 trials, 3 % for
+    99. 1 without a trial.
     """
     return 1 - (1 - confidence) ** (1 / trials) if trials else 1.0
 
 
 def trials_to_see(share: float, confidence: float = 0.95) -> int:
-    """Return the fewest independent trials in which an event of this share is seen at least once."""
+    """Return the fewest independent trials in which an event of this share occurs at least once.
+
+    Raises ValueError unless the share lies between 0 and 1.
+    """
     if not 0 < share < 1:
         raise ValueError("the share must lie between 0 and 1")
     return math.ceil(math.log1p(-confidence) / math.log1p(-share) - 1e-9)
 
 
 def runs_for_equal_totals(margin: float, largest: float = LARGEST_EVENT) -> int:
-    """Return the independent runs without which equal totals are not claimed.
+    """Return how many independent runs it takes before equal totals may be claimed.
 
-    An event that makes a trial take `largest` times as long moves the mean by `margin` when it has the share margin /
-    (largest - 1): with fewer runs it could well not have been seen. 398 for 3 % and ×5.
+    An event that makes a trial take `largest` times as long moves the mean by `margin` if its share is margin /
+    (largest - 1). With fewer runs such an event could well have stayed unseen. 398 runs for a margin of 3 % and ×5.
     """
     return trials_to_see(min(margin / (largest - 1), 0.5))
 
@@ -110,7 +119,7 @@ def runs_for_equal_totals(margin: float, largest: float = LARGEST_EVENT) -> int:
 def with_unseen(
     interval: tuple[float, float], trials: int, factor: float = LARGEST_EVENT
 ) -> tuple[float, float]:
-    """Return the interval of a ratio of means widened by events that `trials` trials of each cell cannot have shown.
+    """Return the interval of a ratio of means, widened by events that `trials` trials of each cell may not have shown.
 
     In the share `unseen_share` of the cell's trials, or of the baseline's, they take `factor` times as long.
     """

@@ -23,10 +23,10 @@ _REACH = 4.0  # standard deviations of a number of blocks beyond which nothing c
 def blocks_to_find(
     share: float, iterations: int, *, background: float = 0.0, cells: int = 1, power: float = POWER
 ) -> int | None:
-    """Return the fewest blocks in which such slow runs are found with this probability; None beyond some 10,000.
+    """Return the fewest blocks in which such slow runs are found with probability `power`; None beyond some 10,000.
 
-    `share` of the cell's runs are slow, each by its own chance, and `background` of the baseline's and the cell's
-    alike; a trial has `iterations` runs. `cells` are compared with the baseline: their p values are adjusted together.
+    `share` of the cell's runs are slow, each independently, and `background` of both the baseline's and the cell's. A
+    trial has `iterations` runs. `cells` are compared with the baseline; their p values are adjusted together.
     """
     low, high = 1, 16
     while power_to_find(share, high, iterations, background=background, cells=cells) < power:
@@ -41,14 +41,14 @@ def blocks_to_find(
 
 
 def blocks_to_see(share: float, iterations: int, power: float = POWER) -> int:
-    """Return the fewest blocks in which a cell alone shows at least one such run with this probability."""
+    """Return the fewest blocks in which a single cell shows at least one such run with probability `power`."""
     return math.ceil(math.log1p(-power) / (iterations * math.log1p(-share)))
 
 
 def blocks_to_find_rare(
     rare: Rare, iterations: int, *, background: float = 0.0, cells: int = 1
 ) -> int | None:
-    """Return how many blocks find what is asked for: `blocks_to_find`, or without cells to compare `blocks_to_see`."""
+    """Return the blocks that find `rare`: `blocks_to_find`, or without cells to compare `blocks_to_see`."""
     runs = 1 if rare.starts else iterations
     if not cells:
         return blocks_to_see(rare.share, runs)
@@ -56,7 +56,9 @@ def blocks_to_find_rare(
 
 
 def cheapest_iterations(rare: Rare, cells: int, most: int, block_s: Callable[[int], float]) -> int:
-    """Return how many iterations of a trial find it soonest, where a block with so many takes `block_s(iterations)`."""
+    """Return how many iterations per trial find `rare` soonest, from 1 to `most`; a block of n takes `block_s(n)`
+    seconds.
+    """
     found = {number: blocks_to_find_rare(rare, number, cells=cells) for number in range(1, most + 1)}
     costs = {number: blocks * block_s(number) for number, blocks in found.items() if blocks is not None}
     return min(costs, key=lambda number: costs[number], default=most)
@@ -65,7 +67,7 @@ def cheapest_iterations(rare: Rare, cells: int, most: int, block_s: Callable[[in
 def share_found(
     blocks: int, iterations: int, *, background: float = 0.0, cells: int = 1, power: float = POWER
 ) -> float | None:
-    """Return the smallest share of slow runs that so many blocks find with this probability; None above one half."""
+    """Return the smallest share of slow runs that so many blocks find with probability `power`; None above one half."""
     low, high = 0.0, 0.5
     if power_to_find(high, blocks, iterations, background=background, cells=cells) < power:
         return None
@@ -79,7 +81,7 @@ def share_found(
 def power_to_find(
     share: float, blocks: int, iterations: int, *, background: float = 0.0, cells: int = 1
 ) -> float:
-    """Return the probability that so many blocks show a cell's slow runs; see `blocks_to_find`."""
+    """Return the probability that so many blocks show a cell's slow runs; arguments as in `blocks_to_find`."""
     more, fewer = _block_chances(1 - (1 - share) * (1 - background), background, iterations)
     level = FAMILY_LEVEL * SLOW / cells
     if fewer < 1e-12:
@@ -97,7 +99,7 @@ def power_to_find(
 
 
 def _block_chances(slow: float, baseline: float, iterations: int) -> tuple[float, float]:
-    """The chances that a block has more slow runs of the cell than of the baseline, and fewer."""
+    """Return the chances that a block has more slow runs of the cell than of the baseline, and that it has fewer."""
     mine, theirs = _binomial_weights(slow, iterations), _binomial_weights(baseline, iterations)
     more = sum(p * sum(theirs[:count]) for count, p in enumerate(mine))
     fewer = sum(p * sum(mine[:count]) for count, p in enumerate(theirs))
@@ -105,6 +107,7 @@ def _block_chances(slow: float, baseline: float, iterations: int) -> tuple[float
 
 
 def _binomial_weights(share: float, iterations: int) -> list[float]:
+    """Return the probabilities of 0 to `iterations` slow runs."""
     return [
         math.comb(iterations, count) * share**count * (1 - share) ** (iterations - count)
         for count in range(iterations + 1)
@@ -112,13 +115,13 @@ def _binomial_weights(share: float, iterations: int) -> list[float]:
 
 
 def _binomial_probability(successes: int, trials: int, share: float) -> float:
-    """The chance of so many successes, the share being neither 0 nor 1."""
+    """Return the probability of exactly so many successes, for a share that is neither 0 nor 1."""
     ways = math.lgamma(trials + 1) - math.lgamma(successes + 1) - math.lgamma(trials - successes + 1)
     return math.exp(ways + successes * math.log(share) + (trials - successes) * math.log1p(-share))
 
 
 def _binomial_tail(successes: int, trials: int, share: float) -> float:
-    """The chance of so many successes or more."""
+    """Return the probability of at least so many successes."""
     if successes <= 0:
         return 1.0
     return regularized_beta(successes, trials - successes + 1, share) if successes <= trials else 0.0
@@ -126,7 +129,7 @@ def _binomial_tail(successes: int, trials: int, share: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _sign_test_critical(blocks: int, level: float) -> int:
-    """How many of these blocks have to point one way for the two-sided sign test to claim it."""
+    """Return how many of these blocks have to point one way before the two-sided sign test claims it."""
     low, high = blocks // 2, blocks + 1
     while low < high:
         middle = (low + high) // 2

@@ -13,7 +13,7 @@ from guestmark.engine.trial_schedule import count_iterations
 from guestmark.stats import stopping
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.family import FAMILY_LEVEL, SLOW
-from guestmark.stats.finding import blocks_to_find, blocks_to_see, power_to_find, share_found
+from guestmark.stats.slow_run_power import blocks_to_find, blocks_to_see, power_to_find, share_found
 from guestmark.stats.tails import excess_counts_p
 from guestmark.workloads.exec.plan import ExecOptions, build
 from tests.framework.preloaded import call as guestmark
