@@ -65,7 +65,7 @@ class MetricSpec:
         if self.sought.startswith(_JSON):
             return self._from_json(texts)
         try:
-            found = regex.last_match(self.sought, texts, limit_s)
+            found = regex.find_last_match(self.sought, texts, limit_s)
         except regex.TooCostlyError as error:
             raise WorkloadError(
                 f"metric {self.metric.name}: {self.sought!r} takes {error} on this output",
@@ -148,7 +148,7 @@ def _check_sought(name: str, made: MetricSpec) -> None:
     if pattern.startswith((_JSON, _PERF)):
         return
     try:
-        groups = regex.check(pattern)
+        groups = regex.read_groups(pattern)
     except regex.PatternError as error:
         pointer = f"{pattern}\n  {' ' * error.position}^"
         raise UsageError(

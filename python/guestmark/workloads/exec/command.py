@@ -31,7 +31,7 @@ def check_runnable(words: list[str]) -> list[str]:
 
 def _check_expression(text: str | None) -> str | None:
     try:
-        regex.check(text or "")
+        regex.read_groups(text or "")
     except regex.PatternError as error:
         raise ValueError(f"it is not a regular expression: {error}") from error
     return text

@@ -305,7 +305,7 @@ class ExecTrial(ExecWorkload):
         if expected is None:
             return
         try:
-            found = regex.last_match(expected, texts, self.limit_s)
+            found = regex.find_last_match(expected, texts, self.limit_s)
         except regex.TooCostlyError as error:
             raise WorkloadError(f"to look for {expected!r} in this output takes {error}") from error
         if found is None:

@@ -124,7 +124,7 @@ class Acknowledging:
 
     def _acknowledges(self, line: bytes) -> bool:
         try:
-            return regex.last_match(self._pattern, [line.decode(errors="replace")]) is not None
+            return regex.find_last_match(self._pattern, [line.decode(errors="replace")]) is not None
         except regex.TooCostlyError as error:
             raise WorkloadError(
                 f"--acknowledge {self._pattern!r} takes too long", hint="write a simpler expression"

@@ -109,7 +109,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         here = plan.context.caller
         for pattern in {cls.params_of(cell.workload).acknowledge for cell in cells}:
             try:
-                regex.check(pattern)
+                regex.read_groups(pattern)
             except regex.PatternError as error:
                 raise UsageError(
                     f"--acknowledge {pattern!r} is not a regular expression: {error}",
