@@ -16,7 +16,7 @@ from guestmark.capture.drawings import Distributions, Sequences
 from guestmark.capture.model import Document, Endpoint, Trace
 from guestmark.capture.table import count_divided_connections, describe_shares, request_lines
 from guestmark.core.errors import GuestmarkError
-from guestmark.page.templates import environment
+from guestmark.page.templates import make_environment
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -122,6 +122,6 @@ def _render_macro(macro: str, drawing: tuple[Distributions, ...] | tuple[Sequenc
 
 @functools.cache
 def _template_environment() -> Environment:
-    made = environment("guestmark.capture")
+    made = make_environment("guestmark.capture")
     made.filters["px"] = lambda value: f"{value:.1f}"
     return made

@@ -24,7 +24,7 @@ from guestmark.capture.model import (
 )
 from guestmark.capture.startup import describe_startup
 from guestmark.capture.units import format_percent, format_seconds, format_size
-from guestmark.page.text import inert
+from guestmark.page.text import make_inert
 
 _CAPTURED = {"no-start": "no start", "no-end": "no end", "middle": "no start, no end"}
 WIDE, MIDDLE, WIDEST = 160, 100, 220
@@ -46,7 +46,7 @@ def describe_shares(shares: Shares) -> str:
 
 def host_port(address: str, port: int | None) -> str:
     """`10.0.6.1:8000`, `[::1]:80`; without a port the address. In Wireshark's exports an address is any text."""
-    address = inert(address)
+    address = make_inert(address)
     if port is None:
         return address
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
@@ -59,7 +59,7 @@ def render_trace(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> Re
     """
     parts: list[RenderableType] = []
     if named:
-        parts.append(Text(inert(trace.file), style="bold"))
+        parts.append(Text(make_inert(trace.file), style="bold"))
     if trace.connection_count:
         parts += [_endpoint_table(trace, width) if by == "endpoint" else _connection_table(trace, width)]
         parts += [*_remarks_below(trace, by, width), Text()]
@@ -72,11 +72,11 @@ def render_trace(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> Re
     if line := describe_startup(trace):
         parts.append(Text(line))
     for limit in trace.limits:
-        parts.append(Text(f"note: {limit.count:,} {inert(limit.text)}", style="yellow"))
+        parts.append(Text(f"note: {limit.count:,} {make_inert(limit.text)}", style="yellow"))
     if trace.error and trace.error.offset:  # nothing was read otherwise, and the command has said so
         parts.append(
             Text(
-                f"incomplete: reading stopped at byte {trace.error.offset}: {inert(trace.error.reason)}",
+                f"incomplete: reading stopped at byte {trace.error.offset}: {make_inert(trace.error.reason)}",
                 style="red",
             )
         )
@@ -301,7 +301,7 @@ def exchange_lines(trace: Trace) -> list[str]:
 
 def exchange_line(exchange: Exchange) -> str:
     """One exchange: what it was, how long it took, and who took it."""
-    subject = f"{exchange.protocol.upper()} {inert(_describe_exchange(exchange))}"
+    subject = f"{exchange.protocol.upper()} {make_inert(_describe_exchange(exchange))}"
     heading = f"{subject}: {format_seconds(exchange.duration_s)}"
     told = [f"server {format_seconds(exchange.server_s)}"]
     if exchange.protocol != "dns":
@@ -363,7 +363,7 @@ def _describe_server(served: Served, cut: bool) -> str:
         _describe_round_trips(served.last_byte, never),
     )
     times = f"answered {last}" if served.protocol == "dns" else f"first byte {first}; done {last}"
-    return f"{served.protocol.upper()} {inert(served.server)}: {', '.join(told)}; {times}"
+    return f"{served.protocol.upper()} {make_inert(served.server)}: {', '.join(told)}; {times}"
 
 
 def _describe_round_trips(trips: RoundTrips, never: str) -> str:
@@ -375,7 +375,9 @@ def _describe_round_trips(trips: RoundTrips, never: str) -> str:
 
 def _describe_request(request: Request, served: Served, trace: Trace) -> str:
     at = (request.start_ns - (trace.start_ns or request.start_ns)) / 1e9
-    name = f"{inert(request.name) or '(no name)'}{_format_status(request, served)} at {format_seconds(at)}"
+    name = (
+        f"{make_inert(request.name) or '(no name)'}{_format_status(request, served)} at {format_seconds(at)}"
+    )
     again = f", asked {request.repeated + 1} times" if request.repeated else ""
     if request.first_byte_s is None or request.answer_frames is None:
         return f"{name}: no answer{again} (frame {request.frame})"

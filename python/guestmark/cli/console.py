@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from guestmark.cli.style import Style
-from guestmark.page.text import inert
+from guestmark.page.text import make_inert
 
 _PAGER = "less"
 _NOT_RUN = {126, 127}  # of a shell: the program is not executable, or not found
@@ -52,7 +52,7 @@ class Console(RichConsole):
         """Renders as Rich does, but lets only Rich's own control codes reach the terminal."""
         for segment in super().render(*args, **options):
             text, style, control = segment
-            yield segment if control else Segment(inert(text, lines=True), style)
+            yield segment if control else Segment(make_inert(text, lines=True), style)
 
     def on_broken_pipe(self) -> NoReturn:
         """Raises `BrokenPipeError`, which `error_report` takes for no error, where Rich would exit with status 1."""
@@ -84,4 +84,4 @@ def show_in_pager(text: str, console: Console) -> None:
 
 def inert_text(text: str, style: str = "") -> Text:
     """Text from outside as a cell of a table: one line, without control characters, so that its width is right."""
-    return Text(inert(text), style)
+    return Text(make_inert(text), style)

@@ -15,7 +15,7 @@ from guestmark.cli.console import Console
 from guestmark.cli.plain_progress import describe_forecast, describe_output, describe_time_left
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import format_duration
-from guestmark.page.text import inert
+from guestmark.page.text import make_inert
 from guestmark.report.render.terminal import live
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class LiveProgress:
 
     def note(self, text: str) -> None:
         """Prints a remark that stays on the screen."""
-        self._console.print(Text(f"guestmark: {inert(text, lines=True)}"), soft_wrap=True)
+        self._console.print(Text(f"guestmark: {make_inert(text, lines=True)}"), soft_wrap=True)
 
     def _draw(self) -> RenderableType:
         parts: list[RenderableType] = [self._table] if self._table else []
@@ -126,7 +126,7 @@ class LiveProgress:
             text.append(f", {self._in_block} of {len(self._plan.cells)} cells done")
         if self._cell:
             text.append(" · ")
-            text.append(inert(self._cell), style="cyan")
+            text.append(make_inert(self._cell), style="cyan")
             text.append(f" {self._phase} ({format_duration(time.monotonic() - self._since)})")
         if self._estimate and self._plan and (self._estimate.left_s or not self._estimate.goal):
             seconds = self._estimate.left_s

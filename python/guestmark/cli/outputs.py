@@ -18,7 +18,7 @@ from guestmark.engine.run import RunOptions
 from guestmark.ledger.run_annotations import NOTHING, Remarks
 from guestmark.ledger.validation import RESERVED, WORD
 from guestmark.page.figures import TimeUnit
-from guestmark.page.text import inert
+from guestmark.page.text import make_inert
 from guestmark.report import formats
 from guestmark.report.export_format import Format
 from guestmark.report.row_order import Sort
@@ -211,6 +211,6 @@ def write_document(data: bytes, path: str) -> None:
         sys.stdout.flush()
         # Documents hold text as it is; only a terminal would take some of it for orders.
         if sys.stdout.isatty():
-            data = inert(data.decode(errors="replace"), lines=True).encode()
+            data = make_inert(data.decode(errors="replace"), lines=True).encode()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

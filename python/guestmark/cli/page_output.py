@@ -9,7 +9,7 @@ from typing import Any
 from guestmark.cli.console import Console
 from guestmark.cli.outputs import STANDARD_OUTPUT, reporting_failed_writes, write_document
 from guestmark.page.nodes import Page
-from guestmark.page.text import escaped_in_json
+from guestmark.page.text import escape_json
 from guestmark.report.render import html, markdown
 from guestmark.report.render.terminal import print_page
 
@@ -41,4 +41,4 @@ def _render_page(form: str, page: Page, build_document: Callable[[], Mapping[str
 def render_json(document: Mapping[str, Any]) -> str:
     """A document for programs, in which nothing is active on a page or a terminal."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return escaped_in_json(text) + "\n"
+    return escape_json(text) + "\n"

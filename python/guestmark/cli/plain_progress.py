@@ -152,13 +152,13 @@ class PlainProgress:
         comparison = result.comparison.get(self._metric)
         if comparison is None or comparison.ratio is None:
             return ""
-        return f"{result.cell.id} {figures.ratio(comparison.ratio, comparison.ci)}"
+        return f"{result.cell.id} {figures.format_ratio(comparison.ratio, comparison.ci)}"
 
     def _format_mean(self, result: CellResult) -> str:
         summary = result.summary.get(self._metric)
         if summary is None:
             return ""
-        unit = figures.table_unit(self._unit, [summary.mean])
+        unit = figures.choose_table_unit(self._unit, [summary.mean])
         name = self._metric.removesuffix("_s")
         return f"{result.cell.id} {name} {summary.mean / unit.size:.4g} {unit.name}".rstrip()
 
@@ -172,7 +172,7 @@ def describe_forecast(forecast: Forecast) -> str:
     """Describes what a run will know, and when."""
     rare_s = forecast.rare_left_s
     return Claim.FORESEEN.format(
-        precision=figures.known_to(forecast.half_width),
+        precision=figures.describe_precision(forecast.half_width),
         left=format_duration(forecast.left_s),
         factor=f"{forecast.rare.factor:g}",
         often=forecast.rare.often,

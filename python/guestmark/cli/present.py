@@ -32,7 +32,7 @@ def show_result(
     """
     own_page = None if outputs.page is None else outputs.page(stored)
     analysis = ordered(analysis, outputs.sort)
-    with figures.times_in(outputs.unit):
+    with figures.show_times_in(outputs.unit):
         _write_files(stored, outputs, analysis, own_page)
         if outputs.takes_stdout or outputs.style is Style.NONE:
             return

@@ -17,7 +17,7 @@ from guestmark.core.model import Plan, TrialStatus, boots_any_machine
 from guestmark.core.units import counted, format_duration
 from guestmark.ledger import run_history
 from guestmark.page.claims import Claim
-from guestmark.page.figures import known_to, limit
+from guestmark.page.figures import describe_precision, format_limit
 
 if TYPE_CHECKING:
     from guestmark.core.gate import Gate
@@ -49,9 +49,9 @@ class RunForecast:
         """What to expect, for people; empty where nothing is known."""
         if self.half_width is None or self.seconds is None:
             return ""
-        told = f"{known_to(self.half_width)} in about {format_duration(self.seconds)}"
+        told = f"{describe_precision(self.half_width)} in about {format_duration(self.seconds)}"
         finds = [
-            f"; {gate.text}: {Claim.GATE_FINDS.format(size=limit(gate.limit, size))}"
+            f"; {gate.text}: {Claim.GATE_FINDS.format(size=format_limit(gate.limit, size))}"
             for gate, size in self.gates
         ]
         return f"{told}, as in {counted(self.runs, 'earlier run')} here{''.join(finds)}"

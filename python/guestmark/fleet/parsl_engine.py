@@ -23,7 +23,7 @@ from typing import Any
 
 from guestmark import __version__
 from guestmark.core.errors import GuestmarkError
-from guestmark.page.text import last_line
+from guestmark.page.text import last_inert_line
 
 HEARTBEAT_S, GIVE_UP_S = 5, 20  # a machine from which nothing was heard for so long is lost
 _CLOSING_S = 5.0
@@ -228,7 +228,7 @@ def _last_word(said: Path) -> str:
     text = ""
     with contextlib.suppress(OSError):
         text = said.read_text(errors="replace")
-    return last_line(text) or "it was killed, or had no memory"
+    return last_inert_line(text) or "it was killed, or had no memory"
 
 
 def lost_machine(error: BaseException) -> str:

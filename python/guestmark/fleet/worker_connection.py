@@ -21,7 +21,7 @@ from guestmark.fleet import parsl_engine
 from guestmark.fleet.block_task import TOLD, Mark
 from guestmark.fleet.lab import Member
 from guestmark.fleet.worker import Start
-from guestmark.page.text import inert
+from guestmark.page.text import make_inert
 from guestmark.platforms.ssh.session import UNATTENDED, explain_refusal, is_final, ssh_command
 
 _KEPT_LINES, _LONGEST = 20, 300
@@ -158,7 +158,7 @@ class Link:
     def _hear(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            text = inert(line.decode(errors="replace").strip())[:_LONGEST]
+            text = make_inert(line.decode(errors="replace").strip())[:_LONGEST]
             if not text.startswith(TOLD):
                 self._said.append(text)
                 continue

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.units import format_duration
-from guestmark.page.text import inert
+from guestmark.page.text import make_inert
 
 _EVERY_S = 30.0  # where lines stay: on a terminal they are written over
 
@@ -118,5 +118,5 @@ class LineProgress(Progress):
 def tell_user(text: str) -> None:
     """Writes a line to standard error, for what is made without anybody who could be told otherwise."""
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"guestmark: {inert(text)}\n")
+        sys.stderr.write(f"guestmark: {make_inert(text)}\n")
         sys.stderr.flush()

@@ -59,7 +59,7 @@ _times_in: ContextVar[TimeUnit | None] = ContextVar("_times_in", default=None)
 
 
 @contextmanager
-def times_in(unit: TimeUnit | None) -> Iterator[None]:
+def show_times_in(unit: TimeUnit | None) -> Iterator[None]:
     """Inside, tables show times in this unit; None: in one that fits."""
     token = _times_in.set(unit)
     try:
@@ -68,12 +68,12 @@ def times_in(unit: TimeUnit | None) -> Iterator[None]:
         _times_in.reset(token)
 
 
-def wanted_unit() -> TimeUnit | None:
-    """The unit of `times_in`."""
+def wanted_time_unit() -> TimeUnit | None:
+    """The unit of `show_times_in`."""
     return _times_in.get()
 
 
-def fitting_unit(unit: str, values: Iterable[float]) -> Unit:
+def choose_unit(unit: str, values: Iterable[float]) -> Unit:
     """The unit in which all `values` (in `unit`) read best side by side: the smallest is at least 1, if it
     can be.
 
@@ -94,20 +94,20 @@ def fitting_unit(unit: str, values: Iterable[float]) -> Unit:
     return Unit(*scale[-1])
 
 
-def table_unit(unit: str, values: Iterable[float]) -> Unit:
-    """Like `fitting_unit`, but throughputs are in MB/s (10^6 bytes per second) wherever that reads well.
+def choose_table_unit(unit: str, values: Iterable[float]) -> Unit:
+    """Like `choose_unit`, but throughputs are in MB/s (10^6 bytes per second) wherever that reads well.
 
     People compare disks in MB/s, and so do publications.
     """
-    if unit == "s" and (wanted := wanted_unit()) is not None:
+    if unit == "s" and (wanted := wanted_time_unit()) is not None:
         return wanted.unit
     sizes = [abs(value) for value in values if value and math.isfinite(value)]
     if unit == "B/s" and sizes and min(sizes) >= 1e4 and max(sizes) < 1e11:
         return Unit(1e6, "MB/s")
-    return fitting_unit(unit, sizes)
+    return choose_unit(unit, sizes)
 
 
-def decimals(half_width: float | None, value: float) -> int:
+def count_decimals(half_width: float | None, value: float) -> int:
     """Decimals that an interval of this half-width supports.
 
     The Particle Data Group's rule: two digits of the half-width when they are below 36, else one (95 to 99
@@ -116,61 +116,69 @@ def decimals(half_width: float | None, value: float) -> int:
     if half_width is None or not math.isfinite(half_width) or half_width <= 0:
         if not value or not math.isfinite(value):
             return 0 if value else 1
-        return _clamp(2 - math.floor(math.log10(abs(value))))
+        return _clamp_decimals(2 - math.floor(math.log10(abs(value))))
     exponent = math.floor(math.log10(half_width))
     lead = half_width / 10**exponent
-    return _clamp(-exponent + (lead < 3.55))
+    return _clamp_decimals(-exponent + (lead < 3.55))
 
 
-def number(value: float, places: int) -> str:
+def format_number(value: float, places: int) -> str:
     """`value` with this many decimals; thousands separated from 10 000 up."""
     rounded = round(value, places) + 0.0  # no minus zero
     text = f"{rounded:.{places}f}"
     return f"{rounded:,.{places}f}".replace(",", " ") if abs(rounded) >= 10_000 else text
 
 
-def estimate(mean: float, ci: tuple[float, float] | None, unit: Unit) -> tuple[str, str]:
+def format_estimate(mean: float, ci: tuple[float, float] | None, unit: Unit) -> tuple[str, str]:
     """A mean and its half-width in `unit`, e.g. `("1.234", "0.012")`; the second is empty without an
     interval.
     """
     half = None if ci is None else (ci[1] - ci[0]) / 2 / unit.size
-    places = decimals(half, mean / unit.size)
-    shown = number(mean / unit.size, places)
-    return shown, number(half, places) if half else ""
+    places = count_decimals(half, mean / unit.size)
+    shown = format_number(mean / unit.size, places)
+    return shown, format_number(half, places) if half else ""
 
 
-def spread(mean: float, ci: tuple[float, float] | None, unit: Unit) -> tuple[str, ...]:
+def estimate_pieces(mean: float, ci: tuple[float, float] | None, unit: Unit) -> tuple[str, ...]:
     """The pieces of a mean with its interval: `1.24 ± 0.04`, or `13 000 [2200, 79 000]` where that is not symmetric."""
-    shown, half = estimate(mean, ci, unit)
+    shown, half = format_estimate(mean, ci, unit)
     if ci is None or not half:
         return (shown,)
     if ci[0] > 0 and ci[1] / ci[0] > _SKEWED:
         low, high, middle = (end / unit.size for end in (*ci, mean))
         rough = [float(f"{each:.2g}") for each in (middle, low, high)]
-        digits = [number(each, max(0, 1 - math.floor(math.log10(each)))) for each in rough]
+        digits = [format_number(each, max(0, 1 - math.floor(math.log10(each)))) for each in rough]
         return digits[0], f"[{digits[1]}, {digits[2]}]"
     return shown, "±", half
 
 
-def ratio(value: float, ci: tuple[float, float] | None) -> str:
+def format_ratio(value: float, ci: tuple[float, float] | None) -> str:
     """A ratio with its interval: `×1.23 [1.20, 1.27]`. No limit is rounded to zero: `×0.3 [0.006, 12]`.
 
     Two blocks can leave intervals of many powers of ten, whose digits say nothing: `×4 [<0.4, >40]`.
     """
-    shown = f"×{number(value, ratio_decimals(value, ci))}"
+    shown = f"×{format_number(value, count_ratio_decimals(value, ci))}"
     if ci is None:
         return shown
-    places = _supported(value, ci)
+    places = _supported_decimals(value, ci)
     low, high = ci
     least, most = value / _FAR, value * _FAR
-    shown_low = f"<{_rough(least)}" if 0 < low < least else number(low, max(places, _leading(low)))
-    shown_high = f">{_rough(most)}" if most < high < math.inf else number(high, max(places, _leading(high)))
+    shown_low = (
+        f"<{_round_to_one_digit(least)}"
+        if 0 < low < least
+        else format_number(low, max(places, _leading_decimals(low)))
+    )
+    shown_high = (
+        f">{_round_to_one_digit(most)}"
+        if most < high < math.inf
+        else format_number(high, max(places, _leading_decimals(high)))
+    )
     return f"{shown} [{shown_low}, {shown_high}]"
 
 
 def ratio_pieces(value: float, ci: tuple[float, float] | None) -> tuple[str, ...]:
-    """Return `ratio` in pieces for a table's cell, `("×1.23", "[1.20, 1.27]")`; the second only with an interval."""
-    shown, _, interval = ratio(value, ci).partition(" ")
+    """Return `format_ratio` in pieces for a table's cell, `("×1.23", "[1.20, 1.27]")`; the second only with an interval."""
+    shown, _, interval = format_ratio(value, ci).partition(" ")
     return (shown, interval) if interval else (shown,)
 
 
@@ -181,104 +189,104 @@ def ratio_above_one(value: float, ci: tuple[float, float] | None) -> tuple[float
     return 1 / value, None if ci is None or ci[0] <= 0 else (1 / ci[1], 1 / ci[0])
 
 
-def short_ratio(value: float) -> str:
+def format_short_ratio(value: float) -> str:
     """Return `×1.23`: two decimals, none for large ratios, two significant digits for small ones."""
     if value >= 99.5:
-        return f"×{number(value, 0)}"
-    return f"×{number(value, 2 if value >= 0.095 or value <= 0 else decimals(None, value) - 1)}"
+        return f"×{format_number(value, 0)}"
+    return f"×{format_number(value, 2 if value >= 0.095 or value <= 0 else count_decimals(None, value) - 1)}"
 
 
-def signed_percent(value: float) -> str:
+def format_change(value: float) -> str:
     """Return a ratio as a change: `+6 %` for 1.06; no more digits than published figures warrant."""
     change = (value - 1) * 100
     places = 1 if 0.05 <= abs(change) < 9.95 else 0
     # Close to -100 % what is left counts: -99.6 %, not -100 %.
     if -100 < change <= -99:
         places = -math.floor(math.log10(100 + change))
-    text = number(abs(change), places)
+    text = format_number(abs(change), places)
     sign = "" if float(text.replace(" ", "")) == 0 else "+" if change > 0 else "−"
     return f"{sign}{text} %"
 
 
-def published_decimals(value: float) -> int:
+def count_published_decimals(value: float) -> int:
     """Return as many decimals as a publication gave, at most six."""
     return len(f"{value:.6f}".rstrip("0").partition(".")[2])
 
 
-def two_digits(value: float) -> str:
+def format_two_digits(value: float) -> str:
     """Return a value with two significant digits, no decimals from ten up, and one digit below one."""
     if value >= 9.95:
         digits = 2 if value < 995 else 3
-        return number(round(value, digits - len(str(int(value)))), 0)
+        return format_number(round(value, digits - len(str(int(value)))), 0)
     return f"{value:.2g}" if value >= 1 else f"{value:.1g}" if value >= 0.1 else f"{value:.2f}"
 
 
-def three_digits(value: float) -> str:
+def format_three_digits(value: float) -> str:
     """Return a value with three significant digits."""
-    return number(value, decimals(None, value))
+    return format_number(value, count_decimals(None, value))
 
 
-def limit(near: float, value: float) -> str:
+def format_limit(near: float, value: float) -> str:
     """A ratio, as exactly as it takes to tell it from another one: `×1.084` beside 1.05, `×12.6` beside 12."""
     digits = 1 - math.floor(math.log10(max(abs(value / near - 1) * value, 1e-9)))
-    return f"×{number(value, max(min(digits, 4), 0))}"
+    return f"×{format_number(value, max(min(digits, 4), 0))}"
 
 
-def _rough(value: float) -> str:
+def _round_to_one_digit(value: float) -> str:
     """With one significant digit."""
-    return number(float(f"{value:.0e}"), _leading(value))
+    return format_number(float(f"{value:.0e}"), _leading_decimals(value))
 
 
-def ratio_decimals(value: float, ci: tuple[float, float] | None) -> int:
-    """Decimals of a ratio: as `decimals`, but at most four, because nobody measures better than that, and as many as
+def count_ratio_decimals(value: float, ci: tuple[float, float] | None) -> int:
+    """Decimals of a ratio: as `count_decimals`, but at most four, because nobody measures better than that, and as many as
     its first digit takes, because a ratio is never zero.
     """
-    return max(_supported(value, ci), _leading(value))
+    return max(_supported_decimals(value, ci), _leading_decimals(value))
 
 
-def _supported(value: float, ci: tuple[float, float] | None) -> int:
-    return min(decimals(None if ci is None else (ci[1] - ci[0]) / 2, value), 4)
+def _supported_decimals(value: float, ci: tuple[float, float] | None) -> int:
+    return min(count_decimals(None if ci is None else (ci[1] - ci[0]) / 2, value), 4)
 
 
-def _leading(value: float) -> int:
+def _leading_decimals(value: float) -> int:
     """Decimals of the first digit of a number, at most five."""
     return min(max(0, -math.floor(math.log10(value))), 5) if 0 < value < math.inf else 0
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A share of one as a percentage with two significant digits, `0.8 %`, `12 %`."""
     value = share * 100
     places = 0 if value >= 9.95 or value == 0 else 1 if value >= 0.95 else 2
     return f"{value:.{places}f} %"
 
 
-def known_to(half_width: float, about: str = "") -> str:
+def describe_precision(half_width: float, about: str = "") -> str:
     """How well a ratio is known to this half-width of its log: in per cent, or by the factor on either side."""
     if half_width > UNKNOWN:
         return "a factor of over 10"
     if half_width < _WIDE:
-        return f"{about}±{percent(half_width)}"
-    return f"{about}a factor of {number(math.exp(half_width), 1)}"
+        return f"{about}±{format_percent(half_width)}"
+    return f"{about}a factor of {format_number(math.exp(half_width), 1)}"
 
 
-def heading(metric: Metric, unit: Unit) -> str:
+def column_heading(metric: Metric, unit: Unit) -> str:
     """A column heading: `wall, ms` for `wall_s`, so that the unit is named only once."""
-    name = _without_unit(metric)
+    name = _strip_unit(metric)
     return f"{name}, {unit.name}" if unit.name else name
 
 
-def in_prose(metric: Metric) -> str:
+def name_metric(metric: Metric) -> str:
     """Its name in a sentence: `wall time` for `wall_s`."""
-    name = _without_unit(metric).replace("_", " ")
+    name = _strip_unit(metric).replace("_", " ")
     return f"{name} time" if metric in _TIMES else name
 
 
-def _without_unit(metric: Metric) -> str:
+def _strip_unit(metric: Metric) -> str:
     suffix = _NAME_SUFFIXES.get(metric.unit, "")
     return metric.name.removesuffix(suffix) or metric.name
 
 
-def aligned(numbers: Sequence[str]) -> list[str]:
+def align_points(numbers: Sequence[str]) -> list[str]:
     """The numbers padded on both sides so that their decimal points line up."""
     split = [text.partition(".") for text in numbers]
     whole = max((len(left) for left, _, _ in split), default=0)
@@ -286,7 +294,7 @@ def aligned(numbers: Sequence[str]) -> list[str]:
     return [f"{left:>{whole}}{point + right:<{fraction}}" for left, point, right in split]
 
 
-def bar(value: float, largest: float, width: int) -> str:
+def draw_bar(value: float, largest: float, width: int) -> str:
     """A bar of up to `width` characters; something is always drawn for a value above zero."""
     if not largest > 0 or not value > 0:
         return ""
@@ -303,7 +311,7 @@ def values_per_tick(count: int) -> int:
     return -(-count // _MOST_TICKS)
 
 
-def sparkline(values: Sequence[float | None]) -> str:
+def draw_sparkline(values: Sequence[float | None]) -> str:
     """Return a sign for each value, from the lowest to the highest of them; `·` where there is none.
 
     More than 40 values are drawn as the means of neighbours.
@@ -328,7 +336,7 @@ def sparkline(values: Sequence[float | None]) -> str:
     return "".join(signs)
 
 
-def split(lengths: Sequence[float], largest: float, width: int) -> list[int]:
+def split_bar(lengths: Sequence[float], largest: float, width: int) -> list[int]:
     """How many of `width` characters each part of a bar gets, where a bar of `largest` takes all of them.
 
     Ends are rounded rather than lengths, so that the bars have the right total length.
@@ -340,5 +348,5 @@ def split(lengths: Sequence[float], largest: float, width: int) -> list[int]:
     return [end - start for start, end in itertools.pairwise(ends)]
 
 
-def _clamp(places: int) -> int:
+def _clamp_decimals(places: int) -> int:
     return max(0, min(places, MAX_DECIMALS))

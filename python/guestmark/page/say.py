@@ -11,32 +11,32 @@ import sys
 from collections.abc import Sequence
 
 from guestmark.core.redaction import redact
-from guestmark.page.text import escaped_in_json, inert
+from guestmark.page.text import escape_json, make_inert
 
 
 def say(text: str, *, prefix: str = "guestmark: ") -> None:
     """Writes one remark to standard error, which may have several lines. Nobody has to be there to read it."""
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"{inert(redact(f'{prefix}{text}'), lines=True)}\n")
+        sys.stderr.write(f"{make_inert(redact(f'{prefix}{text}'), lines=True)}\n")
         sys.stderr.flush()
 
 
 def tell(text: str) -> None:
     """Writes text to standard output, ending with a line feed. Raises `OSError`."""
-    shown = inert(redact(text).replace("\r\n", "\n"), lines=True)
+    shown = make_inert(redact(text).replace("\r\n", "\n"), lines=True)
     sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
 
 
 def tell_json(text: str) -> None:
     """Writes a JSON document to standard output, which says the same and holds nothing active. Raises `OSError`."""
-    sys.stdout.write(f"{escaped_in_json(redact(text))}\n")
+    sys.stdout.write(f"{escape_json(redact(text))}\n")
 
 
 def redraw(lines: Sequence[str], above: int) -> None:
     """Writes lines to a terminal on standard error, over the `above` lines that were written so before."""
     up = f"\x1b[{above}A" if above else ""
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(up + "".join(f"\r\x1b[K{inert(line)}\n" for line in lines))
+        sys.stderr.write(up + "".join(f"\r\x1b[K{make_inert(line)}\n" for line in lines))
         sys.stderr.flush()
 
 

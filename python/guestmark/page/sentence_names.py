@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 
 from guestmark.core.cell_levels import PLATFORM, WORKLOAD
 from guestmark.core.model import Cell
-from guestmark.page.names import implied_placement, varying
+from guestmark.page.names import implied_placement, varying_factors
 from guestmark.stats.analysis import CellResult
 
 _PLACES = {WORKLOAD, PLATFORM}
@@ -99,7 +99,7 @@ def _factors_with_several_levels(results: Sequence[CellResult]) -> list[str]:
     """Return the factors that have several levels among the cells that have them at all."""
     return [
         name
-        for name in varying(results)
+        for name in varying_factors(results)
         if len({result.cell.factors[name] for result in results if name in result.cell.factors}) > 1
     ]
 

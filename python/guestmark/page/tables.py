@@ -80,12 +80,12 @@ class Table:
     heading: str = ""  # shown above it
 
 
-def words(text: str, tone: Tone = Tone.PLAIN, note: str = "") -> Cell:
+def word_cell(text: str, tone: Tone = Tone.PLAIN, note: str = "") -> Cell:
     """A cell of words."""
     return Cell((Span(text, tone),) if text else (), words=True, note=note)
 
 
-def figure(*pieces: str, tone: Tone = Tone.PLAIN, last: Tone | None = None) -> Cell:
+def figure_cell(*pieces: str, tone: Tone = Tone.PLAIN, last: Tone | None = None) -> Cell:
     """A cell of figures, piece by piece; `last` is the tone of the last one."""
     tones = [tone] * len(pieces)
     if last is not None:
@@ -118,7 +118,7 @@ class TableBuilder:
     def add_words(self, heading: str, texts: Sequence[str]) -> None:
         """Add a column of words, unless all of them are empty."""
         if any(texts):
-            self.add(heading, map(words, texts))
+            self.add(heading, map(word_cell, texts))
 
     def build(
         self,
@@ -138,7 +138,7 @@ class TableBuilder:
         return Table(caption, self._headings, tuple(self._columns), rows, divisible, legend, heading)
 
 
-def by_column(
+def make_grid_table(
     caption: str,
     columns: Sequence[str],
     pieces: tuple[Align, ...],

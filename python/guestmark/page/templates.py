@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from guestmark.page.text import inert
+from guestmark.page.text import make_inert
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-def environment(package: str) -> Environment:
+def make_environment(package: str) -> Environment:
     """The templates in the folder `templates` of that package."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -24,7 +24,7 @@ def environment(package: str) -> Environment:
         loader=PackageLoader(package),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_inert,
+        finalize=_make_value_inert,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -33,27 +33,27 @@ def environment(package: str) -> Environment:
 
 
 @functools.cache
-def _own(name: str) -> str:
+def _read_own_file(name: str) -> str:
     return (Path(__file__).parent / name).read_text(encoding="utf-8").strip()
 
 
 def _script() -> Markup:
     """The one script of a page, which lets charts answer the pointer."""
-    return Markup("<script>{}</script>").format(Markup(_own("chart.js")))
+    return Markup("<script>{}</script>").format(Markup(_read_own_file("chart.js")))
 
 
 def _style() -> Markup:
     """What that script needs of the page's style."""
-    return Markup(_own("chart.css"))
+    return Markup(_read_own_file("chart.css"))
 
 
 def _policy() -> Markup:
     """Has the browser load nothing and run that script alone, whatever a page may hold."""
-    digest = base64.b64encode(hashlib.sha256(_own("chart.js").encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(_read_own_file("chart.js").encode()).digest()).decode()
     content = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return Markup('<meta http-equiv="Content-Security-Policy" content="{}">').format(Markup(content))
 
 
-def _inert(value: object) -> object:
+def _make_value_inert(value: object) -> object:
     """Every value that a template shows; markup, which only charts are, has been made of such text."""
-    return inert(value) if type(value) is str else value
+    return make_inert(value) if type(value) is str else value

@@ -44,7 +44,7 @@ _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # what begins a for
 _NUMBER = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", re.ASCII)
 
 
-def inert(text: str, *, lines: bool = False) -> str:
+def make_inert(text: str, *, lines: bool = False) -> str:
     r"""The text with everything active spelled out, as `\x1b` or `\u202e`; white space becomes single spaces.
 
     With `lines`, line feeds and tabs stay: for consoles. Halves of surrogate pairs, which stand for bytes that are no
@@ -52,24 +52,24 @@ def inert(text: str, *, lines: bool = False) -> str:
     """
     if not lines and any(space in text for space in "\t\n\v\f\r"):
         text = re.sub(r"[\t\n\v\f\r ]+", " ", text).strip()
-    return _ACTIVE.sub(lambda found: _spelled(found[0], lines=lines), text)
+    return _ACTIVE.sub(lambda found: _spell_out(found[0], lines=lines), text)
 
 
-def last_line(text: str, *, longest: int = 300) -> str:
+def last_inert_line(text: str, *, longest: int = 300) -> str:
     """What was said last, inert and no longer than that many characters; empty when nothing was said."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return inert(lines[-1])[:longest] if lines else ""
+    return make_inert(lines[-1])[:longest] if lines else ""
 
 
-def in_csv(value: object) -> object:
+def escape_for_csv(value: object) -> object:
     """A cell of CSV: text inert, with `'` before what a spreadsheet takes for a formula; numbers as they are."""
     if not isinstance(value, str):
         return value
-    text = inert(value, lines=True)
+    text = make_inert(value, lines=True)
     return f"'{text}" if text.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 
-def escaped_in_json(text: str) -> str:
+def escape_json(text: str) -> str:
     """JSON text whose strings hold nothing active either; what it means stays the same."""
     return _ACTIVE.sub(lambda found: found[0] if found[0] == "\n" else _json_escape(found[0]), text)
 
@@ -79,7 +79,7 @@ def _json_escape(character: str) -> str:
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
-def _spelled(character: str, *, lines: bool) -> str:
+def _spell_out(character: str, *, lines: bool) -> str:
     if lines and character in "\n\t":
         return character
     code = ord(character)
@@ -98,6 +98,6 @@ def spans(*parts: str | Span) -> Inline:
     return tuple(Span(part) if isinstance(part, str) else part for part in parts)
 
 
-def text_of(inline: Iterable[Span]) -> str:
+def plain_text(inline: Iterable[Span]) -> str:
     """The text alone."""
     return "".join(span.text for span in inline)

@@ -240,4 +240,4 @@ def describe_kinds(counted: Mapping[str, float]) -> str:
         ),
         reverse=True,
     )
-    return ", ".join(f"{name} {figures.number(value, int(value < 1000))}" for value, name in told)
+    return ", ".join(f"{name} {figures.format_number(value, int(value < 1000))}" for value, name in told)

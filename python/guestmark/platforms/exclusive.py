@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from guestmark.core.errors import GuestmarkError
-from guestmark.page.text import inert
+from guestmark.page.text import make_inert
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -86,7 +86,7 @@ class LockHolder(msgspec.Struct, frozen=True):
         at = "" if self.host == socket.gethostname() else f" on {self.host}"
         day = "%H:%M" if time.time() - self.since < 12 * 3600 else "%Y-%m-%d %H:%M"
         since = time.strftime(day, time.localtime(max(0.0, min(self.since, 1e11))))
-        return inert(f"process {self.pid} of {self.user}{at}, since {since}: {self.what}")
+        return make_inert(f"process {self.pid} of {self.user}{at}, since {since}: {self.what}")
 
 
 _RANDOM = secrets.token_hex(8)
@@ -188,7 +188,7 @@ def lock_remote(agent: Agent, name: str, ours: bytes | None) -> None:
         other = LockHolder.read(found.holder[:_MAX_HOLDER])
         if found.held or other.is_us:
             return
-        _wait_for_holder(policy, name, inert(os.fsdecode(found.path)), other, begin)
+        _wait_for_holder(policy, name, make_inert(os.fsdecode(found.path)), other, begin)
 
 
 def find_lock_file() -> Path | None:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
-from guestmark.page.text import inert
+from guestmark.page.text import make_inert
 from guestmark.report.sections.gate_outcomes import explain_outcome
 from guestmark.stats.gates import JudgedGate, Outcome
 
@@ -29,7 +29,9 @@ def junit(judged: Sequence[JudgedGate], run: StoredRun, *more: StoredRun) -> byt
     }
     told = {name: str(number) for name, number in numbers.items()}
     root = ElementTree.Element("testsuites", told)
-    suite = ElementTree.SubElement(root, "testsuite", {"name": inert(f"guestmark {run.plan.name}"), **told})
+    suite = ElementTree.SubElement(
+        root, "testsuite", {"name": make_inert(f"guestmark {run.plan.name}"), **told}
+    )
     properties = ElementTree.SubElement(suite, "properties")
     for each in (run, *more):
         ElementTree.SubElement(properties, "property", {"name": "run", "value": each.id})
@@ -39,13 +41,13 @@ def junit(judged: Sequence[JudgedGate], run: StoredRun, *more: StoredRun) -> byt
         case = ElementTree.SubElement(
             suite,
             "testcase",
-            {name: inert(text) for name, text in about.items()} | {"time": f"{seconds:.3f}"},
+            {name: make_inert(text) for name, text in about.items()} | {"time": f"{seconds:.3f}"},
         )
         kind = {Outcome.BROKEN: "failure", Outcome.UNMEASURED: "error", Outcome.UNDECIDED: "skipped"}
         if one.outcome in kind:
-            ElementTree.SubElement(case, kind[one.outcome], {"message": inert(explain_outcome(one))})
+            ElementTree.SubElement(case, kind[one.outcome], {"message": make_inert(explain_outcome(one))})
         else:
-            ElementTree.SubElement(case, "system-out").text = inert(explain_outcome(one))
+            ElementTree.SubElement(case, "system-out").text = make_inert(explain_outcome(one))
     ElementTree.indent(root)
     text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
@@ -61,7 +63,7 @@ def summary(judged: Sequence[JudgedGate], *runs: StoredRun) -> str:
             f"`{one.cell}`",
             explain_outcome(one),
         )
-        lines.append("| " + " | ".join(inert(text).replace("|", "\\|") for text in texts) + " |")
+        lines.append("| " + " | ".join(make_inert(text).replace("|", "\\|") for text in texts) + " |")
     return "\n".join([*lines, "", *(f"Run `{run.id}`, {counted(run.blocks, 'block')}" for run in runs), ""])
 
 

@@ -15,7 +15,7 @@ from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Node, Note, NoteKind, Page, Section
 from guestmark.page.nodes import Part as Kind
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell, word_cell
 from guestmark.page.text import Tone, line
 from guestmark.stats.across_runs import PastRatio
 from guestmark.stats.conditions.surroundings import compare_environments
@@ -108,7 +108,10 @@ def _on_machine(ledger: Ledger, name: str, kind: str, run: StoredRun) -> OnMachi
                 ratios[result.cell.id] = known
                 verdicts[result.cell.id] = comparison.verdict.value
                 reasons[result.cell.id] = comparison.reason
-                compared[result.cell.id] = (figures.heading(metric, _NO_UNIT), workload.baseline.cell.id)
+                compared[result.cell.id] = (
+                    figures.column_heading(metric, _NO_UNIT),
+                    workload.baseline.cell.id,
+                )
     return OnMachine(name, kind, run, ratios, {}, verdicts, reasons, compared)
 
 
@@ -150,11 +153,11 @@ def _machines(found: Found) -> Table:
             Row(
                 RowName((machine.name,), machine.name),
                 (
-                    words(machine.kind or "its own"),
-                    words(machine.run.state.value),
-                    figure(str(machine.run.blocks)),
-                    *(figure(count) for count in counts),
-                    words(machine.run.id),
+                    word_cell(machine.kind or "its own"),
+                    word_cell(machine.run.state.value),
+                    figure_cell(str(machine.run.blocks)),
+                    *(figure_cell(count) for count in counts),
+                    word_cell(machine.run.id),
                 ),
             )
         )
@@ -183,16 +186,20 @@ def _ratios_of(found: Found, cell: str, metric: str, baseline: str) -> Table:
             shown = _ratio(known.ratio, (known.low, known.high))
             reason = machine.reasons[cell]
             verdict = machine.verdicts[cell] + (f" ({reason})" if reason else "")
-            rows.append(Row(RowName((machine.name,), machine.name), (figure(*shown), words(verdict))))
+            rows.append(
+                Row(RowName((machine.name,), machine.name), (figure_cell(*shown), word_cell(verdict)))
+            )
     for (kind, pooled_cell), made in found.together.items():
         if pooled_cell == cell:
             name = f"class {kind}"
             differ = (
-                f"which differ by {figures.percent(made.spread)}" if made.spread else "not shown to differ"
+                f"which differ by {figures.format_percent(made.spread)}"
+                if made.spread
+                else "not shown to differ"
             )
             told = f"{made.machines} machines, {differ}"
             shown = _ratio(made.ratio, made.ci)
-            rows.append(Row(RowName((name,), name), (figure(*shown), words(told)), strong=True))
+            rows.append(Row(RowName((name,), name), (figure_cell(*shown), word_cell(told)), strong=True))
     return Table(
         f"{metric} of {cell} on each machine, and pooled over a class",
         ("machine",),
@@ -203,7 +210,7 @@ def _ratios_of(found: Found, cell: str, metric: str, baseline: str) -> Table:
 
 
 def _ratio(value: float, ci: tuple[float, float]) -> tuple[str, str]:
-    number, _, interval = figures.ratio(value, ci).partition(" ")
+    number, _, interval = figures.format_ratio(value, ci).partition(" ")
     return number, interval
 
 
@@ -244,7 +251,7 @@ def _notes(found: Found) -> list[Node]:
                             machine=machine.name,
                             cell=cell,
                             rose="rose" if by > 0 else "fell",
-                            size=figures.percent(abs(by)),
+                            size=figures.format_percent(abs(by)),
                         )
                     ),
                     NoteKind.WARNING,

@@ -23,7 +23,7 @@ from guestmark.core.temporary import replacing
 from guestmark.ledger.model import StoredRun
 from guestmark.page.json_text import strict_json
 from guestmark.page.nodes import Note, Page, Section
-from guestmark.page.text import escaped_in_json, in_csv, line
+from guestmark.page.text import escape_for_csv, escape_json, line
 from guestmark.report import hyperfine_tables, interchange
 from guestmark.report.document import result_document, timestamp
 from guestmark.report.export_format import Format
@@ -103,13 +103,13 @@ def _page(run: StoredRun, found: Analysis, first: Sequence[Section]) -> Page:
 
 def _json(document: Any) -> str:
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return escaped_in_json(text) + "\n"
+    return escape_json(text) + "\n"
 
 
 def _by_line(document: dict[str, Any]) -> str:
     """The document with each key, cell and trial on a line of its own: indented further, blanks would be half of it."""
     parts = [f"{_compact(key)}: {_value(value)}" for key, value in document.items()]
-    return escaped_in_json("{\n" + ",\n".join(parts) + "\n}") + "\n"
+    return escape_json("{\n" + ",\n".join(parts) + "\n}") + "\n"
 
 
 def _value(value: Any) -> str:
@@ -256,7 +256,7 @@ def _factors(run: StoredRun) -> list[str]:
 def _csv(run: StoredRun, analysis: Analysis) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(map(in_csv, columns(run)))
+    writer.writerow(map(escape_for_csv, columns(run)))
     for row in trial_rows(run, analysis):
         writer.writerow(_in_csv(row.get(name)) for name in columns(run))
     return out.getvalue()
@@ -265,7 +265,7 @@ def _csv(run: StoredRun, analysis: Analysis) -> str:
 def _in_csv(value: Any) -> Any:
     if isinstance(value, list):
         return " ".join("" if number is None else repr(number) for number in value)
-    return str(value).lower() if isinstance(value, bool) else in_csv(value)
+    return str(value).lower() if isinstance(value, bool) else escape_for_csv(value)
 
 
 def frame(run: StoredRun, analysis: Analysis) -> polars.DataFrame:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from guestmark.ledger.model import StoredRun
-from guestmark.page.names import everywhere, key
+from guestmark.page.names import describe_common_levels, make_name_key
 from guestmark.page.nodes import Node, Note, Page, Part, Section
 from guestmark.report.sections import (
     durability,
@@ -77,7 +77,9 @@ def make_live_section(workload: WorkloadResult) -> Section:
     nodes = list_failures(workload)
     if workload.metrics:
         nodes = [results.make_table(workload), *results.explain_units(workload), *nodes]
-    return Section(Part.WORKLOAD, workload.title, tuple(nodes), everywhere(workload), key(workload))
+    return Section(
+        Part.WORKLOAD, workload.title, tuple(nodes), describe_common_levels(workload), make_name_key(workload)
+    )
 
 
 def _without_uncompared(analysis: Analysis, *, raced: bool) -> Analysis:
@@ -121,4 +123,6 @@ def _workload_section(
         more = (results.make_further_tables, trial_spread.make_nodes, event_counts.make_nodes)
     for make_nodes in more:
         nodes += make_nodes(workload, run)
-    return Section(Part.WORKLOAD, workload.title, tuple(nodes), everywhere(workload), key(workload))
+    return Section(
+        Part.WORKLOAD, workload.title, tuple(nodes), describe_common_levels(workload), make_name_key(workload)
+    )

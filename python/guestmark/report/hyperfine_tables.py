@@ -10,8 +10,8 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, assert_never
 
-from guestmark.page.figures import TimeUnit, wanted_unit
-from guestmark.page.text import in_csv
+from guestmark.page.figures import TimeUnit, wanted_time_unit
+from guestmark.page.text import escape_for_csv
 from guestmark.report import interchange
 from guestmark.report.export_format import Format
 from guestmark.stats.analysis import Analysis
@@ -51,11 +51,11 @@ def _csv(analysis: Analysis) -> str:
     names = sorted({name for each in found for name in each.get("parameters", {})})
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(map(in_csv, ("command", *_FIGURES, *(f"parameter_{name}" for name in names))))
+    writer.writerow(map(escape_for_csv, ("command", *_FIGURES, *(f"parameter_{name}" for name in names))))
     for each in found:
         levels = each.get("parameters", {})
         texts = [each["command"], *(levels.get(name, "") for name in names)]
-        command, *others = map(in_csv, texts)
+        command, *others = map(escape_for_csv, texts)
         writer.writerow([command, *("" if each[name] is None else each[name] for name in _FIGURES), *others])
     return out.getvalue()
 
@@ -89,7 +89,7 @@ def _table(
     """The heading, and a row for each benchmark; `code` marks a command as code."""
     every = interchange.benchmarks(analysis)
     found = [each for _, each in every]
-    unit = wanted_unit() or (_fitting(found[0]["mean"]) if found else TimeUnit.SECOND)
+    unit = wanted_time_unit() or (_fitting(found[0]["mean"]) if found else TimeUnit.SECOND)
     size, places = unit.unit.size, _PLACES[unit]
 
     def shown(seconds: float) -> str:

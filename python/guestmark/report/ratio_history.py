@@ -18,8 +18,8 @@ from guestmark.page.charts import Series as Drawing
 from guestmark.page.charts import SeriesRow
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
-from guestmark.page.text import Tone, in_csv, line
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell, word_cell
+from guestmark.page.text import Tone, escape_for_csv, line
 from guestmark.stats.across_runs import FEWEST_IN_DRIFT, ChangeVerdict, Drift, PastRatio, detect_drift
 from guestmark.stats.change_points import FEWEST, MAX_P, ChangePoint, find_change_points
 from guestmark.stats.compare import MIN_BLOCKS
@@ -161,7 +161,9 @@ def _nodes(series: Series, drifted: Drift | None) -> list[Node]:
     nodes: list[Node] = [_table(series), _chart(series)]
     if drifted is not None:
         claim = Claim.NO_DRIFT if drifted.verdict is ChangeVerdict.ALIKE else Claim.DRIFT
-        shown = claim.format(ratio=figures.ratio(drifted.ratio, drifted.ci), runs=f"{drifted.runs} runs")
+        shown = claim.format(
+            ratio=figures.format_ratio(drifted.ratio, drifted.ci), runs=f"{drifted.runs} runs"
+        )
         nodes.append(Note(line(shown), NoteKind.WARNING if claim is Claim.DRIFT else NoteKind.SMALL))
     if series.changes is None:
         why = (
@@ -180,7 +182,7 @@ def _nodes(series: Series, drifted: Drift | None) -> list[Node]:
 def _change(series: Series, change: ChangePoint) -> list[Node]:
     before, after = series.points[change.at - 1], series.points[change.at]
     compare = f"guestmark compare {before.run.run_id} {after.run.run_id}"
-    by = figures.ratio(change.after / change.before, None)
+    by = figures.format_ratio(change.after / change.before, None)
     shown = Claim.CHANGE_POINT.format(
         run=after.name, before=f"×{change.before:.4g}", after=f"×{change.after:.4g}"
     )
@@ -216,12 +218,12 @@ def _table(series: Series) -> Table:
     rows = []
     for number, (_, name, run_id, run, said, tone) in enumerate(sorted(every, key=lambda each: each[0])):
         value, _, interval = (
-            figures.ratio(run.ratio, (run.low, run.high)).partition(" ") if run else ("", "", "")
+            figures.format_ratio(run.ratio, (run.low, run.high)).partition(" ") if run else ("", "", "")
         )
         rows.append(
             Row(
                 RowName((name, run_id), name, number + 1),
-                (figure(value, interval), words(said, tone)),
+                (figure_cell(value, interval), word_cell(said, tone)),
                 soft=bool(said) and tone is Tone.UNCLEAR,
             )
         )
@@ -302,7 +304,7 @@ def otava_csv(series: Sequence[Series], labels: Mapping[str, Mapping[str, str]])
     logs = {(each.cell, point.run.run_id): point.run.log_ratio for each in series for point in each.points}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(map(in_csv, ["time", "run", *names, *(each.cell for each in series)]))
+    writer.writerow(map(escape_for_csv, ["time", "run", *names, *(each.cell for each in series)]))
     for run_id, created_at in sorted(runs.items(), key=lambda pair: pair[1]):
         moment = datetime.fromtimestamp(created_at).astimezone().isoformat(timespec="seconds")
         own = labels.get(run_id, {})
@@ -311,7 +313,7 @@ def otava_csv(series: Sequence[Series], labels: Mapping[str, Mapping[str, str]])
             [
                 moment,
                 run_id,
-                *(in_csv(own.get(name, "")) for name in names),
+                *(escape_for_csv(own.get(name, "")) for name in names),
                 *("" if v is None else repr(v) for v in values),
             ]
         )

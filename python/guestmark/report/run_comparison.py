@@ -14,7 +14,7 @@ from guestmark.ledger.model import Compared, StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure, words
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure_cell, word_cell
 from guestmark.page.text import Tone, line
 from guestmark.report.sections import gate_outcomes
 from guestmark.stats.across_runs import FEWEST_RUNS, Change, ChangeVerdict, PastRatio, compare_two_runs
@@ -178,10 +178,10 @@ def _table(found: RunComparison) -> Table:
             Row(
                 RowName((pair.cell,), pair.cell),
                 (
-                    figure(*old),
-                    figure(*new),
-                    figure(*_ratio(made.ratio, made.ci or made.within)),
-                    words(SAID[made.verdict], TONES[made.verdict]),
+                    figure_cell(*old),
+                    figure_cell(*new),
+                    figure_cell(*_ratio(made.ratio, made.ci or made.within)),
+                    word_cell(SAID[made.verdict], TONES[made.verdict]),
                 ),
             )
         )
@@ -198,19 +198,19 @@ def _table(found: RunComparison) -> Table:
 def _absolute(found: RunComparison, metric: Metric) -> Table:
     """What was measured, side by side, without a verdict."""
     sides = [side for each in found.values for side in (each.before, each.after) if side is not None]
-    unit = figures.table_unit(metric.unit, [side.typical for side in sides])
+    unit = figures.choose_table_unit(metric.unit, [side.typical for side in sides])
 
     def shown(side: Summary | None) -> Cell:
         if side is None:
-            return words("not in this run")
-        return figure(*figures.spread(side.typical, side.typical_ci, unit))
+            return word_cell("not in this run")
+        return figure_cell(*figures.estimate_pieces(side.typical, side.typical_ci, unit))
 
     rows = tuple(
         Row(RowName((each.cell,), each.cell), (shown(each.before), shown(each.after), _quotient(each)))
         for each in found.values
     )
     value = (Align.POINT, Align.LEFT, Align.POINT)
-    what = figures.heading(metric, unit)
+    what = figures.column_heading(metric, unit)
     columns = (
         Column(f"{what}, before", value),
         Column("after", value),
@@ -223,11 +223,11 @@ def _absolute(found: RunComparison, metric: Metric) -> Table:
 def _quotient(each: Values) -> Cell:
     if each.before is None or each.after is None or each.before.typical <= 0 or each.after.typical <= 0:
         return Cell()
-    return figure(figures.ratio(each.after.typical / each.before.typical, None))
+    return figure_cell(figures.format_ratio(each.after.typical / each.before.typical, None))
 
 
 def _ratio(value: float, ci: tuple[float, float]) -> tuple[str, str]:
-    number, _, interval = figures.ratio(value, ci).partition(" ")
+    number, _, interval = figures.format_ratio(value, ci).partition(" ")
     return number, interval
 
 
@@ -241,7 +241,7 @@ def _limits(found: RunComparison) -> list[Node]:
         nodes.append(
             Note(
                 line(
-                    f"Intervals allow for {figures.percent(largest)} of variation between runs, "
+                    f"Intervals allow for {figures.format_percent(largest)} of variation between runs, "
                     f"learned from {counted(runs, 'earlier run')} here"
                 )
             )

@@ -9,7 +9,7 @@ from guestmark.ledger.run_history import past_of
 from guestmark.page import figures
 from guestmark.page.charts import Series, SeriesRow
 from guestmark.page.nodes import Chart, Node, Note, Page, Part, Section
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell, word_cell
 from guestmark.page.text import Tone, line
 
 FEWEST = 2  # runs that make a trend
@@ -57,11 +57,11 @@ def _summary(known: dict[str, RunOverview], trends: Sequence[_Ratios]) -> Table:
             Row(
                 RowName((_label(known[last.run_id]), last.cell_id)),
                 (
-                    figure(str(len(trend))),
-                    figure(_said(first).partition(" ")[0]),
-                    figure(now, interval),
-                    figure(figures.ratio(past_of(last).ratio / past_of(first).ratio, None)),
-                    words(f"guestmark history {last.run_id}", Tone.CODE),
+                    figure_cell(str(len(trend))),
+                    figure_cell(_said(first).partition(" ")[0]),
+                    figure_cell(now, interval),
+                    figure_cell(figures.format_ratio(past_of(last).ratio / past_of(first).ratio, None)),
+                    word_cell(f"guestmark history {last.run_id}", Tone.CODE),
                 ),
             )
         )
@@ -100,14 +100,14 @@ def _table(runs: Sequence[RunOverview]) -> Table:
             Row(
                 RowName((run.id,)),
                 (
-                    words(_moment(run.created_at)),
-                    words(run.state.describe_state(run.trials)),
-                    words(_label(run)),
-                    words(", ".join(run.platforms)),
-                    figure(str(run.blocks)),
-                    figure(str(run.trials)),
-                    figure(str(run.failed), tone=Tone.ERROR if run.failed else Tone.PLAIN),
-                    *([words(" ".join(filter(None, marks)))] if annotated else []),
+                    word_cell(_moment(run.created_at)),
+                    word_cell(run.state.describe_state(run.trials)),
+                    word_cell(_label(run)),
+                    word_cell(", ".join(run.platforms)),
+                    figure_cell(str(run.blocks)),
+                    figure_cell(str(run.trials)),
+                    figure_cell(str(run.failed), tone=Tone.ERROR if run.failed else Tone.PLAIN),
+                    *([word_cell(" ".join(filter(None, marks)))] if annotated else []),
                 ),
                 soft=bool(run.imported) or run.standing is not Standing.OWN,
             )
@@ -127,7 +127,7 @@ def _label(run: RunOverview) -> str:
 
 def _said(row: Compared) -> str:
     run = past_of(row)
-    return figures.ratio(run.ratio, (run.low, run.high))
+    return figures.format_ratio(run.ratio, (run.low, run.high))
 
 
 def _moment(created_at: float) -> str:

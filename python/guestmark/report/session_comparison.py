@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from guestmark.ledger import run_history
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure, words
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell, word_cell
 from guestmark.page.text import line
 from guestmark.report.run_comparison import SAID, TONES
 from guestmark.report.sections import gate_outcomes
@@ -157,15 +157,15 @@ def _table(found: SessionComparison) -> Table:
     rows = []
     for each in found.cells:
         made = each.found
-        value, _, interval = figures.ratio(made.ratio, made.ci).partition(" ")
-        spread = "–" if made.spread is None else figures.percent(made.spread)
+        value, _, interval = figures.format_ratio(made.ratio, made.ci).partition(" ")
+        spread = "–" if made.spread is None else figures.format_percent(made.spread)
         rows.append(
             Row(
                 RowName((each.cell, each.of), f"{each.cell} {each.of}"),
                 (
-                    figure(value, interval) if interval else figure(value),
-                    figure(spread),
-                    words(SAID[made.verdict], TONES[made.verdict]),
+                    figure_cell(value, interval) if interval else figure_cell(value),
+                    figure_cell(spread),
+                    word_cell(SAID[made.verdict], TONES[made.verdict]),
                 ),
             )
         )

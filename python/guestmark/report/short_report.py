@@ -10,10 +10,10 @@ from guestmark.core.model import CellStatus, RunState
 from guestmark.core.units import counted, format_duration, listed
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
-from guestmark.page.names import row_names, spoken
+from guestmark.page.names import name_in_sentences, name_rows
 from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Part, Section
-from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure, words
-from guestmark.page.text import Inline, Span, Tone, inert, line, spans, text_of
+from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure_cell, word_cell
+from guestmark.page.text import Inline, Span, Tone, line, make_inert, plain_text, spans
 from guestmark.report.commands import resume_command
 from guestmark.report.full_report import make_page
 from guestmark.report.sections import gate_outcomes, published, question_answers, validity
@@ -96,7 +96,7 @@ def _group_into_tables(workloads: Sequence[WorkloadResult]) -> list[list[Workloa
 def _fit_into_one_table(workloads: Sequence[WorkloadResult]) -> bool:
     if not all(is_compared(workload) and workload.metrics for workload in workloads):
         return False
-    headings, _ = row_names(workloads[-1], _shown_cells(workloads))
+    headings, _ = name_rows(workloads[-1], _shown_cells(workloads))
     return len({workload.metrics[0] for workload in workloads}) == 1 and len(headings) <= _MOST_NAMES
 
 
@@ -143,8 +143,10 @@ class _ResultTable:
         self._shown = _shown_cells(workloads)
         self._alone = len(self._shown) == 1
         values = (_typical_value(result, self._metric) for result in self._shown)
-        self._unit = figures.table_unit(self._metric.unit, [value for value in values if value is not None])
-        self._table = TableBuilder(*row_names(workloads[0], self._shown))
+        self._unit = figures.choose_table_unit(
+            self._metric.unit, [value for value in values if value is not None]
+        )
+        self._table = TableBuilder(*name_rows(workloads[0], self._shown))
 
     def build(self) -> Table:
         """Return the table, with as many columns as the screen has room for."""
@@ -171,7 +173,7 @@ class _ResultTable:
 
     @property
     def _heading(self) -> str:
-        return figures.heading(self._metric, self._unit)
+        return figures.column_heading(self._metric, self._unit)
 
     def _add_executions(self, result: CellResult) -> None:
         executions = describe_executions(result.trials, self._metric.name)
@@ -179,11 +181,11 @@ class _ResultTable:
         if executions is not None:
             size = self._unit.size
             sigma = None if executions.deviation is None else executions.deviation / size
-            places = figures.decimals(sigma, executions.mean / size)
-            pieces = [figures.number(executions.mean / size, places)]
+            places = figures.count_decimals(sigma, executions.mean / size)
+            pieces = [figures.format_number(executions.mean / size, places)]
             if sigma is not None:
-                pieces += ["±", figures.number(sigma, places)]
-            mean = figure(*pieces)
+                pieces += ["±", figures.format_number(sigma, places)]
+            mean = figure_cell(*pieces)
             span = self._range_cell(result, executions, sigma)
         self._table.add(f"{self._heading} (mean ± σ)", [mean], ESTIMATE)
         self._table.add("min … max", [span], ESTIMATE)
@@ -205,22 +207,22 @@ class _ResultTable:
         size = self._unit.size
         if half is None and summary.typical_ci is not None:
             half = (summary.typical_ci[1] - summary.typical_ci[0]) / 2 / size
-        places = figures.decimals(half, summary.typical / size)
+        places = figures.count_decimals(half, summary.typical / size)
         low, high = min(executions.values) / size, max(executions.values) / size
-        return figure(figures.number(low, places), "…", figures.number(high, places))
+        return figure_cell(figures.format_number(low, places), "…", figures.format_number(high, places))
 
     def _add_processor_times(self) -> None:
         by_name = {metric.name: metric for metric in self._workloads[0].metrics}
         metrics = [by_name[name] for name in _PROCESSOR_TIMES if name in by_name]
         values = [_typical_value(result, metric) for metric in metrics for result in self._shown]
-        unit = figures.fitting_unit("s", [value for value in values if value is not None])
+        unit = figures.choose_unit("s", [value for value in values if value is not None])
         for metric in metrics:
             cells = []
             for result in self._shown:
                 summary = result.summary.get(metric.name)
-                shown = summary and figures.estimate(summary.typical, summary.typical_ci, unit)[0]
-                cells.append(figure(shown) if shown else Cell())
-            self._table.add(figures.heading(metric, unit), cells, (Align.POINT,))
+                shown = summary and figures.format_estimate(summary.typical, summary.typical_ci, unit)[0]
+                cells.append(figure_cell(shown) if shown else Cell())
+            self._table.add(figures.column_heading(metric, unit), cells, (Align.POINT,))
 
     def _add_bars(self) -> None:
         cells = []
@@ -241,21 +243,21 @@ def _verdict_cell(result: CellResult, metric: Metric) -> Cell:
     """Return `3.43 times slower [3.34, 3.64]`: always the way round that gives a figure above 1."""
     comparison = result.comparison.get(metric.name)
     if result.cell.baseline:
-        return words("baseline")
+        return word_cell("baseline")
     if comparison is None or comparison.ratio is None:
         return Cell()
     if comparison.is_bounded:
-        return words(verdict_word(comparison, metric), verdict_tone(comparison))
+        return word_cell(verdict_word(comparison, metric), verdict_tone(comparison))
     if not comparison.differs:
         interval = _interval_text(comparison.ratio, comparison.ci)
         text = f"{verdict_word(comparison, metric)} {interval}".rstrip()
-        return words(text, verdict_tone(comparison))
+        return word_cell(text, verdict_tone(comparison))
     return Cell(_describe_times(comparison, metric), words=True)
 
 
 def _describe_times(comparison: Comparison, metric: Metric) -> Inline:
     ratio, ci = figures.ratio_above_one(comparison.ratio or 1.0, comparison.ci)
-    shown = figures.number(ratio, figures.ratio_decimals(ratio, ci))
+    shown = figures.format_number(ratio, figures.count_ratio_decimals(ratio, ci))
     claim = Span(f"{shown} times {label_verdict(comparison.verdict, metric)}", verdict_tone(comparison))
     return (claim, Span(_interval_text(ratio, ci)))
 
@@ -278,7 +280,7 @@ def _undecided_notes(workloads: Sequence[WorkloadResult]) -> list[Note]:
             if primary in result.comparison:
                 compared.append((result, result.comparison[primary]))
     if len(workloads) == 1:
-        return describe_undecided(compared, spoken(workloads[0]))
+        return describe_undecided(compared, name_in_sentences(workloads[0]))
     titles = {result.cell.id: workload.title for workload in workloads for result in workload.cells}
     return describe_undecided(compared, titles)
 
@@ -305,7 +307,7 @@ def _claims_beside_typical(workload: WorkloadResult, prefix: str) -> list[Node]:
             # No interval of so few runs holds a mean that rare events decide.
             if estimand is Estimand.TOTAL:
                 limit = " in the runs measured"
-            name = f"{estimand.value.capitalize()} of {prefix}{spoken(workload)[result.cell.id]}: "
+            name = f"{estimand.value.capitalize()} of {prefix}{name_in_sentences(workload)[result.cell.id]}: "
             nodes.append(Note(spans(name, claim, limit), NoteKind.WARNING))
     return nodes
 
@@ -320,7 +322,7 @@ def _main_limit(analysis: Analysis, width: int, *, lines: int = 2) -> list[Node]
         return []
     more = f" (and {len(limits) - 1} more)" if len(limits) > 1 else ""
     severity, *rest = limits[0].text
-    sentence = inert(text_of(rest)).partition(";")[0].partition(". ")[0]
+    sentence = make_inert(plain_text(rest)).partition(";")[0].partition(". ")[0]
     room = lines * width - len(severity.text) - len(more) - (_RAGGED if lines > 1 else 0)
     if len(sentence) > room:
         sentence = sentence.partition(" (")[0]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guestmark.core.quoting import measure, quote_word, quote_words
-from guestmark.page.text import inert
+from guestmark.page.text import make_inert
 
 _WORDS = st.text(
     st.one_of(
@@ -32,7 +32,7 @@ def test_a_shell_takes_every_word_as_it_is(words: list[str]) -> None:
 @given(st.lists(_WORDS, min_size=1, max_size=4))
 def test_nothing_is_lost_where_white_space_is_joined(words: list[str]) -> None:
     said = quote_words(words)
-    assert inert(said) == said == " ".join(said.split())
+    assert make_inert(said) == said == " ".join(said.split())
     assert all(character == " " or character.isprintable() for character in said)
 
 

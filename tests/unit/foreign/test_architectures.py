@@ -22,7 +22,7 @@ from guestmark.engine.preflight import find_misplaced_cells, find_unmade_parts
 from guestmark.foreign import agents, carried, kernels, parts, roots, store
 from guestmark.foreign.parts import survey_parts
 from guestmark.foreign.progress import Progress
-from guestmark.page.text import text_of
+from guestmark.page.text import plain_text
 from guestmark.platforms import registry
 from guestmark.platforms.qemu.platform import QemuPlatform
 from guestmark.platforms.user import platform
@@ -402,7 +402,7 @@ def test_the_filesystem_is_told_from_the_disk(ext4: float, ext3: float, verdict:
     ))  # fmt: skip
     plan = replace(run.plan, metrics=(throughput, *run.plan.metrics[1:]), published=(times, published))
     (bullets,) = conclude_filesystems(analyse_run(plan, trials, run.unusable))
-    first, second = map(text_of, bullets.items)
+    first, second = map(plain_text, bullets.items)
     assert "with ext4" in first
     assert first.endswith("the filesystem makes that difference.")
     assert "published ×3.9" in second

@@ -26,7 +26,7 @@ from guestmark.page.nodes import (
     Paragraph,
 )
 from guestmark.page.tables import Table
-from guestmark.page.text import text_of
+from guestmark.page.text import plain_text
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.full_report import make_page
@@ -121,9 +121,9 @@ def said(node: Node) -> list[str]:
         case Heading(text):
             texts = [text]
         case Paragraph(text) | Note(text):
-            texts = [text_of(text)]
+            texts = [plain_text(text)]
         case Bullets(lead, items):
-            texts = [text_of(line).strip() for line in (lead, *items)]
+            texts = [plain_text(line).strip() for line in (lead, *items)]
         case Command(purpose, command):
             texts = [purpose, command]
         case Definitions(_, rows):
@@ -138,7 +138,7 @@ def said(node: Node) -> list[str]:
                 texts += row.name.parts
                 for cell in row.cells:
                     texts += [*(span.text for span in cell.pieces), cell.note]
-            texts += [text_of(line) for line in node.legend]
+            texts += [plain_text(line) for line in node.legend]
         case Chart(drawing=Stack() as stack):
             texts = [node.title, *(text for row in stack.rows for text in (row.label, row.total))]
         case Chart():

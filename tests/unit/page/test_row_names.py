@@ -4,7 +4,7 @@ import pytest
 
 from guestmark.core.model import Cell, CellStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.page.names import row_names
+from guestmark.page.names import name_rows
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
 DURABLE = "innodb_flush_log_at_trx_commit"
@@ -17,7 +17,7 @@ def names(*workloads: WorkloadSpec) -> list[str]:
         for number, workload in enumerate(workloads)
     ]
     table = WorkloadResult(workloads[0], (), tuple(results), {}, ())
-    return [" ".join(name.parts) for name in row_names(table, results)[1]]
+    return [" ".join(name.parts) for name in name_rows(table, results)[1]]
 
 
 @pytest.mark.parametrize("key", ["", "same"])
@@ -51,6 +51,6 @@ def test_placement_has_a_column_where_no_other_factor_tells_it(asked: bool, show
         CellResult(Cell(f"host {number}", starts, host, each), CellStatus.OK, "", (), {}, {})
         for number, each in enumerate(levels)
     ]
-    headings, found = row_names(WorkloadResult(starts, (), tuple(results), {}, ()), results)
+    headings, found = name_rows(WorkloadResult(starts, (), tuple(results), {}, ()), results)
     assert ("placement" in headings) is shown
     assert len({name.parts for name in found}) == len(levels)

@@ -34,7 +34,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import Origin, StoredRun
 from guestmark.page.nodes import Node, Note, NoteKind, Page, Part, Section
 from guestmark.page.tables import Table
-from guestmark.page.text import Span, Tone, text_of
+from guestmark.page.text import Span, Tone, plain_text
 from guestmark.report.render.terminal import print_page
 from guestmark.report.sections import conclusion, question_answers
 from guestmark.report.sections import published as then_and_now
@@ -371,7 +371,7 @@ def spans_of(part: object) -> Iterator[Span]:
             yield from spans_of(each)
     elif is_dataclass(part):
         if isinstance(part, Note) and part.kind is not NoteKind.SMALL:
-            yield Span(text_of(part.text), Tone(part.kind))
+            yield Span(plain_text(part.text), Tone(part.kind))
         for each in fields(part):
             yield from spans_of(getattr(part, each.name))
 
@@ -704,4 +704,4 @@ def test_more_than_three_rows_that_are_inconclusive_are_counted(rows: int, of: i
         for number, name in enumerate(names)
     ]
     (note,) = conclusion.describe_undecided(compared, names)
-    assert text_of(note.text) == f"Inconclusive: {said} – the interval is too wide"
+    assert plain_text(note.text) == f"Inconclusive: {said} – the interval is too wide"

@@ -8,7 +8,7 @@ import pytest
 
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
-from guestmark.page.text import text_of
+from guestmark.page.text import plain_text
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.sections.backend_conclusions import conclude_backends
@@ -32,8 +32,8 @@ def analysed(cells: Sequence[tuple[Cell, float]]) -> Analysis:
 
 def sentences(cells: Sequence[tuple[Cell, float]]) -> list[str]:
     (found,) = conclude_backends(analysed(cells))
-    assert text_of(found.lead) == "What this says about the backends"
-    return [text_of(item) for item in found.items]
+    assert plain_text(found.lead) == "What this says about the backends"
+    return [plain_text(item) for item in found.items]
 
 
 def calls() -> list[tuple[Cell, float]]:

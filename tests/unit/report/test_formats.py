@@ -23,7 +23,7 @@ from guestmark.core.model import Trial
 from guestmark.ledger import open_ledger
 from guestmark.ledger.bundle import unpack
 from guestmark.ledger.model import StoredRun
-from guestmark.page.text import in_csv
+from guestmark.page.text import escape_for_csv
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import columns, render, trial_rows, write
@@ -342,7 +342,7 @@ def _is_number(text: str) -> bool:
 
 
 def test_a_level_that_is_a_number_stays_one_in_csv() -> None:
-    assert [in_csv(value) for value in ("-5", "+0.5e3", "-O2", -5.0, "a=b")] == [
+    assert [escape_for_csv(value) for value in ("-5", "+0.5e3", "-O2", -5.0, "a=b")] == [
         "-5",
         "+0.5e3",
         "'-O2",

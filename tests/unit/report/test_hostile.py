@@ -17,7 +17,7 @@ from rich.console import Console
 from guestmark.core.model import Cell, LeftOut, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
-from guestmark.page.text import inert
+from guestmark.page.text import make_inert
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.report.render import markdown
@@ -71,7 +71,7 @@ def test_terminals_are_given_nothing_to_obey(name: str) -> None:
     run = run_with(HOSTILE[name])
     text = printed(run)
     assert not ACTIVE.search(text)
-    assert " ".join(inert(HOSTILE[name]).split()) in " ".join(text.split())
+    assert " ".join(make_inert(HOSTILE[name]).split()) in " ".join(text.split())
     coloured = printed(run, force_terminal=True, color_system="standard")
     assert not ACTIVE.search(re.sub("\x1b\\[[0-9;]*m", "", coloured))  # our own colours are all there is
 
@@ -105,7 +105,7 @@ def test_pages_have_the_tags_that_any_page_has(name: str) -> None:
     assert found.tags == usual.tags
     assert found.attributes == usual.attributes
     text = " ".join("".join(found.texts).split())
-    assert " ".join(inert(HOSTILE[name]).split()) in text
+    assert " ".join(make_inert(HOSTILE[name]).split()) in text
     assert "1337" not in text
     assert not ACTIVE.search("".join(found.texts))
 
@@ -141,14 +141,14 @@ def test_any_text_is_one_paragraph_of_plain_markdown(text: str) -> None:
     children = blocks[1].children or []
     assert {token.type for token in children} <= {"text", "text_special"}
     read = "".join(token.content for token in children)
-    assert read.split() == inert(text).split()
+    assert read.split() == make_inert(text).split()
 
 
 @given(st.text(), st.booleans())
 def test_inert_text_holds_nothing_active_and_says_the_rest(text: str, lines: bool) -> None:
-    found = inert(text, lines=lines)
+    found = make_inert(text, lines=lines)
     assert not ACTIVE.search(found.replace("\t", "") if lines else found)
-    assert inert(found, lines=lines) == found
+    assert make_inert(found, lines=lines) == found
     if text.isalnum() and text.isascii():
         assert found == text
 

@@ -17,7 +17,7 @@ from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import check_unit, unit_size
 from guestmark.ledger.model import StoredRun
-from guestmark.page.figures import signed_percent
+from guestmark.page.figures import format_change
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
 from guestmark.stats.analysis import analyse_run
@@ -276,7 +276,7 @@ def test_durability_stands_beside_speed() -> None:
     ],
 )
 def test_signed_percent(ratio: float, text: str) -> None:
-    assert signed_percent(ratio) == text
+    assert format_change(ratio) == text
 
 
 @given(st.floats(0.01, 100))

@@ -20,7 +20,7 @@ from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, Plan, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.page.figures import split
+from guestmark.page.figures import split_bar
 from guestmark.plan.outline import Overrides
 from guestmark.platforms import phases as steps
 from guestmark.platforms.process import Console, SupervisedProcess
@@ -215,9 +215,9 @@ def test_slowest_over_trials_counts_an_unnamed_call_as_nothing() -> None:
 
 def test_bars_are_as_long_as_their_sum() -> None:
     seconds = [0.1, 0.1, 0.1, 5.0, 0.04]
-    assert sum(split(seconds, sum(seconds), 60)) == 60
-    assert sum(split(seconds, 2 * sum(seconds), 60)) == 30
-    assert split([0.0, 1.0], 1.0, 10) == [0, 10]
+    assert sum(split_bar(seconds, sum(seconds), 60)) == 60
+    assert sum(split_bar(seconds, 2 * sum(seconds), 60)) == 30
+    assert split_bar([0.0, 1.0], 1.0, 10) == [0, 10]
 
 
 # --- plans ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page.nodes import Note
-from guestmark.page.text import text_of
+from guestmark.page.text import plain_text
 from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.clones import Control, Found, Twins, Verdict, Word, judge
 from guestmark.workloads.clones.judge import Clock, Shown
@@ -152,4 +152,4 @@ def test_the_conclusion_says_whether_they_are_twins(word: Verdict, template: str
     (workload,) = analyse_run(run.plan, run.trials, run.unusable).workloads
     (note,) = conclusion(workload, run)
     assert isinstance(note, Note)
-    assert text_of(note.text) == said
+    assert plain_text(note.text) == said

@@ -18,7 +18,7 @@ from guestmark.fleet.worker_connection import command
 from guestmark.ledger import default_path, open_ledger
 from guestmark.ledger.postgres import Room, room_for
 from guestmark.page.say import say, tell, tell_json
-from guestmark.page.text import inert, last_line
+from guestmark.page.text import last_inert_line, make_inert
 from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.stats.machines import sharing_cost_factor
 
@@ -152,11 +152,11 @@ def _ask_machine(member: Member) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except (ValueError, RecursionError):
-        return {"error": last_line(done.stderr.decode(errors="replace")) or f"status {done.returncode}"}
+        return {"error": last_inert_line(done.stderr.decode(errors="replace")) or f"status {done.returncode}"}
     try:
         mismatch = parsl_engine.mismatch(member.name, answer["fleet"], parsl_engine.versions())
         if mismatch:
-            return {"error": f"{inert(mismatch)}; {parsl_engine.INSTALL_ALIKE}"}
+            return {"error": f"{make_inert(mismatch)}; {parsl_engine.INSTALL_ALIKE}"}
         # What cannot be described later is refused here.
         _describe_machine(answer)
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -180,7 +180,7 @@ def _describe_machine(answer: Mapping[str, Any]) -> list[str]:
         if number:
             versions.append(f"{name} {number[0]}")
     lines.append(", ".join(versions))
-    return [inert(line) for line in lines]
+    return [make_inert(line) for line in lines]
 
 
 def _find_differences(members: Sequence[Member], answers: Mapping[str, Any]) -> dict[str, list[str]]:

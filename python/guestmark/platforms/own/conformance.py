@@ -19,7 +19,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.temporary import unnamed_file
 from guestmark.core.units import format_size
-from guestmark.page.text import inert, last_line
+from guestmark.page.text import last_inert_line, make_inert
 from guestmark.platforms.own.definition import Definition
 from guestmark.platforms.own.lifecycle import Made, created, run_command
 from guestmark.platforms.own.platform import OwnPlatform
@@ -143,7 +143,7 @@ def _check_entry(made: Made) -> str:
     begin = time.monotonic()
     done = _run(made, ["true"])
     if done.status != 0:
-        said = last_line(inert(done.stderr.decode(errors="replace"), lines=True))
+        said = last_inert_line(make_inert(done.stderr.decode(errors="replace"), lines=True))
         raise PointFailedError(
             f"exec … true ended with status {done.status}{f': {said}' if said else ''}",
             "if the machine needs time after create: write ready, a command that succeeds when exec works",
@@ -164,7 +164,7 @@ def _check_output(made: Made) -> str:
         )
     if done.stdout != b"out\n":
         raise PointFailedError(
-            f"of `echo out` arrived {inert(done.stdout.decode(errors='replace'))[:60]!r}",
+            f"of `echo out` arrived {make_inert(done.stdout.decode(errors='replace'))[:60]!r}",
             "exec may print nothing of its own: leave out banners, -v, prompts; login shells print messages of the day",
         )
     if b"err" not in done.stderr:
@@ -189,7 +189,7 @@ def _check_arguments(made: Made) -> str:
     for wanted, arrived in zip(_ARGUMENTS, [*found, *[""] * len(_ARGUMENTS)], strict=False):
         if wanted != arrived:
             raise PointFailedError(
-                f"the argument {wanted!r} arrives as {inert(arrived)[:40]!r}",
+                f"the argument {wanted!r} arrives as {make_inert(arrived)[:40]!r}",
                 "what takes a line for a shell wants {command} inside a word of its own: sh -c '{command}' or "
                 "ssh HOST '{command}'; what takes words wants {command} alone",
             )
@@ -303,7 +303,7 @@ def _check_pid(made: Made) -> str:
     said = made.run(made.definition.pid, _COMMAND_S).strip()
     if not (said.isdigit() and os.path.exists(f"/proc/{said}")):
         raise PointFailedError(
-            f"pid prints {inert(said)[:40]!r}, which is no process of this host",
+            f"pid prints {make_inert(said)[:40]!r}, which is no process of this host",
             "pid prints the number of the machine's first process, and nothing else",
         )
     return f"process {said}"

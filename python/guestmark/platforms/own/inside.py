@@ -9,7 +9,7 @@ from guestmark.agent.client import Agent
 from guestmark.core.errors import AttestationError
 from guestmark.core.machine_facts import OwnInside, OwnKernel, RemoteMachine
 from guestmark.core.units import format_size, parse_size
-from guestmark.page.text import inert
+from guestmark.page.text import make_inert
 from guestmark.platforms.own.definition import CPUS, MEMORY
 
 _LIMIT = 200  # characters of anything that is read inside
@@ -88,7 +88,7 @@ def _read_parts(agent: Agent) -> dict[str, str]:
         if line.startswith("== "):
             name = line[3:].strip()
         elif name and line.strip():
-            parts[name] = f"{parts.get(name, '')}{inert(line).strip()}\n"
+            parts[name] = f"{parts.get(name, '')}{make_inert(line).strip()}\n"
     return parts
 
 

@@ -25,7 +25,7 @@ import msgspec
 from guestmark.core.errors import MachineError
 from guestmark.core.home import cache_home
 from guestmark.core.temporary import unnamed_file
-from guestmark.page.text import inert, last_line
+from guestmark.page.text import make_inert, last_inert_line
 from guestmark.platforms.affinity import starting_machine
 from guestmark.platforms.own.definition import Definition, Template
 
@@ -136,7 +136,11 @@ def _said(stdout: IO[bytes], stderr: IO[bytes]) -> Printed:
     for file in (stdout, stderr):
         file.seek(max(0, file.seek(0, os.SEEK_END) - _KEPT_OUTPUT))
         texts.append(file.read(_KEPT_OUTPUT).decode(errors="replace"))
-    return Printed(texts[0], last_line(inert(texts[1], lines=True)) or last_line(inert(texts[0], lines=True)))
+    return Printed(
+        texts[0],
+        last_inert_line(make_inert(texts[1], lines=True))
+        or last_inert_line(make_inert(texts[0], lines=True)),
+    )
 
 
 def _ended(status: int) -> str:
@@ -232,7 +236,9 @@ class _Guard:
             self._file.unlink(missing_ok=True)
             return
         self._printed.seek(0)
-        last = last_line(inert(self._printed.read(_KEPT_OUTPUT).decode(errors="replace"), lines=True))
+        last = last_inert_line(
+            make_inert(self._printed.read(_KEPT_OUTPUT).decode(errors="replace"), lines=True)
+        )
         raise MachineError(
             f"{self._record.name}: the machine {self._record.id} could not be destroyed{_behind(last)}",
             hint=f"try it by hand: {shlex.join(self._record.destroy)}; guestmark clean tries it again",

@@ -29,7 +29,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import OWN_PARAMETER
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.disks import processes
-from guestmark.page.text import inert, last_line
+from guestmark.page.text import make_inert, last_inert_line
 from guestmark.platforms.affinity import starting_machine
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.own.definition import Definition
@@ -62,7 +62,7 @@ class ExecSession(Session):
     def refused(self, printed: str = "") -> MachineError:
         """Return the error for a command that did not bring the agent's greeting."""
         said, status = self.read_errors(), self.status()
-        last = last_line(said) or last_line(printed)
+        last = last_inert_line(said) or last_inert_line(printed)
         how = f"its command ended with status {status}" if status is not None else "its command says nothing"
         return MachineError(
             f"nothing can be run in {self.dest}: {last or how}",
@@ -72,7 +72,7 @@ class ExecSession(Session):
 
     def failed(self, why: str) -> MachineError:
         """Return the error for an agent that had begun."""
-        last = last_line(self.read_errors())
+        last = last_inert_line(self.read_errors())
         what = f"the connection to {self.dest} ended" if self.gone else f"the agent in {self.dest} failed"
         return MachineError(f"{what} ({why}){f': {last}' if last else ''}", console=self.read_errors())
 
@@ -182,7 +182,7 @@ class OwnPlatform:
                     )
                 except MachineError as error:
                     raise PlatformUnusableError(error.message, hint=error.hint) from error
-                self._version = " ".join(inert(said.stdout).split())[:200]
+                self._version = " ".join(make_inert(said.stdout).split())[:200]
         return self._version
 
     def _check_new(self, machine: Own) -> None:
@@ -275,7 +275,7 @@ def _host_pid(made: Made) -> int | None:
     said = made.run(made.definition.pid, _PID_S).strip()
     if not said.isdigit() or not Path(f"/proc/{said}").exists():
         raise MachineError(
-            f"{made.definition.name}: pid printed {inert(said)[:60]!r}, which is no process of this host",
+            f"{made.definition.name}: pid printed {make_inert(said)[:60]!r}, which is no process of this host",
             hint="it prints the number of the machine's first process, and nothing else",
         )
     return int(said)

@@ -34,7 +34,7 @@ from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.temporary import unnamed_file
 from guestmark.foreign import agents, parts
 from guestmark.foreign.progress import LineProgress, tell_user
-from guestmark.page.text import inert, last_line
+from guestmark.page.text import last_inert_line, make_inert
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.exclusive import encode_own_holder, lock_remote
 from guestmark.platforms.place import HERE, Place
@@ -113,7 +113,7 @@ def _run_command(command: str, dest: str, deadline: float) -> tuple[int | None, 
             raise
         printed.seek(max(0, printed.seek(0, os.SEEK_END) - _END))
         output = printed.read(_END)
-    last = last_line(output.decode(errors="replace"))
+    last = last_inert_line(output.decode(errors="replace"))
     return process.returncode, f": {last}" if last else ""
 
 
@@ -434,7 +434,7 @@ def _run_query(agent: Agent, argv: list[str], *, lines: bool = False) -> str:
 
 def _sanitize_line(text: str) -> str:
     """Nothing remote is trusted: one line, of bounded length, that no terminal would act on."""
-    return inert(text).strip()[:_LIMIT]
+    return make_inert(text).strip()[:_LIMIT]
 
 
 def _hash_machine_id(machine_id: str) -> str:

@@ -19,7 +19,7 @@ from guestmark.agent.frames import Transport
 from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, UsageError
 from guestmark.foreign.agents import find_for_machine
-from guestmark.page.text import inert, last_line
+from guestmark.page.text import last_inert_line, make_inert
 
 
 class UnreachableError(MachineError):
@@ -35,7 +35,7 @@ def explain_refusal(dest: str, said: str, status: int | None, printed: str = "")
     if _ON_THE_WAY in said:
         return _explain_proxy_failure(dest, said)
     text = f"{said}\n{printed}"
-    last = last_line(said) or last_line(printed)
+    last = last_inert_line(said) or last_inert_line(printed)
     cause = heard(Speaker.SSH, text).cause
     if cause is Cause.CUT:
         return UnreachableError(
@@ -56,7 +56,7 @@ def explain_refusal(dest: str, said: str, status: int | None, printed: str = "")
 def _explain_proxy_failure(dest: str, said: str) -> MachineError:
     """The error for a jump host or a proxy that did not get there, which has said why before ssh did."""
     before = "\n".join(line for line in said.splitlines() if not any(part in line for part in _AFTER))
-    why = last_line(before) or "it ended the connection without a word"
+    why = last_inert_line(before) or "it ended the connection without a word"
     kind = MachineError if is_final(before) else UnreachableError
     return kind(
         f"the way to {dest} is closed, its ProxyJump or ProxyCommand failed: {why}",
@@ -74,7 +74,7 @@ def is_final(said: str) -> bool:
 
 def explain_failure(dest: str, said: str, why: str, *, gone: bool) -> MachineError:
     """The error for a session that had begun: `why` its agent failed, and whether the other side had `gone`."""
-    last = last_line(said)
+    last = last_inert_line(said)
     told = (
         f"the connection to {dest} was lost{f': {last}' if last else ''}"
         if gone
@@ -303,7 +303,7 @@ class Session:
         """Whether the agent is there, and the session's directory."""
         word, _, rest = self._read_line(deadline).partition(" ")
         while word == REMOVED:
-            self._removed.append(inert(rest))
+            self._removed.append(make_inert(rest))
             word, _, rest = self._read_line(deadline).partition(" ")
         if word == REFUSED:
             raise MachineError(
@@ -319,7 +319,7 @@ class Session:
         """What ssh and the machine's own programs printed on the error stream so far."""
         self._collect_errors(0)
         text = self._said.decode(errors="replace").replace("\r\n", "\n")  # as ssh ends its own lines
-        return inert(text, lines=True)
+        return make_inert(text, lines=True)
 
     def explain_failure(self, error: AgentError) -> MachineError:
         """What became of a session that had begun, when its agent failed."""
@@ -425,7 +425,7 @@ class Session:
                 continue
             byte = os.read(source, 1)
             if not byte:
-                raise self.refused(inert(self._before.decode(errors="replace"), lines=True))
+                raise self.refused(make_inert(self._before.decode(errors="replace"), lines=True))
             self._before += byte
             if byte == b"\n":
                 return line.decode(errors="replace").strip()

@@ -27,7 +27,7 @@ from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
 from guestmark.core.machine_facts import Libvirt, LibvirtDisk, LibvirtMachine
 from guestmark.core.platform_spec import Layer, PlatformSpec
-from guestmark.page.text import inert
+from guestmark.page.text import make_inert
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.exclusive import encode_own_holder, lock_remote
 from guestmark.platforms.ssh.connections import open_once
@@ -92,9 +92,11 @@ def explain_refusal(domain: str, said: str) -> MachineError | PlatformUnusableEr
         return PlatformUnusableError(
             f"{domain} {cause.words}", hint=cause.hint.format(name=domain), cause=cause
         )
-    last = inert(lines[-1])[:_LIMIT] if lines else "virsh failed without a word"
+    last = make_inert(lines[-1])[:_LIMIT] if lines else "virsh failed without a word"
     return MachineError(
-        f"libvirt refuses {domain}: {last}", hint="try it by hand with virsh", console=inert(said, lines=True)
+        f"libvirt refuses {domain}: {last}",
+        hint="try it by hand with virsh",
+        console=make_inert(said, lines=True),
     )
 
 

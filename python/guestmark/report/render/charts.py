@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from guestmark.page.charts import Drawing, Picture, Ratios, Series, Spread, Stack
 from guestmark.page.nodes import Chart
-from guestmark.page.text import Tone, in_csv, inert
+from guestmark.page.text import Tone, escape_for_csv, make_inert
 from guestmark.stats.distribution import median, quantiles
 
 WIDTH = 440  # of the drawing, in its own units: CSS pixels on a screen of about 470
@@ -89,7 +89,7 @@ def svg(chart: Chart) -> Markup:
         case Stack() as stack:
             drawn = _stack(stack)
     lanes, axis, marks = drawn
-    return _lanes(lanes, axis, marks, inert(chart.alternative))
+    return _lanes(lanes, axis, marks, make_inert(chart.alternative))
 
 
 def raw_points(drawing: Drawing) -> str:
@@ -113,7 +113,7 @@ def raw_points(drawing: Drawing) -> str:
             return ""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(
-        [inert(str(in_csv(value))) for value in row] for row in rows
+        [make_inert(str(escape_for_csv(value))) for value in row] for row in rows
     )
     return out.getvalue().rstrip("\n")
 
@@ -146,7 +146,7 @@ def _lanes(lanes: Sequence[_Lane], axis: _Axis, marks: Sequence[Markup], alterna
         grid=_joined(_tick(axis, value, height, named) for value, named in _named(axis)),
         middle=WIDTH / 2,
         below=height + 36,
-        title=inert(axis.title),
+        title=make_inert(axis.title),
         height=height,
         marks=_joined(marks),
         heads=_joined(_head(lane, number, len(lanes)) for number, lane in enumerate(lanes)),
@@ -179,7 +179,7 @@ def _tick(axis: _Axis, value: float, height: float, named: bool) -> Markup:
 
 def _head(lane: _Lane, number: int, count: int) -> Markup:
     room = 0.87 * (WIDTH - len(lane.said) * _WIDE_SIGN) / _WIDE_SIGN
-    label, said = inert(lane.label), inert(lane.said)
+    label, said = make_inert(lane.label), make_inert(lane.said)
     short = label if len(label) <= room else f"{label[: max(int(room) - 1, 4)]}…"
     return Markup(
         '<text x="0" y="{y:.1f}" font-weight="600">{short}<title>{label}</title></text>'
@@ -211,7 +211,7 @@ _Ends = tuple[float, float]
 
 
 def _rect(x: _Ends, y: _Ends, colour: str, title: str = "") -> Markup:
-    told = Markup("<title>{}</title>").format(inert(title)) if title else ""
+    told = Markup("<title>{}</title>").format(make_inert(title)) if title else ""
     return Markup(
         '<rect x="{x:.1f}" width="{width:.1f}" y="{y:.1f}" height="{height:.1f}" fill="{colour}">{told}</rect>'
     ).format(x=x[0], width=x[1] - x[0], y=y[0], height=y[1] - y[0], colour=colour, told=told)
@@ -225,7 +225,7 @@ def _rule(x: float, y: float, y2: float, colour: str, width: float = 1.0) -> Mar
 
 def _dot(x: float, y: float, colour: str, title: str) -> Markup:
     return Markup('<circle cx="{:.1f}" cy="{:.1f}" r="2.6" fill="{}"><title>{}</title></circle>').format(
-        x, y, colour, inert(title)
+        x, y, colour, make_inert(title)
     )
 
 

@@ -13,8 +13,8 @@ from markupsafe import Markup, escape
 from guestmark.page.charts import Picture, Stack
 from guestmark.page.nodes import Chart, Node, Page, Part, Section
 from guestmark.page.tables import Align, Cell, Column, Table
-from guestmark.page.templates import environment
-from guestmark.page.text import inert
+from guestmark.page.templates import make_environment
+from guestmark.page.text import make_inert
 from guestmark.report.render.charts import raw_points, svg
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _block(section: Section, taken: Collection[int]) -> _Block:
 
 @functools.cache
 def _environment() -> "Environment":
-    made = environment("guestmark.report.render")
+    made = make_environment("guestmark.report.render")
     made.globals.update(
         runs=_runs,
         kind=_kind,
@@ -113,15 +113,15 @@ def _unbroken(command: str) -> Markup:
 def _options(text: str) -> Markup:
     """A text in which no line ends within an option, as browsers break behind its hyphens."""
     if " -" not in text:
-        return escape(inert(text))
+        return escape(make_inert(text))
     return Markup(" ").join(
-        _word(word) if word[:1] == "-" and word.lstrip("-")[:1].isalpha() else escape(inert(word))
+        _word(word) if word[:1] == "-" and word.lstrip("-")[:1].isalpha() else escape(make_inert(word))
         for word in text.split(" ")
     )
 
 
 def _word(text: str) -> Markup:
-    return Markup('<span class="word">{}</span>').format(inert(text))
+    return Markup('<span class="word">{}</span>').format(make_inert(text))
 
 
 def _kind(node: Node) -> str:

@@ -20,7 +20,7 @@ from guestmark.page.nodes import (
     Section,
 )
 from guestmark.page.tables import Align, Cell, Table
-from guestmark.page.text import Inline, Span, Tone, inert
+from guestmark.page.text import Inline, Span, Tone, make_inert
 
 _SPECIAL = re.compile(r"[\\|*`<>&$~]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|!(?=\[)")
 _LINE_START = re.compile(r"^(#{1,6}(?=\s|$)|[-+=](?=[-+=\s]|$)|\d{1,9}[.)](?=\s|$))")
@@ -37,14 +37,14 @@ def render(page: Page) -> str:
 
 def escape(text: str) -> str:
     """Text that cannot break out of a table, become markup, or hold anything active."""
-    flat = " ".join(inert(text).split(" "))
+    flat = " ".join(make_inert(text).split(" "))
     escaped = _SPECIAL.sub(r"\\\g<0>", flat)
     return _LINE_START.sub(lambda found: re.sub(r"([^\w\s])", r"\\\1", found[0]), escaped)
 
 
 def code(text: str) -> str:
     """A code span: in tables, too, where a bar would end the cell."""
-    return f"`{inert(text).replace('`', chr(39)).replace('|', '¦')}`" if text else ""
+    return f"`{make_inert(text).replace('`', chr(39)).replace('|', '¦')}`" if text else ""
 
 
 def _section(section: Section) -> Iterable[str]:
@@ -119,7 +119,7 @@ def _table(table: Table) -> str:
     for row in table.rows:
         cells = [escape(part) for part in row.name.parts]
         cells += [
-            figures.bar(cell.bar or 0.0, 1.0, _BAR) if column.bar else _cell(cell)
+            figures.draw_bar(cell.bar or 0.0, 1.0, _BAR) if column.bar else _cell(cell)
             for column, cell in zip(table.columns, row.cells, strict=True)
         ]
         lines.append(_row(cells))
@@ -151,7 +151,7 @@ def _stack(title: str, caption: str, stack: Stack) -> str:
     largest = max(sum(row.parts) for row in stack.rows)
     lines = [_row(["", escape(stack.axis), ""]), "| :-- | --: | :-- |"]
     for row in stack.rows:
-        counts = figures.split(row.parts, largest, _STACK)
+        counts = figures.split_bar(row.parts, largest, _STACK)
         bar = "".join(letter * count for letter, count in zip(stack.letters, counts, strict=True))
         lines.append(_row([escape(row.label), escape(row.total), code(bar)]))
     legend = ", ".join(

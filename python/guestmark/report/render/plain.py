@@ -7,7 +7,7 @@ from typing import Any
 from guestmark.page.charts import Picture
 from guestmark.page.nodes import Bullets, Chart, Matrix, Node, Note, Page, Paragraph, Section
 from guestmark.page.tables import Cell, Table
-from guestmark.page.text import text_of
+from guestmark.page.text import plain_text
 
 
 def document(page: Page) -> dict[str, Any]:
@@ -32,11 +32,11 @@ def _content(node: Node) -> Mapping[str, Any]:
     made: Mapping[str, Any]
     match node:
         case Paragraph(text):
-            made = {"text": text_of(text)}
+            made = {"text": plain_text(text)}
         case Note(text, about):
-            made = {"note": about.value, "text": text_of(text)}
+            made = {"note": about.value, "text": plain_text(text)}
         case Bullets(lead, items):
-            made = {"lead": text_of(lead), "items": [text_of(item) for item in items]}
+            made = {"lead": plain_text(lead), "items": [plain_text(item) for item in items]}
         case Table():
             made = _table(node)
         case Matrix():
@@ -74,7 +74,7 @@ def _table(table: Table) -> dict[str, Any]:
         "rows": [
             [*row.name.parts, *(_cell(row.cells[position]) for position in wanted)] for row in table.rows
         ],
-        "legend": [text_of(line) for line in table.legend],
+        "legend": [plain_text(line) for line in table.legend],
     }
 
 

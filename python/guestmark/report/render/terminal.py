@@ -25,8 +25,8 @@ from guestmark.page.nodes import (
     Paragraph,
     Section,
 )
-from guestmark.page.tables import Align, Column, Row, RowName, Table, words
-from guestmark.page.text import Inline, Tone, inert
+from guestmark.page.tables import Align, Column, Row, RowName, Table, word_cell
+from guestmark.page.text import Inline, Tone, make_inert
 from guestmark.report.full_report import make_live_section
 from guestmark.report.render.terminal_table import fitted, is_numbered, key_lines, lines, styled
 from guestmark.stats.analysis import Analysis
@@ -116,9 +116,9 @@ def _console() -> Console:
 def _section(section: Section, width: int) -> list[Text]:
     drawn: list[Text] = []
     if section.titled:
-        drawn.append(Text(inert(section.title), style="bold", overflow="fold"))
+        drawn.append(Text(make_inert(section.title), style="bold", overflow="fold"))
     if section.subtitle:
-        drawn.append(Text(inert(section.subtitle), style="dim", overflow="fold"))
+        drawn.append(Text(make_inert(section.subtitle), style="dim", overflow="fold"))
     lead = next((node for node in section.nodes if isinstance(node, Table)), None)
     numbered = is_numbered(section.key, lead, width)
     if numbered and section.key is not None and lead is not None:
@@ -163,7 +163,7 @@ def _node(node: Node, width: int, *, numbered: bool) -> list[Text]:
     made: list[Text]
     match node:
         case Heading(text):
-            made = [Text(inert(text), style="bold", overflow="fold")]
+            made = [Text(make_inert(text), style="bold", overflow="fold")]
         case Paragraph(text):
             made = [_inline(text)]
         case Note(text, kind):
@@ -193,7 +193,7 @@ def _inline(text: Inline, style: str = "") -> Text:
 
 
 def _table(table: Table, width: int, *, numbered: bool) -> list[Text]:
-    drawn = [Text(inert(table.heading), style="bold", overflow="fold")] if table.heading else []
+    drawn = [Text(make_inert(table.heading), style="bold", overflow="fold")] if table.heading else []
     for number, part in enumerate(lines(table, width, numbered=numbered)):
         drawn += [Text(), *part] if number else part
     return drawn + [_inline(line, "dim") for line in table.legend]
@@ -205,24 +205,24 @@ def _as_table(matrix: Matrix) -> Table:
         for number, level in enumerate(matrix.column_levels)
     )
     rows = tuple(
-        Row(RowName((level,)), tuple(words(cell.text, cell.tone) for cell in cells))
+        Row(RowName((level,)), tuple(word_cell(cell.text, cell.tone) for cell in cells))
         for level, cells in zip(matrix.row_levels, matrix.cells, strict=True)
     )
     return Table(matrix.caption, (matrix.row_factor,), columns, rows, divisible=True, heading=matrix.caption)
 
 
 def _definitions(rows: Sequence[tuple[str, str]], width: int) -> list[Text]:
-    room = max((cell_len(inert(name)) for name, _ in rows), default=0)
+    room = max((cell_len(make_inert(name)) for name, _ in rows), default=0)
     drawn = []
     for name, value in rows:
         if width < _NARROW or room > width // 2:
             drawn += [
-                Text(inert(name), style="dim", overflow="fold"),
-                Text(f"  {inert(value)}", overflow="fold"),
+                Text(make_inert(name), style="dim", overflow="fold"),
+                Text(f"  {make_inert(value)}", overflow="fold"),
             ]
             continue
-        for number, part in enumerate(_folded(Text(inert(value)), width - room - 2)):
-            head = inert(name) if number == 0 else ""
+        for number, part in enumerate(_folded(Text(make_inert(value)), width - room - 2)):
+            head = make_inert(name) if number == 0 else ""
             line = Text(f"{head:<{room}}  ", style="dim")
             drawn.append(line.append_text(Text.assemble((part.plain, "not dim"))))
     return drawn
@@ -232,17 +232,19 @@ def _commands(nodes: Sequence[Node]) -> list[Text]:
     commands = [node for node in nodes if isinstance(node, Command)]
     if len(commands) == 1:
         text = Text(f"{commands[0].purpose}: ", style="dim", overflow="fold")
-        return [text.append(inert(commands[0].command))]
+        return [text.append(make_inert(commands[0].command))]
     room = max(cell_len(command.purpose) for command in commands)
     return [
-        Text(f"{command.purpose:<{room}}  ", overflow="fold").append(inert(command.command), style="cyan")
+        Text(f"{command.purpose:<{room}}  ", overflow="fold").append(
+            make_inert(command.command), style="cyan"
+        )
         for command in commands
     ]
 
 
 def _stack(title: str, caption: str, stack: Stack, width: int) -> list[Text]:
-    labels = ["", *(inert(row.label) for row in stack.rows)]
-    totals = figures.aligned([row.total for row in stack.rows])
+    labels = ["", *(make_inert(row.label) for row in stack.rows)]
+    totals = figures.align_points([row.total for row in stack.rows])
     (labels,) = fitted([labels], width // 2)
     taken = max(map(cell_len, labels)) + max(map(cell_len, totals)) + 4
     room = max(_SHORTEST_STACK, width - taken)
@@ -254,7 +256,7 @@ def _stack(title: str, caption: str, stack: Stack, width: int) -> list[Text]:
             drawn.append(Text(f"{label}  {total.strip()}", overflow="fold"))
         else:
             line.append(f"{label:<{max(map(cell_len, labels))}}  {total}  ")
-        counts = figures.split(row.parts, largest, min(room, width))
+        counts = figures.split_bar(row.parts, largest, min(room, width))
         for letter, colour, count in zip(stack.letters, _COLOURS[: len(counts)], counts, strict=True):
             line.append(letter * count, style=f"black on {colour}")
         drawn.append(line)
@@ -263,4 +265,4 @@ def _stack(title: str, caption: str, stack: Stack, width: int) -> list[Text]:
         if any(row.parts[number] for row in stack.rows):
             legend.append(f"{letter}\N{NO-BREAK SPACE}{part}  ")
     legend.rstrip()
-    return [*drawn, legend, Text(inert(caption), style="dim", overflow="fold")]
+    return [*drawn, legend, Text(make_inert(caption), style="dim", overflow="fold")]

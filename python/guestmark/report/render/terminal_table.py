@@ -12,7 +12,7 @@ from rich.text import Text
 
 from guestmark.page import figures
 from guestmark.page.tables import Align, Cell, Column, RowName, Table
-from guestmark.page.text import Span, Tone, inert
+from guestmark.page.text import Span, Tone, make_inert
 
 STYLES = {
     Tone.PLAIN: "",
@@ -99,7 +99,7 @@ def taken(columns: Sequence[Sequence[str | Text]]) -> int:
 
 def styled(span: Span) -> Text:
     """One span, without anything that a terminal obeys."""
-    return Text(inert(span.text), style=STYLES[span.tone])
+    return Text(make_inert(span.text), style=STYLES[span.tone])
 
 
 def is_numbered(key: Table | None, lead: Table | None, width: int) -> bool:
@@ -121,7 +121,7 @@ def key_lines(key: Table, width: int) -> list[Text]:
         return block.lines()
     return [
         Text(
-            f"{number}  {inert(row.name.id) or called(key, row.name)}",
+            f"{number}  {make_inert(row.name.id) or called(key, row.name)}",
             style="bold" if row.strong else "",
             overflow="fold",
         )
@@ -163,10 +163,10 @@ def _names(table: Table, *, numbered: bool) -> list[list[str]]:
         room = max(map(len, numbers), default=1)
         return [
             ["#", *(f"{number:>{room}}" for number in numbers)],
-            ["cell", *(inert(row.name.short) for row in table.rows)],
+            ["cell", *(make_inert(row.name.short) for row in table.rows)],
         ]
     return [
-        [inert(heading), *(inert(row.name.parts[position]) for row in table.rows)]
+        [make_inert(heading), *(make_inert(row.name.parts[position]) for row in table.rows)]
         for position, heading in enumerate(table.names)
     ]
 
@@ -198,29 +198,29 @@ def _column(table: Table, position: int, *, bar: int = 0, noted: bool = False) -
     column = table.columns[position]
     cells = [row.cells[position] for row in table.rows]
     if column.bar:
-        bars = [figures.bar(cell.bar or 0.0, 1.0, bar) for cell in cells]
+        bars = [figures.draw_bar(cell.bar or 0.0, 1.0, bar) for cell in cells]
         return [Text(""), *(Text(drawn, style="blue") for drawn in bars)]
     padded = _padded(column, cells)
-    texts = [Text(inert(column.heading))]
+    texts = [Text(make_inert(column.heading))]
     for row, cell, pieces in zip(table.rows, cells, padded, strict=True):
         text = Text(style="bold" if row.strong else "dim" if row.soft else "")
         for number, (span, piece) in enumerate(zip(cell.pieces, pieces, strict=True)):
             text.append(f"{' ' if number else ''}{piece}", style=STYLES[span.tone])
         text.rstrip()
         if noted and cell.note:
-            text.append(f" ({inert(cell.note)})", style="dim")
+            text.append(f" ({make_inert(cell.note)})", style="dim")
         texts.append(text)
     return texts
 
 
 def _padded(column: Column, cells: Sequence[Cell]) -> list[list[str]]:
     """The texts of each cell's pieces, padded so that they stand under those of the other cells."""
-    texts = [[inert(span.text) for span in cell.pieces] for cell in cells]
+    texts = [[make_inert(span.text) for span in cell.pieces] for cell in cells]
     for number, align in enumerate(column.pieces):
         there = [row for row, cell in enumerate(cells) if not cell.words and number < len(texts[row])]
         pieces = [texts[row][number] for row in there]
         if align is Align.POINT:
-            pieces = figures.aligned(pieces)
+            pieces = figures.align_points(pieces)
         elif len(column.pieces) > 1:
             if number + 1 < len(column.pieces):  # nothing stands under the end of a shorter cell
                 there = [row for row in there if number + 1 < len(texts[row])]
@@ -264,17 +264,17 @@ def _stacked(table: Table, *, numbered: bool = False) -> list[Text]:
     """Each row as a list: its name, then a line for each heading and value; long lines are folded."""
     drawn = []
     for row in table.rows:
-        short = f"{row.name.number}  {inert(row.name.short)}"
+        short = f"{row.name.number}  {make_inert(row.name.short)}"
         name = short if numbered and row.name.number else called(table, row.name)
         drawn.append(Text(name, style="bold", overflow="fold"))
         for column, cell in zip(table.columns, row.cells, strict=True):
             if column.bar or not cell.text:
                 continue
-            heading = f"{inert(column.heading)}: " if column.heading else ""
+            heading = f"{make_inert(column.heading)}: " if column.heading else ""
             text = Text(f"  {heading}", style="dim", overflow="fold")
             for number, span in enumerate(cell.pieces):
                 text.append(
-                    f"{' ' if number else ''}{inert(span.text)}", style=f"not dim {STYLES[span.tone]}"
+                    f"{' ' if number else ''}{make_inert(span.text)}", style=f"not dim {STYLES[span.tone]}"
                 )
             drawn.append(text)
     return drawn
@@ -282,11 +282,11 @@ def _stacked(table: Table, *, numbered: bool = False) -> list[Text]:
 
 def called(table: Table, name: RowName) -> str:
     """A row's name in one line; its parts are labelled if there are several."""
-    parts = [inert(part) for part in name.parts]
+    parts = [make_inert(part) for part in name.parts]
     if len(parts) == 1:
         return parts[0]
     return ", ".join(
-        f"{inert(heading)} {part}".strip() for heading, part in zip(table.names, parts, strict=True)
+        f"{make_inert(heading)} {part}".strip() for heading, part in zip(table.names, parts, strict=True)
     )
 
 

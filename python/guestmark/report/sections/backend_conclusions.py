@@ -113,8 +113,8 @@ def _divide_start_up(workload: WorkloadResult) -> list[Inline]:
         lines.append(
             line(
                 f"Start-up of {result.cell.platform}: of {_format_seconds(ready.typical)}, hypervisor and firmware "
-                f"have {figures.percent(before / whole)} and the appliance {figures.percent(inside / whole)}"
-                f" (its kernel alone {figures.percent(kernel / whole)}).",
+                f"have {figures.format_percent(before / whole)} and the appliance {figures.format_percent(inside / whole)}"
+                f" (its kernel alone {figures.format_percent(kernel / whole)}).",
             )
         )
     return lines
@@ -213,4 +213,4 @@ def _format_wall(result: CellResult) -> str:
 
 
 def _format_seconds(value: float) -> str:
-    return f"{figures.three_digits(value)} s"
+    return f"{figures.format_three_digits(value)} s"

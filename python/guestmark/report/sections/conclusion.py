@@ -7,7 +7,7 @@ from guestmark.core.model import boots_any_machine
 from guestmark.core.units import listed
 from guestmark.page import figures
 from guestmark.page.claims import Claim
-from guestmark.page.names import spoken
+from guestmark.page.names import name_in_sentences
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Paragraph
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.report.sections import earlier_runs, nested
@@ -29,7 +29,7 @@ _OPPOSITE = {
 _SLOW_RUN_WORDS = {
     Verdict.SLOWER: "more slow runs",
     Verdict.FASTER: "fewer slow runs",
-    Verdict.NO_DIFFERENCE: f"shares within {figures.percent(SHARE_MARGIN)} of each other",
+    Verdict.NO_DIFFERENCE: f"shares within {figures.format_percent(SHARE_MARGIN)} of each other",
     Verdict.INCONCLUSIVE: "too few to call",
 }
 _MOST_NAMED = 3  # more cells than these are counted
@@ -65,7 +65,7 @@ def _conclude_workload(workload: WorkloadResult, margin: float) -> list[Node]:
     baseline = workload.baseline
     if not workload.metrics or baseline is None:
         return []
-    metric, names = workload.metrics[0], spoken(workload)
+    metric, names = workload.metrics[0], name_in_sentences(workload)
     compared = [
         (result, result.comparison[metric.name])
         for result in workload.shown_cells
@@ -77,7 +77,7 @@ def _conclude_workload(workload: WorkloadResult, margin: float) -> list[Node]:
     if same := [result for result, found in compared if found.verdict is Verdict.NO_DIFFERENCE]:
         claim = Claim.EQUAL.format(
             baseline=names[baseline.cell.id],
-            margin=figures.percent(margin),
+            margin=figures.format_percent(margin),
             cells=", ".join(names[result.cell.id] for result in same),
         )
         nodes.append(Paragraph(line(claim)))
@@ -109,12 +109,12 @@ def _describe_alike(
     workload: WorkloadResult, baseline: CellResult, alike: Sequence[CellResult], margin: float
 ) -> Paragraph:
     """Return the cells whose typical run does not differ, and what so few starts or runs cannot show."""
-    names = spoken(workload)
+    names = name_in_sentences(workload)
     claim = Claim.ALIKE.format(
         baseline=names[baseline.cell.id],
-        margin=figures.percent(margin),
+        margin=figures.format_percent(margin),
         cells=", ".join(names[result.cell.id] for result in alike),
-        rare=figures.percent(missed_share(workload, alike)),
+        rare=figures.format_percent(missed_share(workload, alike)),
         units="starts" if boots_any_machine(result.cell for result in workload.cells) else "runs",
     )
     return Paragraph(line(claim))
@@ -126,7 +126,7 @@ def describe_slow_runs(workload: WorkloadResult, baseline: CellResult) -> list[t
     Cells with the same counts and the same verdict share a sentence.
     """
     groups: dict[tuple[str, str, Verdict], list[str]] = {}
-    names = spoken(workload)
+    names = name_in_sentences(workload)
     others = [result for result in workload.shown_cells if result is not baseline]
     for result in others:
         slow = None if result.answers is None else result.answers.slow
@@ -157,7 +157,7 @@ def _describe_factors(
     rows = []
     for result, comparison in differing:
         size, ci = figures.ratio_above_one(comparison.ratio or 1.0, comparison.ci)
-        factor = figures.ratio(size, ci).removeprefix("×")
+        factor = figures.format_ratio(size, ci).removeprefix("×")
         rows.append((size, factor, comparison.verdict, names[result.cell.id]))
     # Signs of equal width make the factors stand under each other.
     room = max(len(factor) for _, factor, _, _ in rows)
@@ -169,6 +169,8 @@ def _describe_factors(
             spans(Span(f"{factor:>{room}}", tone), Claim.DIFFERS.format(word=word), Span(name, Tone.NAME))
         )
     verb = (
-        " ran" if label_verdict(Verdict.FASTER, metric) == "faster" else f" ({figures.in_prose(metric)}) was"
+        " ran"
+        if label_verdict(Verdict.FASTER, metric) == "faster"
+        else f" ({figures.name_metric(metric)}) was"
     )
     return Bullets(spans(Span(names[baseline.cell.id], Tone.NAME), verb), tuple(items))

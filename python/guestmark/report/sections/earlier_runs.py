@@ -5,7 +5,7 @@ from typing import Any
 from guestmark.core.units import counted
 from guestmark.page import figures
 from guestmark.page.claims import Claim
-from guestmark.page.names import spoken
+from guestmark.page.names import name_in_sentences
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.across_runs import FEWEST_RUNS, PastRatio
@@ -27,7 +27,9 @@ def make_nodes(analysis: Analysis) -> list[Node]:
         return []
     few = len(compared) <= _MOST_UNCHANGED
     listed = [(result, earlier) for result, earlier in compared if few or earlier.changed]
-    names = {name: title for workload in analysis.workloads for name, title in spoken(workload).items()}
+    names = {
+        name: title for workload in analysis.workloads for name, title in name_in_sentences(workload).items()
+    }
     items: list[Inline] = [_describe_cell(names[result.cell.id], earlier) for result, earlier in listed]
     if rest := len(compared) - len(listed):
         others = "the others" if listed else "all cells"
@@ -73,9 +75,11 @@ def _describe_cell(name: str, earlier: EarlierComparison) -> Inline:
     if change is None:
         return spans(Span(name, Tone.NAME), f"{past}; {FEWEST_RUNS} would show whether it changed")
     claim = Claim.CHANGED if earlier.changed else Claim.NOT_CHANGED
-    text = claim.format(earlier=past, ratio=figures.ratio(change.ratio, change.ci))
+    text = claim.format(earlier=past, ratio=figures.format_ratio(change.ratio, change.ci))
     return spans(Span(name, Tone.NAME), Span(text, Tone.WARNING if earlier.changed else Tone.PLAIN))
 
 
 def _short_ratio(run: PastRatio) -> str:
-    return f"×{figures.number(run.ratio, figures.ratio_decimals(run.ratio, (run.low, run.high)))}"
+    return (
+        f"×{figures.format_number(run.ratio, figures.count_ratio_decimals(run.ratio, (run.low, run.high)))}"
+    )

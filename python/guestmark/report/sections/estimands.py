@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from guestmark.core.rare import SLOW
 from guestmark.page import figures
-from guestmark.page.names import row_names, spoken
-from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure
+from guestmark.page.names import name_in_sentences, name_rows
+from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure_cell
 from guestmark.page.text import Inline, Span, Tone, line
 from guestmark.report.sections.verdict_words import LEGEND, mark_verdict, verdict_tone
 from guestmark.stats.analysis import CellResult, WorkloadResult
@@ -40,7 +40,7 @@ def make_tables(workload: WorkloadResult, *, details: bool) -> list[Table]:
 
 
 def _answers_table(workload: WorkloadResult, answered: _Answered) -> Table:
-    table = TableBuilder(*row_names(workload, [result for result, _ in answered]))
+    table = TableBuilder(*name_rows(workload, [result for result, _ in answered]))
     table.add("typical run", [_ratio_cell(answers.typical) for _, answers in answered], _RATIO)
     totals = [_known_total(answers) for _, answers in answered]
     if any(totals):
@@ -50,7 +50,11 @@ def _answers_table(workload: WorkloadResult, answered: _Answered) -> Table:
         table.add("slow runs, points", map(_difference_cell, slow_runs), _RATIO)
     if any(answers.first for _, answers in answered):
         table.add("first run", [_ratio_cell(answers.first) for _, answers in answered], _RATIO)
-    against = "" if workload.baseline is None else f", against {spoken(workload)[workload.baseline.cell.id]}"
+    against = (
+        ""
+        if workload.baseline is None
+        else f", against {name_in_sentences(workload)[workload.baseline.cell.id]}"
+    )
     legend = (line(LEGEND), line(_LEGEND))
     return table.build(
         f"How the runs of {workload.title} differ{against}",
@@ -72,29 +76,29 @@ def _known_slow_runs(answers: Answers) -> SlowComparison | None:
 
 def _ratio_cell(comparison: Comparison | None) -> Cell:
     if comparison is None or comparison.ratio is None:
-        return figure("–")
+        return figure_cell("–")
     return _judged_cell(figures.ratio_pieces(comparison.ratio, comparison.ci), comparison)
 
 
 def _total_cell(total: Comparison | None) -> Cell:
     """Return the ratio of the means alone: of so few runs no interval holds a mean that rare events decide."""
     if total is None or total.ratio is None:
-        return figure("–")
+        return figure_cell("–")
     return _judged_cell(figures.ratio_pieces(total.ratio, total.ci)[:1], total)
 
 
 def _difference_cell(slow: SlowComparison | None) -> Cell:
     if slow is None:
-        return figure("–")
+        return figure_cell("–")
     low, middle, high = (100 * share for share in (slow.ci[0], slow.difference, slow.ci[1]))
-    places = min(figures.decimals((high - low) / 2, middle), 1)
+    places = min(figures.count_decimals((high - low) / 2, middle), 1)
     sign = "+" if middle > 0 else ""
-    interval = f"[{figures.number(low, places)}, {figures.number(high, places)}]"
-    return _judged_cell((f"{sign}{figures.number(middle, places)}", interval), slow)
+    interval = f"[{figures.format_number(low, places)}, {figures.format_number(high, places)}]"
+    return _judged_cell((f"{sign}{figures.format_number(middle, places)}", interval), slow)
 
 
 def _judged_cell(pieces: Sequence[str], comparison: Comparison | SlowComparison) -> Cell:
-    return figure(*pieces, mark_verdict(comparison), last=verdict_tone(comparison))
+    return figure_cell(*pieces, mark_verdict(comparison), last=verdict_tone(comparison))
 
 
 # --- the figures behind them ------------------------------------------------------------------------------------------
@@ -114,20 +118,22 @@ def _runs_tables(workload: WorkloadResult, answered: _Answered) -> list[Table]:
     if baseline is not None and baseline not in (result for result, *_ in rows):
         rows.insert(0, (baseline, slow_runs[0].baseline, None))
     metric = workload.metrics[0]
-    unit = figures.table_unit(metric.unit, [runs.typical for _, runs, _ in rows])
+    unit = figures.choose_table_unit(metric.unit, [runs.typical for _, runs, _ in rows])
     point = (Align.POINT,)
-    table = TableBuilder(*row_names(workload, [result for result, *_ in rows]))
+    table = TableBuilder(*name_rows(workload, [result for result, *_ in rows]))
     table.add("typical", [_amount_cell(runs.typical, unit) for _, runs, _ in rows], point)
     table.add("mean", [_amount_cell(runs.total, unit) for _, runs, _ in rows], point)
     table.add("95 % within", [_amount_cell(runs.p95, unit) for _, runs, _ in rows], point)
     table.add("slowest", [_amount_cell(runs.worst, unit) for _, runs, _ in rows], point)
-    table.add("slow", [figure(f"{runs.slow} of {runs.iterations}") for _, runs, _ in rows], (Align.RIGHT,))
-    table.add("over twice", [figure(str(runs.over_twice)) for _, runs, _ in rows], (Align.RIGHT,))
+    table.add(
+        "slow", [figure_cell(f"{runs.slow} of {runs.iterations}") for _, runs, _ in rows], (Align.RIGHT,)
+    )
+    table.add("over twice", [figure_cell(str(runs.over_twice)) for _, runs, _ in rows], (Align.RIGHT,))
     firsts = [median_first_run(metric.name, result.trials) for result, *_ in rows]
     if any(first is not None for first in firsts):
         table.add("first run", [_amount_cell(first, unit) for first in firsts], point)
     table.add("total, pessimistic", [_pessimistic_cell(answers) for *_, answers in rows])
-    heading = figures.heading(metric, unit)
+    heading = figures.column_heading(metric, unit)
     return [
         table.build(
             f"All runs of {workload.title}, {heading}",
@@ -141,7 +147,9 @@ def _runs_tables(workload: WorkloadResult, answered: _Answered) -> list[Table]:
 
 def _runs_legend(slow_runs: Sequence[SlowComparison]) -> tuple[Inline, ...]:
     fewest = min(slow_runs, key=lambda slow: slow.n)
-    starts, runs = (figures.percent(share) for share in (fewest.unseen.machines, fewest.unseen.iterations))
+    starts, runs = (
+        figures.format_percent(share) for share in (fewest.unseen.machines, fewest.unseen.iterations)
+    )
     missed = (
         f"events in fewer than {starts} of starts, or independently in fewer than {runs} of runs, may be missed by "
         f"{fewest.n} starts"
@@ -151,12 +159,12 @@ def _runs_legend(slow_runs: Sequence[SlowComparison]) -> tuple[Inline, ...]:
 
 
 def _amount_cell(value: float | None, unit: figures.Unit) -> Cell:
-    return figure("–") if value is None else figure(figures.three_digits(value / unit.size))
+    return figure_cell("–") if value is None else figure_cell(figures.format_three_digits(value / unit.size))
 
 
 def _pessimistic_cell(answers: Answers | None) -> Cell:
     if answers is None or answers.total is None or answers.total.stated_interval is None:
         return Cell()
     low, high = answers.total.stated_interval
-    places = figures.ratio_decimals(low, (low, high))
-    return figure(f"×{figures.number(low, places)} to ×{figures.number(high, places)}")
+    places = figures.count_ratio_decimals(low, (low, high))
+    return figure_cell(f"×{figures.format_number(low, places)} to ×{figures.format_number(high, places)}")

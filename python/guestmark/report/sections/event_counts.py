@@ -21,7 +21,7 @@ def make_nodes(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         facts = (trial.facts.of(Counted) for trial in result.trials)
         means = _mean_counts(found.each for found in facts if found is not None)
         counts = [
-            f"{figures.number(means[counter], 0)} {COLUMN_MEANINGS[name]}"
+            f"{figures.format_number(means[counter], 0)} {COLUMN_MEANINGS[name]}"
             for counter, name in COLUMN_NAMES.items()
             if means.get(counter)
         ]

@@ -3,7 +3,7 @@
 from guestmark.core.units import counted
 from guestmark.page import figures
 from guestmark.page.claims import Claim
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell
 from guestmark.page.text import Span, Tone, line
 from guestmark.stats.analysis import WorkloadResult
 from guestmark.stats.effects import Effect, find_effects
@@ -39,4 +39,4 @@ def _effect_row(effect: Effect) -> Row:
     ]
     name = " with ".join(parts)
     pieces = figures.ratio_pieces(effect.ratio, effect.ci)
-    return Row(RowName((name,), name), (figure(*pieces, "*" if effect.is_shown else ""),))
+    return Row(RowName((name,), name), (figure_cell(*pieces, "*" if effect.is_shown else ""),))

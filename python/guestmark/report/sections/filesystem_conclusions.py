@@ -108,14 +108,14 @@ def _find_comparison(
 
 
 def _format_ratio(comparison: Comparison) -> str:
-    return figures.ratio(comparison.ratio or 1.0, comparison.ci)
+    return figures.format_ratio(comparison.ratio or 1.0, comparison.ci)
 
 
 def _blame_filesystem(extremes: Comparison, margin: float) -> str:
     if extremes.verdict is Verdict.FASTER:
         return Claim.FILESYSTEM_DIFFERS
     if extremes.typical_is_equal:
-        return Claim.FILESYSTEM_ALIKE.format(margin=figures.percent(margin))
+        return Claim.FILESYSTEM_ALIKE.format(margin=figures.format_percent(margin))
     return "Whether the filesystem makes a difference is open."
 
 
@@ -131,4 +131,4 @@ def _name_filesystem(result: CellResult) -> str:
 
 
 def _format_rate(result: CellResult) -> str:
-    return f"{figures.three_digits(result.summary[_METRIC].typical / _MB)} MB/s"
+    return f"{figures.format_three_digits(result.summary[_METRIC].typical / _MB)} MB/s"

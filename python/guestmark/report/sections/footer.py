@@ -93,7 +93,7 @@ def describe_time_spent(trials: Sequence[Trial], elapsed_s: float | None = None)
     measuring = sum(map(_measuring_s, trials))
     rest = max(0.0, total - starting - measuring)
     parts = (("starting", starting), ("measuring", measuring), ("warm-up and harness", rest))
-    shares = ", ".join(f"{figures.percent(part / total)} {name}" for name, part in parts)
+    shares = ", ".join(f"{figures.format_percent(part / total)} {name}" for name, part in parts)
     return f"Time spent {format_duration(total)}: {shares}"
 
 
@@ -131,10 +131,10 @@ def _describe_copies(workload: WorkloadResult, level: float) -> list[Node]:
         if comparison is None or comparison.ratio is None:
             continue
         copy, original = result.cell.id, result.cell.null_of
-        ratio = figures.ratio(comparison.ratio, comparison.ci)
+        ratio = figures.format_ratio(comparison.ratio, comparison.ci)
         if metric.name in result.differing_null_metrics and null_differs(comparison, level):
             claim = Claim.COPIES_DIFFER.format(
-                copy=copy, cell=original, ratio=ratio, metric=figures.in_prose(metric)
+                copy=copy, cell=original, ratio=ratio, metric=figures.name_metric(metric)
             )
             nodes.append(Note(line(claim), NoteKind.WARNING))
         elif comparison.verdict is Verdict.NO_DIFFERENCE:
@@ -152,10 +152,10 @@ def _describe_sensitivity(workload: WorkloadResult, *, many: bool) -> list[Node]
     nodes: list[Node] = []
     share, difference = findable_share(workload), undetected_difference(workload)
     if share is not None:
-        nodes.append(_small_note(Claim.FINDABLE.format(share=figures.percent(share))))
+        nodes.append(_small_note(Claim.FINDABLE.format(share=figures.format_percent(share))))
     if difference is not None:
         where = f" ({workload.title})" if many else ""
-        nodes.append(_small_note(Claim.DETECTABLE.format(size=figures.percent(difference)) + where))
+        nodes.append(_small_note(Claim.DETECTABLE.format(size=figures.format_percent(difference)) + where))
     return nodes
 
 

@@ -59,7 +59,7 @@ def _session_notes(gates: tuple[JudgedGate, ...], analysis: Analysis) -> list[No
         size = single_session_error(earlier)
         if size is None:
             continue
-        claim = Claim.ONE_SESSION.format(size=figures.percent(size))
+        claim = Claim.ONE_SESSION.format(size=figures.format_percent(size))
         notes.append(Note(line(f"{cell}: {claim} (from {counted(len(earlier), 'earlier run')} here)")))
         limits = dict.fromkeys(gate.gate for gate in gates if gate.cell == cell)
         notes += [Note(line(_describe_sessions(limit, earlier))) for limit in limits]
@@ -72,7 +72,7 @@ def _describe_sessions(gate: Gate, earlier: Sequence[PastRatio]) -> str:
     for sessions in _SESSIONS:
         size = ratio_beyond_limit(gate, detectable_over_sessions(earlier, sessions))
         if size:
-            parts.append(f"{sessions} from {figures.limit(gate.limit, size)} on")
+            parts.append(f"{sessions} from {figures.format_limit(gate.limit, size)} on")
     return Claim.SESSIONS_FIND.format(gate=gate.text, sizes=", ".join(parts) or "none of 10 or fewer")
 
 
@@ -90,13 +90,13 @@ def _describe_gate(gate: JudgedGate) -> Inline:
 
 def explain_outcome(gate: JudgedGate) -> str:
     """Return in a few words what was found: the ratio, why it is undecided, and what would help."""
-    parts = [] if gate.ratio is None else [figures.ratio(gate.ratio, gate.ci)]
+    parts = [] if gate.ratio is None else [figures.format_ratio(gate.ratio, gate.ci)]
     if gate.reason:
         parts.append(gate.reason)
     if gate.beside is not None:
-        parts.append(Claim.GATE_BY_USER.format(share=figures.percent(gate.beside)))
+        parts.append(Claim.GATE_BY_USER.format(share=figures.format_percent(gate.beside)))
     if gate.finds and gate.outcome in {Outcome.KEPT, Outcome.UNDECIDED}:
-        parts.append(Claim.GATE_FINDS.format(size=figures.limit(gate.gate.limit, gate.finds)))
+        parts.append(Claim.GATE_FINDS.format(size=figures.format_limit(gate.gate.limit, gate.finds)))
     if gate.blocks:
         parts.append(f"about {counted(gate.blocks, 'more block')} would do")
     return "; ".join(parts)

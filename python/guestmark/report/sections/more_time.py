@@ -27,8 +27,8 @@ def make_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
         return []
     if len(cells) > _MOST_NAMED:
         cells = (max(cells, key=lambda cell: cell.half_width),)
-    now = ", ".join(f"{cell.cell}: {figures.known_to(cell.half_width)}" for cell in cells)
-    then = ", ".join(figures.known_to(cell.then, about="about ") for cell in cells)
+    now = ", ".join(f"{cell.cell}: {figures.describe_precision(cell.half_width)}" for cell in cells)
+    then = ", ".join(figures.describe_precision(cell.then, about="about ") for cell in cells)
     others = f" (the least known of {len(forecast.cells)})" if len(forecast.cells) > len(cells) else ""
     blocks, gives = counted(forecast.blocks, "more block"), Claim.MORE_TIME.format(then=then)
     cost = f"{blocks} (about {format_duration(forecast.seconds)})"

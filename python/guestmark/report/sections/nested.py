@@ -2,8 +2,8 @@
 
 from guestmark.core.metric import Metric
 from guestmark.page import figures
-from guestmark.page.names import label
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
+from guestmark.page.names import workload_label
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.nested import BlockRatio, pair_nested_with_bare
 
@@ -16,11 +16,13 @@ def make_tables(analysis: Analysis) -> list[Table]:
     for pair in pair_nested_with_bare(analysis):
         if pair.ratio is None:
             continue
-        name = RowName((label(pair.bare), f"{pair.bare.cell.platform} → {pair.nested.cell.platform}"))
+        name = RowName(
+            (workload_label(pair.bare), f"{pair.bare.cell.platform} → {pair.nested.cell.platform}")
+        )
         cells = (
-            figure(*format_typical(pair.bare, pair.metric)),
-            figure(*format_typical(pair.nested, pair.metric)),
-            figure(*figures.ratio_pieces(pair.ratio.value, pair.ratio.ci)),
+            figure_cell(*format_typical(pair.bare, pair.metric)),
+            figure_cell(*format_typical(pair.nested, pair.metric)),
+            figure_cell(*figures.ratio_pieces(pair.ratio.value, pair.ratio.ci)),
         )
         rows.append(Row(name, cells))
     if not rows:
@@ -36,7 +38,7 @@ def make_tables(analysis: Analysis) -> list[Table]:
 
 def format_block_ratio(ratio: BlockRatio) -> str:
     """Return the ratio with its interval as text."""
-    return figures.ratio(ratio.value, ratio.ci)
+    return figures.format_ratio(ratio.value, ratio.ci)
 
 
 def format_typical(result: CellResult, metric: Metric) -> tuple[str, str]:
@@ -44,5 +46,5 @@ def format_typical(result: CellResult, metric: Metric) -> tuple[str, str]:
     value, unit = result.summary[metric.name].typical, metric.unit
     if unit == "ns":
         value, unit = value / 1e9, "s"
-    fitting = figures.fitting_unit(unit, [value])
-    return figures.three_digits(value / fitting.size), fitting.name
+    fitting = figures.choose_unit(unit, [value])
+    return figures.format_three_digits(value / fitting.size), fitting.name

@@ -8,9 +8,9 @@ from guestmark.core.model import CellStatus, Plan, Published, PublishedFigure
 from guestmark.core.units import unit_size
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
-from guestmark.page.names import across_workloads, row_names
+from guestmark.page.names import name_across_workloads, name_rows
 from guestmark.page.nodes import Bullets, Node
-from guestmark.page.tables import Align, Cell, Table, TableBuilder, by_column, figure, words
+from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure_cell, make_grid_table, word_cell
 from guestmark.page.text import line
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison
@@ -66,7 +66,7 @@ def _publication_table(
     unit = figures.Unit(unit_size(published.unit, metric.unit), published.unit)
     now = [_measured_ratio(pair.result, metric) for pair in pairs]
     then = [ratio_to_baseline(pair.figure) for pair in pairs]
-    table = TableBuilder(*row_names(workload, [pair.result for pair in pairs]))
+    table = TableBuilder(*name_rows(workload, [pair.result for pair in pairs]))
     values = [_measured_cell(pair.result, metric, unit) for pair in pairs]
     for label, column, ratios in (
         ("now", values, now),
@@ -76,7 +76,7 @@ def _publication_table(
         table.add(f"{label}, {unit.name}", column, (Align.POINT,))
         table.add("×base", map(_ratio_cell, ratios), (Align.POINT,))
         table.add("change", changes, (Align.RIGHT,))
-    title = f"Then and now: {figures.heading(metric, unit)}"
+    title = f"Then and now: {figures.column_heading(metric, unit)}"
     if published.name:
         title += f" ({published.name})"
     legend = tuple(map(line, _explain_publication(pairs, published, plan)))
@@ -112,7 +112,7 @@ def make_overview(analysis: Analysis) -> Table | None:
         if metric is None or any(is_same_work(published, other) for other in shown):
             continue
         ratios = _published_ratios(published, analysis)
-        names = across_workloads([result for result, _ in ratios])
+        names = name_across_workloads([result for result, _ in ratios])
         for result, ratio in ratios:
             name = names[result.cell.id]
             if published.name:
@@ -143,13 +143,15 @@ def _overview_table(
     cells = {}
     for at, (comparison, then) in pairs.items():
         pieces = [_ratio_today(comparison), _SIGNS[judge_repetition(comparison, then, margin)]]
-        cells[at] = figure(*pieces) if in_column else figure(*pieces, figures.short_ratio(then))
+        cells[at] = (
+            figure_cell(*pieces) if in_column else figure_cell(*pieces, figures.format_short_ratio(then))
+        )
     if in_column:
         columns.append("then")
         for name, (then,) in published.items():
-            cells[name, "then"] = figure(figures.short_ratio(then))
+            cells[name, "then"] = figure_cell(figures.format_short_ratio(then))
     aligned = (Align.POINT, Align.LEFT, Align.POINT)[: 2 if in_column else 3]
-    return by_column(title, columns, aligned, cells, tuple(map(line, legend)))
+    return make_grid_table(title, columns, aligned, cells, tuple(map(line, legend)))
 
 
 def _published_ratios(published: Published, analysis: Analysis) -> list[tuple[CellResult, float]]:
@@ -170,16 +172,16 @@ def _ratio_today(comparison: Comparison | None) -> str:
 def _measured_cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
-        return words("–" if result.status is CellStatus.OK else result.status.value)
-    return figure(figures.estimate(summary.typical, summary.typical_ci, unit)[0])
+        return word_cell("–" if result.status is CellStatus.OK else result.status.value)
+    return figure_cell(figures.format_estimate(summary.typical, summary.typical_ci, unit)[0])
 
 
 def _published_cell(published: PublishedFigure | None) -> Cell:
-    return figure("–" if published is None else _format_published(published))
+    return figure_cell("–" if published is None else _format_published(published))
 
 
 def _format_published(published: PublishedFigure) -> str:
-    return figures.number(published.value, figures.published_decimals(published.value))
+    return figures.format_number(published.value, figures.count_published_decimals(published.value))
 
 
 def _measured_ratio(result: CellResult, metric: Metric) -> float | None:
@@ -190,13 +192,13 @@ def _measured_ratio(result: CellResult, metric: Metric) -> float | None:
 
 
 def _ratio_cell(ratio: float | None) -> Cell:
-    return figure("–" if ratio is None else figures.short_ratio(ratio))
+    return figure_cell("–" if ratio is None else figures.format_short_ratio(ratio))
 
 
 def _change_cell(ratio: float | None, percent_of: str, metric: Metric) -> Cell:
     if ratio is None or ratio <= 0:
-        return figure("–")
-    return figure(figures.signed_percent(convert_ratio(ratio, percent_of, metric.better)))
+        return figure_cell("–")
+    return figure_cell(figures.format_change(convert_ratio(ratio, percent_of, metric.better)))
 
 
 def list_unmeasured(analysis: Analysis) -> list[Bullets]:

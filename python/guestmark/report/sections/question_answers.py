@@ -14,11 +14,21 @@ from guestmark.core.model import CellStatus, QuestionKind
 from guestmark.core.units import counted
 from guestmark.page import figures
 from guestmark.page.claims import Claim
-from guestmark.page.names import across_workloads
+from guestmark.page.names import name_across_workloads
 from guestmark.page.nodes import Bullets, Node, Note, Paragraph
 from guestmark.page.sentence_names import PairNames, name_apart, shorten_levels
-from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, by_column, figure, words
-from guestmark.page.text import Inline, Span, Tone, line, spans, text_of
+from guestmark.page.tables import (
+    Align,
+    Cell,
+    Column,
+    Row,
+    RowName,
+    Table,
+    figure_cell,
+    make_grid_table,
+    word_cell,
+)
+from guestmark.page.text import Inline, Span, Tone, line, plain_text, spans
 from guestmark.report.sections.nested import format_typical
 from guestmark.report.sections.verdict_words import LEGEND, MARKS, mark_verdict, verdict_tone, verdict_word
 from guestmark.stats.analysis import Analysis, CellResult
@@ -104,7 +114,7 @@ def make_document(analysis: Analysis) -> list[dict[str, Any]]:
             "wants": answer.question.wants.value,
             "answered": answer.answered,
             "answers": [_finding_document(finding) for finding in answer.findings],
-            "sentences": [text_of(sentence) for sentence in _sentences(answer)],
+            "sentences": [plain_text(sentence) for sentence in _sentences(answer)],
         }
         for answer in answer_plan_questions(analysis)
     ]
@@ -122,7 +132,7 @@ def _full_nodes(answer: QuestionAnswer) -> list[Node]:
 def _join_question(answer: QuestionAnswer, sentences: Sequence[Inline]) -> list[Node]:
     """Return the question and its answers without room between; a single short answer beside the question."""
     ask = answer.question.ask
-    if len(sentences) == 1 and len(ask) + len(text_of(sentences[0])) < _NARROW:
+    if len(sentences) == 1 and len(ask) + len(plain_text(sentences[0])) < _NARROW:
         return [Paragraph(spans(f"{ask} ", *sentences[0]))]
     return [Paragraph(line(ask)), *(Paragraph(spans("  ", *sentence)) for sentence in sentences)]
 
@@ -139,7 +149,7 @@ def _sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[Inline]:
     brief = brief and (_consists_of(answer, Ranking) or _consists_of(answer, Breakdown))
     names = _pair_names(answer)
     breakdowns = [finding.result for finding in answer.findings if isinstance(finding, Breakdown)]
-    short_names = across_workloads(breakdowns) if brief else {}
+    short_names = name_across_workloads(breakdowns) if brief else {}
     sentences = []
     for finding in answer.findings:
         match finding:
@@ -301,7 +311,7 @@ def _ranking_table(rankings: Sequence[Ranking]) -> Table | None:
         return None
     metric = rankings[0].metric
     typical = [result.summary[metric.name].typical for ranking in rankings for result in ranking.cells]
-    unit = figures.table_unit(metric.unit, typical)
+    unit = figures.choose_table_unit(metric.unit, typical)
     cells = {}
     columns = []
     for ranking, of_ranking in zip(rankings, names, strict=True):
@@ -309,23 +319,23 @@ def _ranking_table(rankings: Sequence[Ranking]) -> Table | None:
         columns.append(Column(heading, (Align.POINT, Align.LEFT)))
         for result in ranking.cells:
             cells[of_ranking[result.cell.id], len(columns)] = _ranked_cell(result, ranking, unit)
-    none = figure("–", "")
+    none = figure_cell("–", "")
     body = tuple(
         Row(RowName((name,)), tuple(cells.get((name, at), none) for at in range(1, len(columns) + 1)))
         for name in rows
     )
-    return Table("the same in figures", (figures.heading(metric, unit),), tuple(columns), body)
+    return Table("the same in figures", (figures.column_heading(metric, unit),), tuple(columns), body)
 
 
 def _ranked_cell(result: CellResult, ranking: Ranking, unit: figures.Unit) -> Cell:
     summary = result.summary[ranking.metric.name]
-    shown, _ = figures.estimate(summary.typical, summary.typical_ci, unit)
+    shown, _ = figures.format_estimate(summary.typical, summary.typical_ci, unit)
     if result is ranking.best:
-        return figure(shown, "best")
+        return figure_cell(shown, "best")
     if ranking.is_alike(result):
-        return figure(shown, "≈")
+        return figure_cell(shown, "≈")
     verdict = ranking.verdict(result)
-    return figure(shown, MARKS[verdict] if verdict else "")
+    return figure_cell(shown, MARKS[verdict] if verdict else "")
 
 
 # --- pairs of cells -----------------------------------------------------------------------------------------
@@ -351,7 +361,7 @@ def _describe_pair(pair: PairAnswer, names: PairNames) -> Inline:
     if comparison.is_undecided and not comparison.is_bounded:
         doubt = f" ({comparison.reason}{_describe_forecast(forecast_blocks(comparison))})"
     return spans(
-        f"{where}{first_name} is {_format_ratio(comparison)} of {second_name} in {figures.in_prose(pair.metric)}: ",
+        f"{where}{first_name} is {_format_ratio(comparison)} of {second_name} in {figures.name_metric(pair.metric)}: ",
         Span(verdict_word(comparison, pair.metric), verdict_tone(comparison)),
         f"{doubt}{_compare_with_published(comparison, pair.published)}.",
     )
@@ -395,7 +405,7 @@ def _other_factor(pair: PairAnswer) -> str:
 def _brief_comparisons(answer: QuestionAnswer, *, with_legend: bool) -> list[Node]:
     """Return the ratio of each comparison: a row for each kind of cell, a column for each platform; of few, lines."""
     pairs = [finding for finding in answer.findings if isinstance(finding, PairAnswer)]
-    names = across_workloads([pair.first for pair in pairs])
+    names = name_across_workloads([pair.first for pair in pairs])
     platforms = list(dict.fromkeys(str(pair.first.cell.platform) for pair in pairs))
     pieces = (Align.POINT, Align.LEFT, Align.LEFT)[: 3 if len(platforms) <= _MOST_WITH_INTERVALS else 2]
     cells = {}
@@ -407,7 +417,7 @@ def _brief_comparisons(answer: QuestionAnswer, *, with_legend: bool) -> list[Nod
     rows = list(dict.fromkeys(name for name, _ in cells))
     if len(rows) > _MOST_LINES:
         legend = (line(LEGEND),) if with_legend else ()
-        table = by_column(answer.question.ask, platforms, pieces, cells, legend)
+        table = make_grid_table(answer.question.ask, platforms, pieces, cells, legend)
         return [table, *map(Paragraph, sentences)]
     lines = []
     for name in rows:
@@ -421,13 +431,13 @@ def _brief_comparisons(answer: QuestionAnswer, *, with_legend: bool) -> list[Nod
 
 def _brief_ratio(comparison: Comparison | None, pieces: int) -> Cell:
     if comparison is None or comparison.ratio is None:
-        return words("–")
+        return word_cell("–")
     number, *interval = figures.ratio_pieces(comparison.ratio, comparison.ci)
-    return figure(*(number, mark_verdict(comparison), *(interval or [""]))[:pieces])
+    return figure_cell(*(number, mark_verdict(comparison), *(interval or [""]))[:pieces])
 
 
 def _format_ratio(comparison: Comparison) -> str:
-    return figures.ratio(comparison.ratio or 1.0, comparison.ci)
+    return figures.format_ratio(comparison.ratio or 1.0, comparison.ci)
 
 
 # --- parts, and power cuts ----------------------------------------------------------------------------------
@@ -436,13 +446,13 @@ def _format_ratio(comparison: Comparison) -> str:
 def _describe_breakdown(breakdown: Breakdown, short_name: str | None) -> Inline:
     """Return the shares of the parts; in full also which is the largest, and the total."""
     shares = ", ".join(
-        f"{_part_name(metric.name)} {figures.percent(share)}" for metric, share in breakdown.shares
+        f"{_part_name(metric.name)} {figures.format_percent(share)}" for metric, share in breakdown.shares
     )
     if short_name is not None:
         return line(f"{short_name}: {shares}")
     largest, _ = breakdown.parts[0]
-    unit = figures.fitting_unit(largest.unit, [breakdown.total])
-    total = f"{figures.three_digits(breakdown.total / unit.size)} {unit.name}".strip()
+    unit = figures.choose_unit(largest.unit, [breakdown.total])
+    total = f"{figures.format_three_digits(breakdown.total / unit.size)} {unit.name}".strip()
     name = breakdown.result.cell.id
     return line(f"{name}: the largest part is {_part_name(largest.name)} (of {total}: {shares}).")
 

@@ -13,7 +13,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Node, Note
-from guestmark.page.tables import Align, Column, Row, RowName, Table, TableBuilder, figure, words
+from guestmark.page.tables import Align, Column, Row, RowName, Table, TableBuilder, figure_cell, word_cell
 from guestmark.page.text import line
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.compare import MIN_BLOCKS
@@ -142,11 +142,11 @@ def _front_table(outcome: RaceOutcome, metric: Metric) -> list[Node]:
     race, means = outcome.race, outcome.front_runners()
     if not means:
         return []
-    unit = figures.table_unit(metric.unit, list(means.values()))
+    unit = figures.choose_table_unit(metric.unit, list(means.values()))
     table = TableBuilder(("cell",), [RowName((name,)) for name in means])
-    values = [figure(f"{mean / unit.size:.4g}") for mean in means.values()]
-    table.add(figures.heading(metric, unit), values, (Align.POINT,))
-    distances = [figure(_describe_distance(outcome, name)) for name in means]
+    values = [figure_cell(f"{mean / unit.size:.4g}") for mean in means.values()]
+    table.add(figures.column_heading(metric, unit), values, (Align.POINT,))
+    distances = [figure_cell(_describe_distance(outcome, name)) for name in means]
     table.add("vs the first", distances, (Align.POINT, Align.LEFT))
     table.add_words("its disk", [_disk_word(name, outcome.trials) for name in means])
     title = f"Best configurations, {_describe_evidence(race)}"
@@ -162,7 +162,7 @@ def _describe_distance(outcome: RaceOutcome, name: str) -> str:
     interval = outcome.race.distances.get(name)
     if interval is None:
         return ""
-    shown = figures.ratio(*ratio_to_leader(interval, outcome.settings.better))
+    shown = figures.format_ratio(*ratio_to_leader(interval, outcome.settings.better))
     return shown if interval.verdict is None else f"{shown} {interval.verdict}"
 
 
@@ -175,7 +175,7 @@ def _disk_word(name: str, trials: Sequence[Trial]) -> str:
 def _effect_nodes(outcome: RaceOutcome) -> list[Node]:
     """Return main effects over what was measured, and the largest interactions."""
     rows = [
-        Row(RowName((factor, level or "(none)")), (figure(f"×{effect:.2f}"),))
+        Row(RowName((factor, level or "(none)")), (figure_cell(f"×{effect:.2f}"),))
         for factor, level, effect in level_effects(outcome)
     ]
     if not rows:
@@ -195,11 +195,11 @@ def _price_table(outcome: RaceOutcome, metric: Metric) -> list[Table]:
     if found is None:
         return []
     price, cells = found
-    unit = figures.table_unit(metric.unit, mean_by_cell(outcome.trials, metric.name).values())
+    unit = figures.choose_table_unit(metric.unit, mean_by_cell(outcome.trials, metric.name).values())
     table = TableBuilder(("cell",), [RowName((name,)) for name in cells])
-    values = [figure(f"{value / unit.size:.4g}") for value, _ in cells.values()]
-    table.add(figures.heading(metric, unit), values, (Align.POINT,))
-    table.add(price, [figure(f"{cost:.4g}") for _, cost in cells.values()], (Align.POINT,))
+    values = [figure_cell(f"{value / unit.size:.4g}") for value, _ in cells.values()]
+    table.add(figures.column_heading(metric, unit), values, (Align.POINT,))
+    table.add(price, [figure_cell(f"{cost:.4g}") for _, cost in cells.values()], (Align.POINT,))
     title = f"Nothing is better in both {outcome.settings.objective} and {price}"
     return [table.build(title, heading=title)]
 
@@ -209,7 +209,7 @@ def _dropped_nodes(outcome: RaceOutcome) -> list[Node]:
     if not dropped:
         return []
     rows = tuple(
-        Row(RowName((entry.id,)), (figure(str(entry.blocks)), words(entry.why))) for entry in dropped
+        Row(RowName((entry.id,)), (figure_cell(str(entry.blocks)), word_cell(entry.why))) for entry in dropped
     )
     title = Claim.RACE_DROPPED.value
     columns = (Column("blocks", (Align.POINT,)), Column("why"))

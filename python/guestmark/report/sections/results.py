@@ -7,9 +7,9 @@ from guestmark.core.model import CellStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import RatioRow, Ratios
-from guestmark.page.names import brief, row_names, spoken
+from guestmark.page.names import name_in_chart, name_in_sentences, name_rows
 from guestmark.page.nodes import Chart, Node, Note
-from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure, words
+from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure_cell, word_cell
 from guestmark.page.text import Tone, line
 from guestmark.report.sections import locations
 from guestmark.report.sections.durability import DISK_MEANING, MEANING
@@ -39,11 +39,11 @@ def make_table(workload: WorkloadResult) -> Table:
     typical = [
         result.summary[metric.name].typical if metric.name in result.summary else 0 for result in shown
     ]
-    unit = figures.table_unit(metric.unit, [value for value in typical if value])
+    unit = figures.choose_table_unit(metric.unit, [value for value in typical if value])
     largest = max(typical, default=0.0)
-    table = TableBuilder(*row_names(workload, shown))
+    table = TableBuilder(*name_rows(workload, shown))
     estimates = [estimate_cell(result, metric, unit) for result in shown]
-    table.add(figures.heading(metric, unit), estimates, ESTIMATE)
+    table.add(figures.column_heading(metric, unit), estimates, ESTIMATE)
     comparisons = [result.comparison.get(metric.name) for result in shown]
     ratios = [_ratio_cell(result, found) for result, found in zip(shown, comparisons, strict=True)]
     table.add(_baseline_heading(workload), ratios, RATIO)
@@ -59,7 +59,7 @@ def make_table(workload: WorkloadResult) -> Table:
     for heading, texts in _unequal_circumstances(shown).items():
         table.add_words(heading, texts)
     return table.build(
-        f"{figures.heading(metric, unit)} of {workload.title}, with ratios to the baseline",
+        f"{figures.column_heading(metric, unit)} of {workload.title}, with ratios to the baseline",
         strong=[position for position, result in enumerate(shown) if result.cell.baseline],
         soft=[position for position, result in enumerate(shown) if metric.name not in result.summary],
     )
@@ -78,7 +78,7 @@ def _unequal_circumstances(shown: Sequence[CellResult]) -> dict[str, list[str]]:
 def _baseline_heading(workload: WorkloadResult) -> str:
     if workload.baseline is None:
         return ""
-    name = spoken(workload)[workload.baseline.cell.id]
+    name = name_in_sentences(workload)[workload.baseline.cell.id]
     return f"vs {name}" if len(name) <= _LONGEST_BASELINE else "vs baseline"
 
 
@@ -86,22 +86,22 @@ def estimate_cell(result: CellResult, metric: Metric, unit: figures.Unit, failed
     """Return a cell's typical value with half of its interval; without a value its status, in the tone `failed`."""
     summary = result.summary.get(metric.name)
     if summary is None:
-        return words(result.status.value, failed)
-    return figure(*figures.spread(summary.typical, summary.typical_ci, unit))
+        return word_cell(result.status.value, failed)
+    return figure_cell(*figures.estimate_pieces(summary.typical, summary.typical_ci, unit))
 
 
 def _ratio_cell(result: CellResult, comparison: Comparison | None) -> Cell:
     if result.cell.baseline:
-        return words("baseline")
+        return word_cell("baseline")
     if comparison is None or comparison.ratio is None:
         return Cell()
-    return figure(*figures.ratio_pieces(comparison.ratio, comparison.ci))
+    return figure_cell(*figures.ratio_pieces(comparison.ratio, comparison.ci))
 
 
 def _verdict_cell(comparison: Comparison | None, metric: Metric) -> Cell:
     if comparison is None:
         return Cell()
-    return words(verdict_word(comparison, metric), verdict_tone(comparison), comparison.reason)
+    return word_cell(verdict_word(comparison, metric), verdict_tone(comparison), comparison.reason)
 
 
 def explain_units(workload: WorkloadResult) -> list[Note]:
@@ -149,10 +149,10 @@ def _ratio_charts(workload: WorkloadResult) -> list[Chart]:
     for result, comparison, ratio in compared:
         reference = by_id.get(result.cell.null_of or "", baseline)
         blocks = block_ratios(reference.trials, result.trials, metric.name)
-        text = figures.ratio(ratio, comparison.ci)
+        text = figures.format_ratio(ratio, comparison.ci)
         rows.append(
             RatioRow(
-                brief(result, workload),
+                name_in_chart(result, workload),
                 verdict_tone(comparison),
                 tuple((block + 1, value) for block, value in blocks.items()),
                 ratio,
@@ -160,10 +160,10 @@ def _ratio_charts(workload: WorkloadResult) -> list[Chart]:
                 comparison.ci,
             )
         )
-        texts.append(f"{spoken(workload)[result.cell.id]} {text}")
+        texts.append(f"{name_in_sentences(workload)[result.cell.id]} {text}")
     floor = workload.noise_floors.get(metric.name)
-    reference_name = spoken(workload)[baseline.cell.id]
-    name = figures.heading(metric, figures.Unit(1.0, ""))
+    reference_name = name_in_sentences(workload)[baseline.cell.id]
+    name = figures.column_heading(metric, figures.Unit(1.0, ""))
     caption = "A dot for each block, a bar for the 95 % interval of the ratio."
     if floor is not None:
         caption += " The band is how far copies of one cell differed, or may have."
@@ -188,12 +188,12 @@ def make_further_tables(workload: WorkloadResult, run: StoredRun) -> Sequence[No
     others = workload.metrics[1:]
     if not shown or not others:
         return []
-    table = TableBuilder(*row_names(workload, shown))
+    table = TableBuilder(*name_rows(workload, shown))
     for metric in others:
         summaries = [result.summary.get(metric.name) for result in shown]
-        unit = figures.table_unit(metric.unit, (summary.typical for summary in summaries if summary))
+        unit = figures.choose_table_unit(metric.unit, (summary.typical for summary in summaries if summary))
         cells = [_further_cell(result, metric, unit) for result in shown]
-        table.add(figures.heading(metric, unit), cells, (Align.POINT, Align.LEFT))
+        table.add(figures.column_heading(metric, unit), cells, (Align.POINT, Align.LEFT))
     title = f"Further metrics of {workload.title}"
     return [table.build(title, legend=(line(LEGEND),), divisible=True)]
 
@@ -201,20 +201,22 @@ def make_further_tables(workload: WorkloadResult, run: StoredRun) -> Sequence[No
 def _further_cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
-        return figure("–")
+        return figure_cell("–")
     mean = _short_mean(summary, unit)
     comparison = result.comparison.get(metric.name)
     if comparison is None or comparison.ratio is None:
-        return figure(mean)
-    places = figures.ratio_decimals(comparison.ratio, comparison.ci)
+        return figure_cell(mean)
+    places = figures.count_ratio_decimals(comparison.ratio, comparison.ci)
     if comparison.ratio >= 0.095:
         places = min(places, 2)
-    ratio = f"×{figures.number(comparison.ratio, places)}{mark_verdict(comparison)}"
-    return figure(mean, ratio, last=verdict_tone(comparison))
+    ratio = f"×{figures.format_number(comparison.ratio, places)}{mark_verdict(comparison)}"
+    return figure_cell(mean, ratio, last=verdict_tone(comparison))
 
 
 def _short_mean(summary: Summary, unit: figures.Unit) -> str:
     """Return a mean among others: at most five digits, however narrow its interval."""
     half = None if summary.ci is None else (summary.ci[1] - summary.ci[0]) / 2 / unit.size
     value = summary.typical / unit.size
-    return figures.number(value, min(figures.decimals(half, value), figures.decimals(None, value) + 2))
+    return figures.format_number(
+        value, min(figures.count_decimals(half, value), figures.count_decimals(None, value) + 2)
+    )

@@ -15,8 +15,8 @@ from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Cell, RowName, Table, TableBuilder, words
-from guestmark.page.text import Span, Tone, line, spans, text_of
+from guestmark.page.tables import Cell, RowName, Table, TableBuilder, word_cell
+from guestmark.page.text import Span, Tone, line, plain_text, spans
 from guestmark.report.commands import resume_command
 from guestmark.report.sections import validity
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse_run
@@ -71,7 +71,7 @@ def _limits(analysis: Analysis) -> list[Note]:
     if not limits:
         return []
     label, *rest = limits[0].text
-    reason = text_of(rest).partition(". ")[0].partition(" (")[0]
+    reason = plain_text(rest).partition(". ")[0].partition(" (")[0]
     more = f" (and {len(limits) - 1} more)" if len(limits) > 1 else ""
     return [Note(spans(label, f"{reason}{more}"), limits[0].kind)]
 
@@ -91,13 +91,13 @@ def _cost_table(analysis: Analysis, platforms: Sequence[str]) -> Table:
 
 def _cost_cell(result: CellResult | None, workload: WorkloadResult) -> Cell:
     if result is None:
-        return words("–", Tone.SOFT)
+        return word_cell("–", Tone.SOFT)
     if not workload.metrics or workload.metrics[0].name not in result.summary:
-        return words("failed" if result.status is CellStatus.FAILED else "not yet", Tone.ERROR)
+        return word_cell("failed" if result.status is CellStatus.FAILED else "not yet", Tone.ERROR)
     metric = workload.metrics[0]
     cost = cost_of_cell(result, workload)
     if cost is None:
-        return words(_format_value(result.summary[metric.name].typical, metric), Tone.STRONG)
+        return word_cell(_format_value(result.summary[metric.name].typical, metric), Tone.STRONG)
     tone = Tone.PLAIN
     if not cost.clear:
         tone = Tone.UNCLEAR
@@ -105,23 +105,23 @@ def _cost_cell(result: CellResult | None, workload: WorkloadResult) -> Cell:
         tone = Tone.SLOWER
     elif cost.is_gain:
         tone = Tone.FASTER
-    return words(describe_cost(cost), tone)
+    return word_cell(describe_cost(cost), tone)
 
 
 def describe_cost(cost: Cost) -> str:
     """Return `about the same`, `11 times slower`, `2 to 5 times slower` or `unclear (0.7 to 2.1 times)`."""
     word = "slower" if cost.ratio > 1 else "faster"
-    factor = f"{figures.two_digits(max(cost.ratio, 1 / cost.ratio))} times {word}"
+    factor = f"{figures.format_two_digits(max(cost.ratio, 1 / cost.ratio))} times {word}"
     if cost.interval is None:
         return "about the same ?" if cost.about_same else f"{factor} ?"
     low, high = cost.interval
     if not cost.clear:
-        return f"unclear ({figures.two_digits(low)} to {figures.two_digits(high)} times)"
+        return f"unclear ({figures.format_two_digits(low)} to {figures.format_two_digits(high)} times)"
     if cost.about_same:
         return "about the same"
     if cost.is_wide:
         near, far = (low, high) if cost.ratio > 1 else (1 / high, 1 / low)
-        return f"{figures.two_digits(near)} to {figures.two_digits(far)} times {word}"
+        return f"{figures.format_two_digits(near)} to {figures.format_two_digits(far)} times {word}"
     return factor
 
 
@@ -129,8 +129,8 @@ def _format_value(value: float, metric: Metric) -> str:
     unit = metric.unit
     if unit == "ns":
         value, unit = value * 1e-9, "s"
-    fitting = figures.fitting_unit(unit, [value])
-    return f"{figures.two_digits(value / fitting.size)} {fitting.name}".strip()
+    fitting = figures.choose_unit(unit, [value])
+    return f"{figures.format_two_digits(value / fitting.size)} {fitting.name}".strip()
 
 
 def _failures(analysis: Analysis) -> list[Note]:

@@ -7,9 +7,9 @@ from guestmark.core.metric import Metric
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import Series, SeriesRow, Spread, SpreadRow
-from guestmark.page.names import brief, label, platform, row_names, varying
+from guestmark.page.names import display_platform, name_in_chart, name_rows, varying_factors, workload_label
 from guestmark.page.nodes import Chart, Matrix, MatrixCell, Node
-from guestmark.page.tables import Align, Table, TableBuilder, figure
+from guestmark.page.tables import Align, Table, TableBuilder, figure_cell
 from guestmark.page.text import Tone, line
 from guestmark.report.sections.verdict_words import mark_verdict, verdict_tone
 from guestmark.stats.analysis import CellResult, WorkloadResult
@@ -45,8 +45,8 @@ class _SpreadNodes:
         self._values = {result.cell.id: values_by_block(result.trials, metric.name) for result in shown}
         self._blocks = sorted({block for values in self._values.values() for block in values})
         typical = [result.summary[metric.name].typical for result in shown]
-        self._unit = figures.table_unit(metric.unit, typical)
-        self._heading = figures.heading(metric, self._unit)
+        self._unit = figures.choose_table_unit(metric.unit, typical)
+        self._heading = figures.column_heading(metric, self._unit)
 
     def make(self) -> list[Node]:
         """Return the table and two charts; nothing below three blocks."""
@@ -64,18 +64,20 @@ class _SpreadNodes:
         # A twentieth of the range can be told apart.
         half = (ends[4] - ends[0]) / 20
         return [
-            figures.number(end, min(figures.decimals(half, end), figures.decimals(None, end) + 1))
+            figures.format_number(
+                end, min(figures.count_decimals(half, end), figures.count_decimals(None, end) + 1)
+            )
             for end in ends
         ]
 
     def _table(self, texts: Sequence[Sequence[str]]) -> Table:
-        table = TableBuilder(*row_names(self._workload, self._shown))
+        table = TableBuilder(*name_rows(self._workload, self._shown))
         for name, column in zip(_HEADINGS, zip(*texts, strict=True), strict=True):
-            table.add(name, map(figure, column), (Align.POINT,))
+            table.add(name, map(figure_cell, column), (Align.POINT,))
         courses = []
         for result in self._shown:
             values = self._values[result.cell.id]
-            courses.append(figure(figures.sparkline([values.get(block) for block in self._blocks])))
+            courses.append(figure_cell(figures.draw_sparkline([values.get(block) for block in self._blocks])))
         table.add("block by block", courses)
         legend = "block by block: from each row's own lowest to its own highest"
         if (step := figures.values_per_tick(len(self._blocks))) > 1:
@@ -91,7 +93,7 @@ class _SpreadNodes:
         rows = []
         for result, (_, _, middle, _, _) in zip(self._shown, texts, strict=True):
             points = tuple(value / self._unit.size for value in self._values[result.cell.id].values())
-            rows.append(SpreadRow(brief(result, self._workload), middle, points))
+            rows.append(SpreadRow(name_in_chart(result, self._workload), middle, points))
         return Chart(
             f"Distribution of the trials: {self._heading}",
             "A dot for each trial; the box holds the middle half, the line is the median.",
@@ -106,7 +108,7 @@ class _SpreadNodes:
             middle = median(list(values.values())) if values else 0.0
             if middle > 0:
                 points = tuple((block + 1, value / middle) for block, value in sorted(values.items()))
-                rows.append(SeriesRow(brief(result, self._workload), f"{low} to {high}", points))
+                rows.append(SeriesRow(name_in_chart(result, self._workload), f"{low} to {high}", points))
         disturbed = _find_disturbed_blocks(self._run)
         everywhere = len(disturbed) == len({trial.block for trial in self._run.trials})
         caption = "Cells that move together were moved by the host."
@@ -134,11 +136,11 @@ def _find_disturbed_blocks(run: StoredRun) -> tuple[int, ...]:
 
 def _matrices(workload: WorkloadResult, shown: Sequence[CellResult], metric: Metric) -> list[Matrix]:
     plain = [result for result in shown if result.cell.null_of is None]
-    factors = varying(plain)
+    factors = varying_factors(plain)
     cells = [result for result in plain if all(name in result.cell.factors for name in factors)]
     axes = [
-        ("workload", {result.cell.id: label(result) for result in cells}),
-        ("platform", {result.cell.id: platform(result.cell) for result in cells}),
+        ("workload", {result.cell.id: workload_label(result) for result in cells}),
+        ("platform", {result.cell.id: display_platform(result.cell) for result in cells}),
         *((name, {result.cell.id: result.cell.factors[name] for result in cells}) for name in factors),
     ]
     found = arrange_matrix(axes, cells, metric)

@@ -48,7 +48,7 @@ def _describe_bound(ends: tuple[float, float], metric: Metric) -> str:
     above, below = (worse, better) if metric.better is Better.LOWER else (better, worse)
     parts = []
     if high > 1:
-        parts.append(f"{figures.percent(high - 1)} {above}")
+        parts.append(f"{figures.format_percent(high - 1)} {above}")
     if low < 1:
-        parts.append(f"{figures.percent(1 - low)} {below}")
+        parts.append(f"{figures.format_percent(1 - low)} {below}")
     return ", ".join(parts)

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Node, Note
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure
+from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell
 from guestmark.page.text import line
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.boot import AGENT, PHASES, TOTAL, Boot, Initcalls
@@ -73,7 +73,7 @@ def _initcalls(shown: Sequence[CellResult]) -> list[Node]:
         count, seconds = fmean(told.count for told in found), fmean(told.seconds for told in found)
         title = f"Slowest initcalls of {result.cell.id} ({count:.0f}, {seconds:.3g} s in all)"
         rows = tuple(
-            Row(RowName((name,)), (figure(f"{1e3 * mean:.1f}"),))
+            Row(RowName((name,)), (figure_cell(f"{1e3 * mean:.1f}"),))
             for name, mean in slowest(found)[:_MOST_CALLS]
         )
         parts.append(Table(title, ("initcall",), (Column("ms", (Align.POINT,)),), rows, heading=title))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from guestmark.ledger.model import StoredRun
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Node, Note, Paragraph
-from guestmark.page.tables import Cell, Column, Row, RowName, Table, words
+from guestmark.page.tables import Cell, Column, Row, RowName, Table, word_cell
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.clones import Control, Found, Twins, Verdict, Word
@@ -95,9 +95,9 @@ def _caught(control: Control) -> str:
 def _word(source: str, twins: Twins) -> Cell:
     found = next((each for each in twins.found if each.source == source), None)
     if found is None:
-        return words("–")
+        return word_cell("–")
     text = f"{found.word} (this host's)" if found.of_host else str(found.word)
-    return words(text, _TONES.get(found.word, Tone.PLAIN), note=found.said)
+    return word_cell(text, _TONES.get(found.word, Tone.PLAIN), note=found.said)
 
 
 def _commands(shown: Sequence[tuple[CellResult, Twins]]) -> Iterator[Node]:

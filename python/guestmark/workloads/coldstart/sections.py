@@ -9,9 +9,9 @@ from guestmark.core.platform_spec import HOST
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
-from guestmark.page.names import row_names
+from guestmark.page.names import name_rows
 from guestmark.page.nodes import Bullets, Node
-from guestmark.page.tables import Align, Cell, Column, Row, Table, figure, words
+from guestmark.page.tables import Align, Cell, Column, Row, Table, figure_cell, word_cell
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.quantiles import Quantile, estimate_quantile, values_needed
@@ -83,12 +83,12 @@ def _table(
     columns = [Column("starts", (Align.RIGHT,)), Column("page cache")]
     columns += [Column(f"p{round(share * 100)}, {unit.name}", (Align.POINT, Align.LEFT)) for share in SHARES]
     columns.append(Column(f"gone after, {unit.name}", (Align.POINT,)))
-    headings, names = row_names(workload, shown)
+    headings, names = name_rows(workload, shown)
     rows = []
     for result, name, each, of, end in zip(shown, names, found, blocks, ends, strict=True):
-        cells = [figure(str(sum(map(len, of)))), words(_cache(result))]
+        cells = [figure_cell(str(sum(map(len, of)))), word_cell(_cache(result))]
         cells += [_cell(value, unit) for value in each]
-        cells.append(figure("–") if not end.value else figure(_number(end.value, unit)))
+        cells.append(figure_cell("–") if not end.value else figure_cell(_number(end.value, unit)))
         rows.append(Row(name, tuple(cells), strong=result.cell.baseline))
     return Table(
         "Quantiles of the time from the decision to a touched working set",
@@ -103,7 +103,7 @@ def _table(
 
 def unit_of(seconds: Sequence[float]) -> figures.Unit:
     """The unit of most of them: a machine that is resumed within microseconds does not make those of 200 ms."""
-    return figures.table_unit("s", [statistics.median(seconds)] if seconds else [0.0])
+    return figures.choose_table_unit("s", [statistics.median(seconds)] if seconds else [0.0])
 
 
 def _cache(result: CellResult) -> str:
@@ -117,16 +117,16 @@ def _launch(result: CellResult) -> Launch:
 
 def _cell(found: Quantile, unit: figures.Unit) -> Cell:
     if found.value is None:
-        return words("too few")
+        return word_cell("too few")
     if found.interval is None:
-        return figure(_number(found.value, unit))
+        return figure_cell(_number(found.value, unit))
     low, high = (_number(end, unit) for end in found.interval)
-    return figure(_number(found.value, unit), f"[{low}, {high}]")
+    return figure_cell(_number(found.value, unit), f"[{low}, {high}]")
 
 
 def _number(seconds: float, unit: figures.Unit) -> str:
     value = seconds / unit.size
-    return figures.number(value, figures.decimals(None, value))
+    return figures.format_number(value, figures.count_decimals(None, value))
 
 
 def _said(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Node]:
@@ -150,10 +150,10 @@ def _sentence(result: CellResult, blocks: Sequence[Sequence[OneStart]]) -> Inlin
         else "between its program's first instruction and its first answer",
         f"in touching its working set {'again' if resumed else 'for the first time'}",
     )[most]
-    unit = figures.fitting_unit("s", [whole])
+    unit = figures.choose_unit("s", [whole])
     return spans(
         Span(f"{result.cell.id}: ", Tone.STRONG),
-        f"{figures.percent(means[most] / whole)} of {_number(whole, unit)} {unit.name} pass {what}.",
+        f"{figures.format_percent(means[most] / whole)} of {_number(whole, unit)} {unit.name} pass {what}.",
     )
 
 

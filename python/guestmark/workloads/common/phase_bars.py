@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from guestmark.core.metric import Metric
 from guestmark.page import figures
 from guestmark.page.charts import Stack, StackRow
-from guestmark.page.names import brief, spoken
+from guestmark.page.names import name_in_chart, name_in_sentences
 from guestmark.page.nodes import Chart
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
@@ -31,16 +31,16 @@ def bars(
     `shares`: all bars are of one length, for cells whose sums are decades apart.
     """
     sums = [sum(parts) for _, parts in lengths]
-    unit = figures.table_unit("s", sums)
+    unit = figures.choose_table_unit("s", sums)
     rows, said = [], []
     for (result, seconds), total in zip(lengths, sums, strict=True):
         value = total / unit.size
-        text = f"{figures.number(value, figures.decimals(None, value))} {unit.name}"
+        text = f"{figures.format_number(value, figures.count_decimals(None, value))} {unit.name}"
         whole = (total or 1.0) / 100.0 if shares else unit.size
         parts = tuple(second / whole for second in seconds)
-        rows.append(StackRow(brief(result, workload), parts, text))
+        rows.append(StackRow(name_in_chart(result, workload), parts, text))
         most = max(range(len(parts)), key=parts.__getitem__)
-        said.append(f"{spoken(workload)[result.cell.id]} {text}, most of it {phases[most]}")
+        said.append(f"{name_in_sentences(workload)[result.cell.id]} {text}, most of it {phases[most]}")
     return Chart(
         title,
         caption,

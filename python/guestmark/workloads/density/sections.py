@@ -15,7 +15,7 @@ from guestmark.page import figures
 from guestmark.page.charts import Picture
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Chart, Node
-from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure_cell
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.scalability import Fit, fit_with_intervals
@@ -117,9 +117,9 @@ def _memory(groups: Sequence[_Group]) -> Table:
     ]
     rows = []
     for group in groups:
-        cells = [figure(_declared(group))]
+        cells = [figure_cell(_declared(group))]
         cells += [
-            figure("none")
+            figure_cell("none")
             if metric is density.MEMORY and not _has_groups(group)
             else _size(group.largest, metric)
             for metric in _COUNTED
@@ -160,16 +160,18 @@ def _has_groups(group: _Group) -> bool:
 def _size(result: CellResult, metric: Metric) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
-        return figure("–")
-    return figure(*figures.spread(summary.mean, summary.ci, figures.Unit(float(1 << 20), "MiB")))
+        return figure_cell("–")
+    return figure_cell(
+        *figures.estimate_pieces(summary.mean, summary.ci, figures.Unit(float(1 << 20), "MiB"))
+    )
 
 
 def _plain(result: CellResult, metric: Metric, times: float) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
-        return figure("–")
+        return figure_cell("–")
     value = summary.mean * times
-    return figure(figures.number(value, min(2, figures.decimals(None, value))))
+    return figure_cell(figures.format_number(value, min(2, figures.count_decimals(None, value))))
 
 
 # --- throughput -------------------------------------------------------------------------------------------------
@@ -188,15 +190,15 @@ def _throughput(groups: Sequence[_Group]) -> Table:
         assert group.fit is not None
         law, measured = group.fit.law, dict(group.measured())
         cells = [
-            figure(_short(measured[number]), f"({_short(law.throughput_of(number))})")
+            figure_cell(_short(measured[number]), f"({_short(law.throughput_of(number))})")
             if number in measured
-            else figure("–")
+            else figure_cell("–")
             for number in numbers
         ]
         cells += [
-            figure(f"{law.contention:.3f}", _between(group.fit.contention)),
-            figure(f"{law.coherence:.4f}", _between(group.fit.coherence)),
-            figure(figures.percent(law.error)),
+            figure_cell(f"{law.contention:.3f}", _between(group.fit.contention)),
+            figure_cell(f"{law.coherence:.4f}", _between(group.fit.coherence)),
+            figure_cell(figures.format_percent(law.error)),
         ]
         rows.append(Row(RowName((group.name,), id=group.largest.cell.id), tuple(cells)))
     return Table(
@@ -216,7 +218,7 @@ def _throughput(groups: Sequence[_Group]) -> Table:
 
 
 def _short(value: float) -> str:
-    return figures.number(value, figures.decimals(None, value))
+    return figures.format_number(value, figures.count_decimals(None, value))
 
 
 def _between(interval: tuple[float, float] | None) -> str:
@@ -329,9 +331,11 @@ def _speed(group: _Group) -> str:
         return ""
     law, most = group.fit.law, group.largest.cell.levels[GUESTS]
     kept = group.largest.summary.get(density.KEPT.name)
-    said = f"With {most} of them each has {figures.percent(kept.mean)} of its speed alone" if kept else ""
+    said = (
+        f"With {most} of them each has {figures.format_percent(kept.mean)} of its speed alone" if kept else ""
+    )
     if law.error > _MISFIT:
-        return f"{said}; the scalability law is off by {figures.percent(law.error)} and says nothing more."
+        return f"{said}; the scalability law is off by {figures.format_percent(law.error)} and says nothing more."
     return f"{said}; by the law {_reach(group.fit, most)}."
 
 

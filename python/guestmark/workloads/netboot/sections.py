@@ -11,7 +11,7 @@ from guestmark.core.model import TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page.charts import Picture
 from guestmark.page.nodes import Bullets, Chart, Node, Note, Paragraph
-from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure, words
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure_cell, word_cell
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.estimands import iteration_matrix
@@ -187,10 +187,10 @@ def _row(result: CellResult, endpoint: Endpoint) -> Row:
     return Row(
         RowName((result.cell.id, endpoint.role or "client")),
         (
-            figure(f"{response.count}"),
+            figure_cell(f"{response.count}"),
             _duration(response.p50_s),
             _duration(response.p99_s),
-            figure(str(format_percent(response.share))),
+            figure_cell(str(format_percent(response.share))),
         ),
     )
 
@@ -198,7 +198,7 @@ def _row(result: CellResult, endpoint: Endpoint) -> Row:
 def _duration(seconds: float | None) -> Cell:
     from guestmark.capture.units import format_seconds
 
-    return words("–") if seconds is None else figure(*format_seconds(seconds).split(" ", 1))
+    return word_cell("–") if seconds is None else figure_cell(*format_seconds(seconds).split(" ", 1))
 
 
 def _sequence(trace: Trace) -> list[Chart]:

@@ -9,9 +9,9 @@ from guestmark.core.findings import Again, Durability, Proof, Proven, Unsynced
 from guestmark.core.units import counted
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
-from guestmark.page.names import row_names
+from guestmark.page.names import name_rows
 from guestmark.page.nodes import Command, Node, Note, NoteKind
-from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure, words
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure_cell, word_cell
 from guestmark.page.text import Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
@@ -29,7 +29,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     shown = _proven(workload)
     if not shown:
         return []
-    headings, names = row_names(workload, [result for result, _ in shown])
+    headings, names = name_rows(workload, [result for result, _ in shown])
     rows = [(name, found) for name, (_, found) in zip(names, shown, strict=True)]
     notes = [Note(line(f"{result.cell.id}: {sentence(found)}"), NoteKind.SMALL) for result, found in shown]
     return [table(headings, rows, _promises(workload)), *notes]
@@ -171,9 +171,11 @@ def _uncovered(file: Unsynced) -> str:
     name = PurePosixPath(file.path).name
     if not file.bytes:
         return f"the name {name}"
-    unit = figures.fitting_unit("B", [file.bytes])
+    unit = figures.choose_unit("B", [file.bytes])
     amount = file.bytes / unit.size
-    return f"{figures.number(amount, 0 if amount >= 100 or unit.size == 1 else 1)} {unit.name} of {name}"
+    return (
+        f"{figures.format_number(amount, 0 if amount >= 100 or unit.size == 1 else 1)} {unit.name} of {name}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +204,10 @@ def table(
         Row(
             name,
             (
-                words(str(proven.word), _tone(proven)),
-                figure(f"{proven.losing:,} of {proven.states:,}"),
-                figure(str(proven.repaired)),
-                words(caught(proven)),
+                word_cell(str(proven.word), _tone(proven)),
+                figure_cell(f"{proven.losing:,} of {proven.states:,}"),
+                figure_cell(str(proven.repaired)),
+                word_cell(caught(proven)),
                 *_said_before(promised),
             ),
         )
@@ -217,7 +219,9 @@ def table(
 def _said_before(promised: Promised | None) -> tuple[Cell, ...]:
     if promised is None:
         return ()
-    return words(promised.words), words("–" if promised.published is None else str(promised.published))
+    return word_cell(promised.words), word_cell(
+        "–" if promised.published is None else str(promised.published)
+    )
 
 
 def proof_of(result: CellResult) -> Proven | None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node
-from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure_cell
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.platforms.counters import COLUMN_MEANINGS, COLUMN_NAMES, KVM_PREFIX, describe_kinds
 from guestmark.stats.analysis import CellResult, WorkloadResult
@@ -26,14 +26,19 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     for (_, calls), title in zip(found, titles, strict=True):
         columns.append(Column(f"{title}, ns", (Align.RIGHT,)))
         cells.append(
-            [figure(_significant(calls[name]["ns"])) if name in calls else figure("–") for name in names]
+            [
+                figure_cell(_significant(calls[name]["ns"])) if name in calls else figure_cell("–")
+                for name in names
+            ]
         )
         for counter, heading in COLUMN_NAMES.items():
             if any(counter in call for call in calls.values()):
                 used.add(heading)
                 counts = [calls.get(name, {}).get(counter) for name in names]
                 columns.append(Column(f"{heading}/op", (Align.POINT,)))
-                cells.append([figure("–") if count is None else figure(_count(count)) for count in counts])
+                cells.append(
+                    [figure_cell("–") if count is None else figure_cell(_count(count)) for count in counts]
+                )
     rows = tuple(
         Row(RowName((name,)), tuple(column[position] for column in cells))
         for position, name in enumerate(names)
@@ -79,7 +84,7 @@ def _kinds(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list
     kinds = describe_kinds(totals)
     if not kinds:
         return []
-    every = figures.number(totals["kvm_exits"], 1)
+    every = figures.format_number(totals["kvm_exits"], 1)
     return [
         spans(
             Span(f"{result.cell.id}: ", Tone.STRONG),
@@ -89,8 +94,8 @@ def _kinds(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list
 
 
 def _significant(value: float) -> str:
-    return figures.number(value, max(0, min(2, figures.decimals(None, value))))
+    return figures.format_number(value, max(0, min(2, figures.count_decimals(None, value))))
 
 
 def _count(value: float) -> str:
-    return figures.number(value, 3 if value < 0.1 else 2 if value < 10 else 1)
+    return figures.format_number(value, 3 if value < 0.1 else 2 if value < 10 else 1)
