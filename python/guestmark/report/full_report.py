@@ -82,6 +82,11 @@ def make_live_section(workload: WorkloadResult) -> Section:
     )
 
 
+def _make_section(workload: WorkloadResult, nodes: Sequence[Node]) -> Section:
+    common, key = describe_common_levels(workload), make_name_key(workload)
+    return Section(Part.WORKLOAD, workload.title, tuple(nodes), common, key)
+
+
 def _without_uncompared(analysis: Analysis, *, raced: bool) -> Analysis:
     """Return the analysis of those workloads alone whose cells are compared; of a race, of none."""
     compared = () if raced else tuple(filter(is_compared, analysis.workloads))

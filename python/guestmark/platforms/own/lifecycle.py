@@ -25,7 +25,7 @@ import msgspec
 from guestmark.core.errors import MachineError
 from guestmark.core.home import cache_home
 from guestmark.core.temporary import unnamed_file
-from guestmark.page.text import make_inert, last_inert_line
+from guestmark.page.text import last_inert_line, make_inert
 from guestmark.platforms.affinity import starting_machine
 from guestmark.platforms.own.definition import Definition, Template
 

@@ -29,7 +29,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import OWN_PARAMETER
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.disks import processes
-from guestmark.page.text import make_inert, last_inert_line
+from guestmark.page.text import last_inert_line, make_inert
 from guestmark.platforms.affinity import starting_machine
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.own.definition import Definition

@@ -105,16 +105,16 @@ def _divide_start_up(workload: WorkloadResult) -> list[Inline]:
             part.name in result.summary for part in _BEFORE_KERNEL
         ):
             continue
-        before, inside, kernel = (
-            _sum_phases(result, phases) for phases in (_BEFORE_KERNEL, _APPLIANCE, _KERNEL)
-        )
+        before, inside = _sum_phases(result, _BEFORE_KERNEL), _sum_phases(result, _APPLIANCE)
         # Phases of a peer's start are of one that was traced, unlike `ready`: shares are of their own sum.
         whole = before + inside
+        first, second, kernel = (
+            figures.format_percent(part / whole) for part in (before, inside, _sum_phases(result, _KERNEL))
+        )
         lines.append(
             line(
                 f"Start-up of {result.cell.platform}: of {_format_seconds(ready.typical)}, hypervisor and firmware "
-                f"have {figures.format_percent(before / whole)} and the appliance {figures.format_percent(inside / whole)}"
-                f" (its kernel alone {figures.format_percent(kernel / whole)}).",
+                f"have {first} and the appliance {second} (its kernel alone {kernel})."
             )
         )
     return lines
