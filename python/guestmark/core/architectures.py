@@ -41,43 +41,59 @@ class Architecture:
     machine_name: str  # that of `uname -m`
     emulator: Program  # of whole machines
     machine: str
-    cpu: str  # the default processor of an emulated machine
+    # The default processor of an emulated machine.
+    cpu: str
     target: str  # Rust's name
-    cross: Program  # the C compiler that makes programs for it
+    # The C compiler that makes programs for it.
+    cross: Program
     other_names: tuple[str, ...] = ()
-    cpu_suffix: str = ""  # of the processors' types, as the monitor names them
+    # Of the processors' types, as the monitor names them.
+    cpu_suffix: str = ""
     memory: str = "1G"
     console: str = "ttyS0"
     console_device: tuple[str, ...] = ("-serial", "chardev:console")
     bus: Bus = Bus.PCI
-    pci_bus: str = ""  # where it is not the machine's first
-    legacy_virtio: bool = False  # its devices keep the interface from before virtio 1
-    checks_cpu: bool = False  # its processors refuse a feature that cannot be had when told to: `enforce`
+    # Where it is not the machine's first.
+    pci_bus: str = ""
+    # Its devices keep the interface from before virtio 1.
+    legacy_virtio: bool = False
+    # Its processors refuse a feature that cannot be had when told to: `enforce`.
+    checks_cpu: bool = False
     several_processors: bool = True
     page_size: int = 4096
     boot_args: str = ""
     emulated_args: str = ""
     kernel: Source = Source.DISTRIBUTION
-    kernel_package: str = ""  # the metapackage of the distribution's kernel
-    kernel_arch: str = ""  # what the kernel's own build calls it
-    kernel_image: str = ""  # the target of that build, and where it is then
-    kernel_marks: tuple[tuple[int, bytes], ...] = ()  # an image of a kernel has one of these at its place
-    kernel_unpacked: bool = (
-        False  # whether an image says its release, and is unpacked here to be entered directly
-    )
-    user_mode_linux: bool = False  # whether a kernel can be built as a program for it
-    root: bool = True  # whether the distribution has packages from which a root can be made
+    # The metapackage of the distribution's kernel.
+    kernel_package: str = ""
+    # What the kernel's own build calls it.
+    kernel_arch: str = ""
+    # The target of that build, and where it is then.
+    kernel_image: str = ""
+    # An image of a kernel has one of these at its place.
+    kernel_marks: tuple[tuple[int, bytes], ...] = ()
+    # Whether an image says its release, and is unpacked here to be entered directly.
+    kernel_unpacked: bool = False
+    # Whether a kernel can be built as a program for it.
+    user_mode_linux: bool = False
+    # Whether the distribution has packages from which a root can be made.
+    root: bool = True
     user_emulator: str = ""  # of single programs
-    outer_machine: str = ""  # in which a guest with KVM can be started; empty: like any other
-    outer_cpu: str = ""  # of an emulated machine in which guests are virtualized; empty: `cpu`
-    generation_id: bool = False  # whether QEMU has a device that tells a guest that it is a copy
-    boots_by_rom: bool = (
-        False  # whether QEMU's way of booting a kernel is a ROM, which is part of a saved machine
-    )
+    # In which a guest with KVM can be started; empty: like any other.
+    outer_machine: str = ""
+    # Of an emulated machine in which guests are virtualized; empty: `cpu`.
+    outer_cpu: str = ""
+    # Whether QEMU has a device that tells a guest that it is a copy.
+    generation_id: bool = False
+    # Whether QEMU's way of booting a kernel is a ROM, which is part of a saved machine.
+    boots_by_rom: bool = False
     big_endian: bool = False
-    firmware_log: str = ""  # the device whose output is the firmware's
-    early_console: str = ""  # makes the kernel print from its first line on
-    firmware: Program | None = None  # what the machine needs besides the emulator
+    # The device whose output is the firmware's.
+    firmware_log: str = ""
+    # Makes the kernel print from its first line on.
+    early_console: str = ""
+    # What the machine needs besides the emulator.
+    firmware: Program | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -97,7 +113,8 @@ class Architecture:
 
 # A kernel that its own EFI program unpacks, which QEMU does, too.
 _EFI_UNPACKED = (4, b"zimg")
-_ELF_MACHINE = 18  # where an ELF file's header says whose code it is
+# Where an ELF file's header says whose code it is.
+_ELF_MACHINE = 18
 
 # All devices are on the first PCI bus, or behind bridges that are found from it. Kernels look for others on 256 buses,
 # and on processors of AMD's early families twice for AGP bridges on each of their 65536 places: every look is an exit.
@@ -239,7 +256,8 @@ SPARC64 = Architecture(
     target="sparc64-unknown-linux-gnu",
     cross=Program("sparc64-linux-gnu-gcc", "gcc-sparc64-linux-gnu"),
     memory="512M",
-    pci_bus="pciB",  # pciA has a slot for on-board devices only
+    # PciA has a slot for on-board devices only.
+    pci_bus="pciB",
     legacy_virtio=True,
     several_processors=False,
     page_size=8192,
@@ -247,7 +265,8 @@ SPARC64 = Architecture(
     kernel_arch="sparc64",
     kernel_image="arch/sparc/boot/image",
     kernel_marks=((_ELF_MACHINE, b"\x00\x2b"),),
-    root=False,  # its packages are not part of a release
+    # Its packages are not part of a release.
+    root=False,
     big_endian=True,
 )
 

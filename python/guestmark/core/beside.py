@@ -22,7 +22,8 @@ def begin(call: Callable[[], T]) -> Future[T]:
     def fulfil() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # whoever asks for the result gets it
+        except BaseException as error:
+            # Whoever asks for the result gets it.
             future.set_exception(error)
 
     Thread(target=fulfil, daemon=True).start()

@@ -28,20 +28,24 @@ class Cause(Enum):
 
     OTHER = "other"
     # The machine
-    LATE = "late", "was not ready after"  # it was still starting at its deadline
-    KILLED = "killed", "was killed"  # somebody ended its hypervisor or a helper
+    # It was still starting at its deadline.
+    LATE = "late", "was not ready after"
+    # Somebody ended its hypervisor or a helper.
+    KILLED = "killed", "was killed"
     ENDED = "ended", "ended"
     HANGS = "hangs", "hangs"
     SILENT = "agent", "does not answer as an agent does"
     NOT_AS_ASKED = "not as asked", "is not what was asked for"
-    PLACEMENT = "placement", "the placement of"  # a thread was not where it was put
+    # A thread was not where it was put.
+    PLACEMENT = "placement", "the placement of"
     LOST = "lost", "ended in the middle of the trial"  # whoever measured it
     # What it needs
     NO_ROOM = "no room", "no room for"
     DISKS_GONE = "disks gone", "the directory of its disks is gone"
     NO_DIRECT_IO = "no direct I/O"
     NO_TABLE = "no table"
-    NO_TRANSLATION = "no translation"  # QEMU translates nothing, so it counts nothing either
+    # QEMU translates nothing, so it counts nothing either.
+    NO_TRANSLATION = "no translation"
     NO_FILE = "no file"
     NO_TLS = "no TLS"
     NO_TRACING = (
@@ -180,7 +184,8 @@ class Speaker(Enum):
     """A program, or kind of program, whose words are known."""
 
     ANY = auto()
-    DATABASE = auto()  # a server of databases that is measured
+    # A server of databases that is measured.
+    DATABASE = auto()
     DEBUGFS = auto()
     DRIVER = auto()  # of the ledger's server
     QEMU = auto()

@@ -70,7 +70,8 @@ class FleetOrder:
     scale: float
     overrides: Mapping[str, Any]
     lab: Sequence[Mapping[str, Any]]
-    whole: bool = False  # every machine measures all of it, also where machines are of one class
+    # Every machine measures all of it, also where machines are of one class.
+    whole: bool = False
 
     def shared_by(self, machine: str) -> str:
         """The class whose machines divide the plan's blocks, if the machine is of one; empty: it measures all of it."""
@@ -83,41 +84,61 @@ class FleetOrder:
 class Context:
     """Everything around a plan's cells. A field that is empty was not given."""
 
-    cwd: str = ""  # of the caller, as the next four
+    # Of the caller, as the next four.
+    cwd: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     uid: int | None = None
     gid: int | None = None
     groups: tuple[int, ...] | None = None
-    env_names: tuple[str, ...] = ()  # variables whose values are not recorded
+    # Variables whose values are not recorded.
+    env_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # remarks about the plan
     scale: float = 1.0  # of the plan's sizes
-    cost: Mapping[str, float] = field(default_factory=dict)  # seconds of a trial by platform, as declared
-    start: Mapping[str, float] = field(default_factory=dict)  # of those, before its work begins
-    derived: tuple[Derived, ...] = ()  # metrics that follow from others
-    gates: tuple[str, ...] = ()  # limits that a run must keep, as `--fail-if` has them
+    # Seconds of a trial by platform, as declared.
+    cost: Mapping[str, float] = field(default_factory=dict)
+    # Of those, before its work begins.
+    start: Mapping[str, float] = field(default_factory=dict)
+    # Metrics that follow from others.
+    derived: tuple[Derived, ...] = ()
+    # Limits that a run must keep, as `--fail-if` has them.
+    gates: tuple[str, ...] = ()
     around: HostCommands = field(default_factory=HostCommands)
-    around_s: Mapping[str, float] = field(default_factory=dict)  # what those around the run took, by name
-    default_locations: tuple[str, ...] = ()  # ids of the cells whose disk's place nobody named
-    prove: bool = False  # whether power cuts are to prove what its disks keep
+    # What those around the run took, by name.
+    around_s: Mapping[str, float] = field(default_factory=dict)
+    # Ids of the cells whose disk's place nobody named.
+    default_locations: tuple[str, ...] = ()
+    # Whether power cuts are to prove what its disks keep.
+    prove: bool = False
     proofs: Mapping[str, Facts] = field(default_factory=dict)  # by the ids of its cells
     proofs_took_s: tuple[float, ...] = ()  # each that the run made
     tune: Settings | None = None  # the plan is a race
-    barred: Mapping[str, str] = field(default_factory=dict)  # why cells may not take part in it, by id
-    race_limit_s: float | None = None  # that its trials may take together
-    budget_s: float | None = None  # wall time of the whole command
+    # Why cells may not take part in it, by id.
+    barred: Mapping[str, str] = field(default_factory=dict)
+    # That its trials may take together.
+    race_limit_s: float | None = None
+    # Wall time of the whole command.
+    budget_s: float | None = None
     named: tuple[
         tuple[str, ...], ...
-    ] = ()  # ids of the cells that have a level which the user named, by level
-    no_time: tuple[str, ...] = ()  # ids of cells that were left out when the time got short
-    iterations: Mapping[str, int] = field(default_factory=dict)  # by cell, what blocks at once agreed on
-    within: float = 1.0  # variance of the runs on one machine over that of machines, as earlier runs have it
-    elapsed_s: float | None = None  # wall time of the run's commands, from their first to their last moment
+        # Ids of the cells that have a level which the user named, by level.
+    ] = ()
+    # Ids of cells that were left out when the time got short.
+    no_time: tuple[str, ...] = ()
+    # By cell, what blocks at once agreed on.
+    iterations: Mapping[str, int] = field(default_factory=dict)
+    # Variance of the runs on one machine over that of machines, as earlier runs have it.
+    within: float = 1.0
+    # Wall time of the run's commands, from their first to their last moment.
+    elapsed_s: float | None = None
     extended: tuple[Extension, ...] = ()
-    typed: bool = False  # whether its commands stood on the command line, not in a plan
-    confirms: tuple[str, ...] = ()  # the ids of the two runs that it measures again
+    # Whether its commands stood on the command line, not in a plan.
+    typed: bool = False
+    # The ids of the two runs that it measures again.
+    confirms: tuple[str, ...] = ()
     boot_id: str = ""  # of a campaign's run
     restarts: int | None = None
-    fleet: FleetOrder | None = None  # the whole order, so that each of a fleet's runs says how to go on
+    # The whole order, so that each of a fleet's runs says how to go on.
+    fleet: FleetOrder | None = None
 
     @classmethod
     def of(cls, caller: Caller, **more: Any) -> Context:

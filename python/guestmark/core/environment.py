@@ -95,7 +95,8 @@ class Environment(TypedDict, total=False):
     disks: list[Disk]
     filesystems: dict[str, Mount]
     transparent_hugepages: str
-    quiet: dict[str, str]  # settings of the host that guestmark had set aside, and what they were set to
+    # Settings of the host that guestmark had set aside, and what they were set to.
+    quiet: dict[str, str]
     kernel: Kernel
     distribution: str
     virtualization: Virtualization

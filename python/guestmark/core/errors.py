@@ -40,11 +40,14 @@ class BlockStatus(IntEnum):
     """
 
     DONE = 0
-    SOME_FAILED = 1  # done, but some of its trials failed
+    # Done, but some of its trials failed.
+    SOME_FAILED = 1
     NOTHING_LEFT = 4  # the run has all its blocks
-    NOT_POSSIBLE = 69  # this machine cannot measure it, another may
+    # This machine cannot measure it, another may.
+    NOT_POSSIBLE = 69
     INTERRUPTED = 130
-    LOST = 75  # to another process, others measure the last blocks, or the ledger is away: try again later
+    # To another process, others measure the last blocks, or the ledger is away: try again later.
+    LOST = 75
 
 
 class Interrupted(BaseException):

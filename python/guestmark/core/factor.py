@@ -16,7 +16,8 @@ _LABELLED = re.compile(
     r"(?!apt:|image:)([A-Za-z0-9][A-Za-z0-9_.+-]*):(?=[/~.]|apt:|image:)(.+)", re.ASCII | re.DOTALL
 )
 
-ARGUMENT = "arg:"  # before a parameter of a command that has the name of a factor of machines
+# Before a parameter of a command that has the name of a factor of machines.
+ARGUMENT = "arg:"
 
 
 class Machine(Flag):
@@ -25,7 +26,8 @@ class Machine(Flag):
     NONE = 0
     QEMU = auto()
     UML = auto()
-    OUTER = auto()  # a QEMU guest that another guest runs inside
+    # A QEMU guest that another guest runs inside.
+    OUTER = auto()
     VMM = auto()  # a small hypervisor on KVM
     GUEST = QEMU | UML | VMM
 

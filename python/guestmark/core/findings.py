@@ -23,7 +23,8 @@ class Facts:
     """
 
     __slots__ = ("kept",)
-    kept: Mapping[str, Any]  # by key, in builtin types: as it is stored, and shown in result documents
+    # By key, in builtin types: as it is stored, and shown in result documents.
+    kept: Mapping[str, Any]
 
     def __init__(self, kept: Mapping[str, Any] | None = None) -> None:
         self.kept = {} if kept is None else kept
@@ -78,14 +79,17 @@ class Program(Fact, kw_only=True):
     path: str = msgspec.field(name="binary")
     sha256: str = msgspec.field(name=_DIGEST)
     host_path: str = msgspec.field(name="host_binary")  # empty when it is not there
-    host_sha256: str = msgspec.field(name=_HOST_DIGEST)  # empty when it cannot be read
-    xxh3: str | None = msgspec.field(name="binary_xxh3", default=None)  # of a large file, compared instead
+    # Empty when it cannot be read.
+    host_sha256: str = msgspec.field(name=_HOST_DIGEST)
+    # Of a large file, compared instead.
+    xxh3: str | None = msgspec.field(name="binary_xxh3", default=None)
 
 
 class Build(Fact, kw_only=True):
     """A program whose build is another than this host's: for another architecture, at best from the same source."""
 
-    said: str = msgspec.field(name="build")  # `another build: sysbench 1.0.20+ds-5, arm64`
+    # `another build: sysbench 1.0.20+ds-5, arm64`.
+    said: str = msgspec.field(name="build")
     architecture: str = msgspec.field(name="build_architecture")
     package: str | None = msgspec.field(name="build_package", default=None)
     version: str | None = msgspec.field(name="build_version", default=None)
@@ -96,9 +100,11 @@ class Build(Fact, kw_only=True):
 class Mount(Fact, kw_only=True):
     """How a disk was mounted in the end; of the disk under test it is kept as `TARGET`."""
 
-    options: str | None = msgspec.field(name="mount", default=None)  # in force, as in /proc/mounts
+    # In force, as in /proc/mounts.
+    options: str | None = msgspec.field(name="mount", default=None)
     unconfirmed: list[str] | None = msgspec.field(name="unconfirmed_options", default=None)
-    caches: str | None = None  # why they could not be dropped
+    # Why they could not be dropped.
+    caches: str | None = None
 
 
 TARGET = "target"
@@ -110,7 +116,8 @@ class WorkingDirectory(Fact, kw_only=True):
     path: str = msgspec.field(name="ran_in")
     mounted_at: str = msgspec.field(name="ran_on_mount")
     filesystem: str = msgspec.field(name="ran_on_filesystem")
-    source: str = msgspec.field(name="ran_on")  # the device; of a share its tag
+    # The device; of a share its tag.
+    source: str = msgspec.field(name="ran_on")
     number: str = msgspec.field(name="ran_on_number")  # `major:minor`
     options: str = msgspec.field(name="ran_on_options")
 
@@ -128,7 +135,8 @@ class StoredDisk(msgspec.Struct, kw_only=True):
 
     location: str
     filesystem: str
-    in_memory: bool  # lost with the power, flushed or not
+    # Lost with the power, flushed or not.
+    in_memory: bool
 
 
 class Storage(Fact, kw_only=True):
@@ -140,18 +148,21 @@ class Storage(Fact, kw_only=True):
 class Durability(StrEnum):
     """How sure it is that what was flushed on a machine survives a power cut."""
 
-    PROVEN = (
-        "proven"  # no crash state of a log of writes loses anything, and nothing below the log is volatile
-    )
-    PART = "synced part proven"  # likewise, of what was synced; the workload left more on the disk than that
-    REACHED = "reached the kernel"  # this host's kernel was asked to flush
-    CLAIMED = "claimed"  # the hypervisor's own counter says so, and nothing else
-    LOST = (
-        "lost"  # flushes are dropped: a crash state without what was acknowledged, or a layer that drops them
-    )
-    MEMORY = "in memory"  # flushed or not, it is gone with the power
+    # No crash state of a log of writes loses anything, and nothing below the log is volatile.
+    PROVEN = "proven"
+    # Likewise, of what was synced; the workload left more on the disk than that.
+    PART = "synced part proven"
+    # This host's kernel was asked to flush.
+    REACHED = "reached the kernel"
+    # The hypervisor's own counter says so, and nothing else.
+    CLAIMED = "claimed"
+    # Flushes are dropped: a crash state without what was acknowledged, or a layer that drops them.
+    LOST = "lost"
+    # Flushed or not, it is gone with the power.
+    MEMORY = "in memory"
     NOTHING = "nothing flushed"  # no flush was asked for
-    CONSISTENT = "consistent"  # the check of a program that acknowledges nothing passes after every cut
+    # The check of a program that acknowledges nothing passes after every cut.
+    CONSISTENT = "consistent"
     BROKEN = "broken"  # it fails after one
     UNKNOWN = "unknown"
 
@@ -169,8 +180,10 @@ class Flushes(Fact, kw_only=True):
 
     reached: str = msgspec.field(name="flushes_reached_host")  # one of `Reached`
     why: str = msgspec.field(name="flushes_why")
-    in_memory: bool = msgspec.field(name="location_in_memory")  # lost with the host's power, flushed or not
-    durability: str | None = None  # one of `Durability`; older trials have only what has reached the host
+    # Lost with the host's power, flushed or not.
+    in_memory: bool = msgspec.field(name="location_in_memory")
+    # One of `Durability`; older trials have only what has reached the host.
+    durability: str | None = None
 
     @property
     def word(self) -> Durability:
@@ -197,7 +210,8 @@ class Control(msgspec.Struct, kw_only=True):
     name: str
     states: int
     losing: int
-    applies: bool = True  # False: nothing can be lost in this way
+    # False: nothing can be lost in this way.
+    applies: bool = True
 
     @property
     def caught(self) -> bool:
@@ -208,13 +222,16 @@ class Control(msgspec.Struct, kw_only=True):
 class Coverage(msgspec.Struct, kw_only=True, frozen=True):
     """Which crash states of a log were looked at, and of how many there are."""
 
-    worst: int  # acknowledgements after which the worst state was judged, of all `acknowledgements`
+    # Acknowledgements after which the worst state was judged, of all `acknowledgements`.
+    worst: int
     acknowledgements: int
-    cuts: int  # cuts between two requests, all before it on the disk, of all `requests`
+    # Cuts between two requests, all before it on the disk, of all `requests`.
+    cuts: int
     requests: int
     random: int
     seed: int
-    torn: int = 0  # writes of which half is on the disk, of all that a disk may leave half done, `tearable`
+    # Writes of which half is on the disk, of all that a disk may leave half done, `tearable`.
+    torn: int = 0
     tearable: int = 0
 
     def __str__(self) -> str:
@@ -244,10 +261,12 @@ class Reason(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     said: str
     states: int
     after: int  # requests before the cut
-    survival: str  # in a sentence: what of the writes in flight is on the disk
+    # In a sentence: what of the writes in flight is on the disk.
+    survival: str
     judged: bool = True
     status: int | None = None
-    out: tuple[str, ...] = ()  # the last lines of its standard output
+    # The last lines of its standard output.
+    out: tuple[str, ...] = ()
     err: tuple[str, ...] = ()  # and of its standard error
 
 
@@ -255,10 +274,14 @@ class Explanation(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     """Why a check failed, by experiment: the fewest files that had to differ from what the program left."""
 
     said: str  # by the check, each time
-    files: list[str]  # in words: `refs/heads/master is missing`
-    calls: list[str] = []  # that left them unsynced, in words
-    added: list[str] = []  # after which calls a sync was added, to try that: `rename refs/heads/master`
-    states: int = 0  # crash states that were judged with these syncs
+    # In words: `refs/heads/master is missing`.
+    files: list[str]
+    # That left them unsynced, in words.
+    calls: list[str] = []
+    # After which calls a sync was added, to try that: `rename refs/heads/master`.
+    added: list[str] = []
+    # Crash states that were judged with these syncs.
+    states: int = 0
     losing: int = 0  # of them fail
 
 
@@ -274,34 +297,52 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     word: Durability
     why: str
-    method: str  # how records were made durable
+    # How records were made durable.
+    method: str
     acknowledged: int  # records
     states: int
-    losing: int  # states that lose an acknowledged record
-    repaired: int  # states that need repairs beyond a journal's replay
+    # States that lose an acknowledged record.
+    losing: int
+    # States that need repairs beyond a journal's replay.
+    repaired: int
     controls: list[Control]
-    below: list[str]  # the layers under the log, topmost first
+    # The layers under the log, topmost first.
+    below: list[str]
     writes: int  # requests in the log
     flushes: int
-    run_s: float  # how long the machine wrote, and how long states were judged
+    # How long the machine wrote, and how long states were judged.
+    run_s: float
     judge_s: float
     first_loss: str = ""
     first_repair: str = ""
-    counted: int | None = None  # flushes by the hypervisor's own account
-    kept: str = ""  # directory of the log, for `guestmark powercut replay`
+    # Flushes by the hypervisor's own account.
+    counted: int | None = None
+    # Directory of the log, for `guestmark powercut replay`.
+    kept: str = ""
     coverage: Coverage | None = None
-    again: Again | None = None  # a loss is one only if a second log has it, too
-    asked: int | None = None  # flushes by the guest's kernel
-    of_row: bool = False  # what was judged is what the row itself acknowledged, not records of guestmark's
-    syncs: bool = False  # what was judged are the program's own syncs, of which `acknowledged` is the number
-    unsynced: list[Unsynced] = []  # what these syncs did not cover, files in the order of their names
-    reasons: list[Reason] = []  # of a check: why it failed, the commonest first
+    # A loss is one only if a second log has it, too.
+    again: Again | None = None
+    # Flushes by the guest's kernel.
+    asked: int | None = None
+    # What was judged is what the row itself acknowledged, not records of guestmark's.
+    of_row: bool = False
+    # What was judged are the program's own syncs, of which `acknowledged` is the number.
+    syncs: bool = False
+    # What these syncs did not cover, files in the order of their names.
+    unsynced: list[Unsynced] = []
+    # Of a check: why it failed, the commonest first.
+    reasons: list[Reason] = []
     explanation: Explanation | None = None
-    unjudged: int = 0  # states at which the check came to no end, or to no beginning; not among `states`
-    stopped: str = ""  # why not all states that were chosen were judged
-    checks: int | None = None  # how often the check was run: once for states in which it sees the same files
-    alone: str = ""  # why one state was judged after the other
-    blind: bool = False  # whether the check passes when it is told a line that was never acknowledged
+    # States at which the check came to no end, or to no beginning; not among `states`.
+    unjudged: int = 0
+    # Why not all states that were chosen were judged.
+    stopped: str = ""
+    # How often the check was run: once for states in which it sees the same files.
+    checks: int | None = None
+    # Why one state was judged after the other.
+    alone: str = ""
+    # Whether the check passes when it is told a line that was never acknowledged.
+    blind: bool = False
 
 
 class Proof(Fact, kw_only=True):

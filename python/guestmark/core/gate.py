@@ -21,8 +21,10 @@ _LIMIT = re.compile(r"(?P<sign>[+-]?)(?P<number>[0-9]+(\.[0-9]+)?)\s*%|[x×]\s*(
 class Loss(StrEnum):
     """What a gate about power cuts refuses, the mildest first: each refuses what those before it do."""
 
-    LOST = "lost"  # a crash state lacks what was acknowledged, or flushes are dropped
-    PART = "part"  # something that was never synced was left on the disk
+    # A crash state lacks what was acknowledged, or flushes are dropped.
+    LOST = "lost"
+    # Something that was never synced was left on the disk.
+    PART = "part"
     UNPROVEN = "unproven"  # anything but `proven`
 
 

@@ -9,8 +9,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-LEDGER = "GUESTMARK_LEDGER"  # names another ledger than the default one
-LATEST = "last"  # what commands call the newest run of a ledger
+# Names another ledger than the default one.
+LEDGER = "GUESTMARK_LEDGER"
+# What commands call the newest run of a ledger.
+LATEST = "last"
 
 
 def home() -> Path:
@@ -24,7 +26,8 @@ def home() -> Path:
 
     try:
         listed = pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:  # a user that only has a number, as in containers
+    except KeyError:
+        # A user that only has a number, as in containers.
         listed = "/"
     return Path(listed if listed.startswith("/") else "/")
 

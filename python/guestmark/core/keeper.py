@@ -26,7 +26,8 @@ from guestmark.core.own_program import agent_binary
 
 PREFIX = "guestmark-"
 _ATTEMPTS = 100
-_RECORDS = "keepers"  # in the cache, by host: a cache may be shared
+# In the cache, by host: a cache may be shared.
+_RECORDS = "keepers"
 _MEMBERS = "cgroup.procs"  # of a control group
 _EMPTY_S = 1.0
 
@@ -38,9 +39,11 @@ class Keeper:
         self._lock = threading.Lock()
         self._kept: dict[
             Path, int
-        ] = {}  # with the descriptor that says that it is in use, -1 if there is none
+            # With the descriptor that says that it is in use, -1 if there is none.
+        ] = {}
         self._lifeline = -1
-        self._names = -1  # every record that was ever written
+        # Every record that was ever written.
+        self._names = -1
         self._record: Path | None = None  # where those are
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -52,7 +55,8 @@ class Keeper:
                 path.mkdir(mode)
                 with self._lock:
                     self._kept[path] = _in_use(path)
-            except FileExistsError:  # somebody else's: not ours to remove
+            except FileExistsError:
+                # Somebody else's: not ours to remove.
                 self.forget(path)
             except OSError:
                 self.forget(path)
@@ -80,7 +84,8 @@ class Keeper:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-        if not path.exists():  # else the keeper tries once more
+        # Else the keeper tries once more.
+        if not path.exists():
             self.forget(path)
 
     def forget(self, path: Path) -> None:
@@ -112,7 +117,8 @@ class Keeper:
             self._kept[path] = -1
             try:
                 self._write(b"+", path)
-            except BrokenPipeError:  # it was killed this very moment
+            except BrokenPipeError:
+                # It was killed this very moment.
                 self._ensure()
 
     def _ensure(self) -> None:
@@ -252,7 +258,8 @@ def is_in_use(path: Path) -> bool:
 
 def _in_use(path: Path) -> int:
     """A descriptor whose lock says so, until it is closed or this process ends."""
-    with contextlib.suppress(OSError):  # some filesystems have no locks
+    # Some filesystems have no locks.
+    with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return descriptor

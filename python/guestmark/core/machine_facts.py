@@ -27,20 +27,25 @@ class Placed(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Confined(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What keeps a hypervisor from its host, as the host's kernel says of its process."""
 
-    mounts: bool = False  # all read-only but for what it needs
+    # All read-only but for what it needs.
+    mounts: bool = False
     landlock: bool = False
     seccomp: bool = False  # some filter
     no_new_privileges: bool = False
     capabilities: int = 0  # how many it has
-    namespaces: list[str] | None = None  # that are not this host's: `pid`, `net`, `ipc`, `uts`, `mnt`, `user`
-    sockets: list[str] | None = (
-        None  # to what: `own` (by paths that it may write to), `local` (by path), `network`; None: to anything
-    )
-    rings: bool | None = None  # whether it may use io_uring, whose operations no filter sees
-    memory_bytes: int | None = None  # that it has at most, with its helpers
+    # That are not this host's: `pid`, `net`, `ipc`, `uts`, `mnt`, `user`.
+    namespaces: list[str] | None = None
+    # To what: `own` (by paths that it may write to), `local` (by path), `network`; None: to anything.
+    sockets: list[str] | None = None
+    # Whether it may use io_uring, whose operations no filter sees.
+    rings: bool | None = None
+    # That it has at most, with its helpers.
+    memory_bytes: int | None = None
     processes: int | None = None
-    shares: Confined | None = None  # of the daemon that serves the host's root, where there is one
-    helpers: dict[str, Confined] | None = None  # of other programs that the guest talks to, by name
+    # Of the daemon that serves the host's root, where there is one.
+    shares: Confined | None = None
+    # Of other programs that the guest talks to, by name.
+    helpers: dict[str, Confined] | None = None
 
     @property
     def protects_files(self) -> bool:
@@ -69,41 +74,55 @@ class EmulatedPrograms(HostMachine, kw_only=True):
     """This host, where programs are of another architecture and emulated one by one."""
 
     programs_arch: str  # as `uname -m` says it there
-    emulated: str  # every program, or only the first
+    # Every program, or only the first.
+    emulated: str
 
 
 class Sandboxed(HostMachine, kw_only=True, omit_defaults=True):
     """A sandbox on this host; `kernel` is what answers `uname` in it."""
 
-    runtime: str  # the program, and its version
+    # The program, and its version.
+    runtime: str
     version: str
-    root: str  # type of the root filesystem, as the sandbox sees it
-    proc_version: str  # as `/proc/version` says it there
-    own_kernel: bool = False  # whether another kernel than this host's answers
-    mechanism: str = ""  # how such a kernel gets at system calls: ptrace, systrap, kvm
-    namespaces: list[str]  # that neither this host nor the runtime itself has
-    seccomp: str  # off, strict or filter, of the process that holds the programs
+    # Type of the root filesystem, as the sandbox sees it.
+    root: str
+    # As `/proc/version` says it there.
+    proc_version: str
+    # Whether another kernel than this host's answers.
+    own_kernel: bool = False
+    # How such a kernel gets at system calls: ptrace, systrap, kvm.
+    mechanism: str = ""
+    # That neither this host nor the runtime itself has.
+    namespaces: list[str]
+    # Off, strict or filter, of the process that holds the programs.
+    seccomp: str
     filters: int  # of them
     no_new_privileges: bool
     capabilities: int  # how many it has
-    users: str  # how its users are mapped, as in /proc/PID/uid_map; empty: as this host's
-    memory_bytes: int | None = None  # that its control group has at most; None: nothing limits it
+    # How its users are mapped, as in /proc/PID/uid_map; empty: as this host's.
+    users: str
+    # That its control group has at most; None: nothing limits it.
+    memory_bytes: int | None = None
 
 
 class Connection(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The way to another machine, and how its clock and this host's have run since the trial began."""
 
-    round_trip_ns: int  # the fastest of some pings before the trial
+    # The fastest of some pings before the trial.
+    round_trip_ns: int
     last_round_trip_ns: int = 0  # and after it
-    clock_drift: float | None = None  # by how much its clock is faster, as a fraction
-    clock_drift_error: float | None = None  # what the round trips leave uncertain
+    # By how much its clock is faster, as a fraction.
+    clock_drift: float | None = None
+    # What the round trips leave uncertain.
+    clock_drift_error: float | None = None
 
 
 class RemoteMachine(MachineFacts, kw_only=True, omit_defaults=True):
     """Another machine, as the agent on it sees it."""
 
     dest: str
-    machine: str  # tells it from others without naming it
+    # Tells it from others without naming it.
+    machine: str
     kernel: str
     arch: str
     boot_id: str
@@ -111,14 +130,16 @@ class RemoteMachine(MachineFacts, kw_only=True, omit_defaults=True):
     cpu: str
     memory_bytes: int
     clocksource: str
-    hypervisor: str = ""  # none, kvm, vmware, …; empty where neither processor nor firmware say anything
+    # None, kvm, vmware, …; empty where neither processor nor firmware say anything.
+    hypervisor: str = ""
     hypervisor_leaf: str = ""  # CPUID's twelve characters
     vendor: str = ""  # by DMI
     product: str = ""
     microcode: str = ""
     governor: str = ""
     mitigations: dict[str, str] = msgspec.field(default_factory=dict)
-    fresh: str = ""  # what was done before the trial so that it is fresh; empty: nothing
+    # What was done before the trial so that it is fresh; empty: nothing.
+    fresh: str = ""
     is_this_host: bool = False
     connection: Connection
 
@@ -130,7 +151,8 @@ class LibvirtDisk(msgspec.Struct, kw_only=True):
     bus: str
     format: str
     cache: str
-    keeps: bool  # False: what is written to it is thrown away
+    # False: what is written to it is thrown away.
+    keeps: bool
 
 
 class Libvirt(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -145,7 +167,8 @@ class Libvirt(msgspec.Struct, kw_only=True, omit_defaults=True):
     hypervisor: str  # and its version
     version: str  # libvirt's own
     disks: list[LibvirtDisk] = msgspec.field(default_factory=list)
-    known_by: str = ""  # how the machine that answers was known to be this domain
+    # How the machine that answers was known to be this domain.
+    known_by: str = ""
 
 
 class LibvirtMachine(RemoteMachine, kw_only=True, omit_defaults=True):
@@ -166,9 +189,12 @@ class OwnInside(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a machine of the user's own is, found out inside it."""
 
     kernel_is: OwnKernel
-    signs: str = ""  # of container managers, in their words
-    processors: float  # that may really be used: by affinity and quota
-    memory_bytes: int  # that may really be used: of the kernel, or by its control group
+    # Of container managers, in their words.
+    signs: str = ""
+    # That may really be used: by affinity and quota.
+    processors: float
+    # That may really be used: of the kernel, or by its control group.
+    memory_bytes: int
     root_filesystem: str = ""
     distribution: str = ""
 
@@ -177,8 +203,10 @@ class OwnMachine(RemoteMachine, kw_only=True, omit_defaults=True):
     """A machine that commands of the user's made, as the agent inside sees it."""
 
     definition: str  # its name
-    digest: str  # SHA-256 of the definition's text
-    version: str = ""  # what its command `version` printed
+    # SHA-256 of the definition's text.
+    digest: str
+    # What its command `version` printed.
+    version: str = ""
     parameters: dict[str, str] = msgspec.field(default_factory=dict)
     inside: OwnInside
 
@@ -229,16 +257,20 @@ class Disk(msgspec.Struct, kw_only=True, omit_defaults=True):
     allocated_bytes: int
     prepared_s: float
     from_template: bool
-    served: str | None = None  # of a directory of the host: how, and from where
+    # Of a directory of the host: how, and from where.
+    served: str | None = None
 
 
 class Restored(msgspec.Struct, kw_only=True):
     """What a guest has gone on from, instead of booting."""
 
-    template: str  # tells it from others of the block
+    # Tells it from others of the block.
+    template: str
     clone: int  # the first is 1
-    template_s: float = 0.0  # that making the template took, which the first clone waited for
-    generation_id: bool  # whether the guest was told by its hardware that it is a copy
+    # That making the template took, which the first clone waited for.
+    template_s: float = 0.0
+    # Whether the guest was told by its hardware that it is a copy.
+    generation_id: bool
 
 
 class Backing(msgspec.Struct, kw_only=True):
@@ -249,12 +281,14 @@ class Backing(msgspec.Struct, kw_only=True):
     thp_allowed: bool
     thp_bytes: int  # in transparent huge pages
     policy: str  # of memory nodes
-    left_bytes: int | None = None  # by the guest's balloon, as the hypervisor says; without one nothing
-    mergeable: bool = False  # this host's kernel may merge its pages with equal ones
-    merged_bytes: int | None = None  # in pages that are, where the kernel says
-    reports_free: bool | None = (
-        None  # the guest does, by what it has agreed on with its balloon; None: not looked at
-    )
+    # By the guest's balloon, as the hypervisor says; without one nothing.
+    left_bytes: int | None = None
+    # This host's kernel may merge its pages with equal ones.
+    mergeable: bool = False
+    # In pages that are, where the kernel says.
+    merged_bytes: int | None = None
+    # The guest does, by what it has agreed on with its balloon; None: not looked at.
+    reports_free: bool | None = None
 
 
 class GuestMachine(MachineFacts, kw_only=True):
@@ -300,7 +334,8 @@ def attested_placement(facts: Facts) -> Placed | None:
     return None if machine is None else placement_of(machine)
 
 
-_OCTAL = re.compile(r"\\([0-7]{3})")  # how it spells white space and the backslash itself
+# How it spells white space and the backslash itself.
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +344,8 @@ class Mount:
 
     number: int
     device: str  # major:minor
-    root: str  # the directory of the filesystem that is mounted
+    # The directory of the filesystem that is mounted.
+    root: str
     where: str
     kind: str
     source: str

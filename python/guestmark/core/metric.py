@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
 
-MIN_BLOCKS = 6  # with fewer the smallest two-sided p of a signed-rank test, 2^(1-n), is above .05
+# With fewer the smallest two-sided p of a signed-rank test, 2^(1-n), is above .05.
+MIN_BLOCKS = 6
 
 
 class Better(StrEnum):
@@ -32,7 +33,8 @@ class Measurement:
     iterations: tuple[float, ...]
 
 
-_LARGEST = 1e60  # its square, and a ratio of two such figures squared, are still floats
+# Its square, and a ratio of two such figures squared, are still floats.
+_LARGEST = 1e60
 
 
 def can_be_compared(value: float) -> bool:

@@ -20,11 +20,15 @@ from guestmark.core.units import parse_number
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _FORM = "write NAME[:UNIT[:higher|lower]]=REGEX, e.g. 'speed:events/s:higher=events per second: *([0-9.]+)'"
 
-_JSON = "json:"  # before a path such as jobs.0.read.bw, in place of an expression
-_FILE = "file:"  # before a path and what is looked for in that file
+# Before a path such as jobs.0.read.bw, in place of an expression.
+_JSON = "json:"
+# Before a path and what is looked for in that file.
+_FILE = "file:"
 _ANY_NUMBER = r"[-+]?[0-9][0-9,]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?"
-_PERF = "perf:"  # before the name of a performance event
-EXPRESSION = "expr:"  # before arithmetic with other metrics; see `core.derived`
+# Before the name of a performance event.
+_PERF = "perf:"
+# Before arithmetic with other metrics; see `core.derived`.
+EXPRESSION = "expr:"
 
 WALL = Metric("wall_s", "s")
 GUEST_WALL = Metric("guest_wall_s", "s")

@@ -47,18 +47,22 @@ class TrialStatus(StrEnum):
 
     OK = "ok"
     FAILED = "failed"
-    LOST = "lost"  # begun, and nothing was heard of it any more
+    # Begun, and nothing was heard of it any more.
+    LOST = "lost"
 
 
 class RunState(StrEnum):
     """State of a run. `KILLED` is never stored: it is `RUNNING` while no process claims the run."""
 
-    CREATED = "created"  # stored, nothing executed yet
+    # Stored, nothing executed yet.
+    CREATED = "created"
     RUNNING = "running"
-    COMPLETE = "complete"  # precision or the number of blocks was reached
+    # Precision or the number of blocks was reached.
+    COMPLETE = "complete"
     STOPPED = "stopped at the time limit"
     INTERRUPTED = "interrupted"  # Ctrl-C, SIGTERM
-    FAILED = "failed"  # trials were run, and none succeeded
+    # Trials were run, and none succeeded.
+    FAILED = "failed"
     KILLED = "killed"
 
     def describe_state(self, trials: int) -> str:
@@ -74,7 +78,8 @@ class CellStatus(StrEnum):
     OK = "ok"  # every trial is ok
     PARTIAL = "partial"  # some trials failed
     FAILED = "failed"  # every trial failed
-    UNUSABLE = "unusable"  # its platform cannot be used here; nothing was tried
+    # Its platform cannot be used here; nothing was tried.
+    UNUSABLE = "unusable"
     PENDING = "pending"  # no trial has ended yet
 
 
@@ -87,8 +92,10 @@ class WorkloadSpec(_Derived):
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
-    label: str = ""  # what tables show; the command line for `exec`
-    key: str = ""  # what a plan with several workloads calls it; empty for `exec`
+    # What tables show; the command line for `exec`.
+    label: str = ""
+    # What a plan with several workloads calls it; empty for `exec`.
+    key: str = ""
 
     def read_params(self, kind: type[P]) -> P:
         """Return the parameters as this msgspec struct or dataclass, converted once for each type.
@@ -116,10 +123,14 @@ class Cell(_Derived):
     factors: Mapping[str, str] = field(default_factory=dict)
     baseline: bool = False
     null_of: str | None = None
-    added: bool = False  # a null cell added automatically, shown apart from the plan's own cells
-    processors: int = 0  # that its machine is given; 0: as many as there are
-    group: str = ""  # cells of one group share a table and a baseline; empty: those of one workload do
-    labels: Mapping[str, str] = field(default_factory=dict)  # what levels of some factors are called
+    # A null cell added automatically, shown apart from the plan's own cells.
+    added: bool = False
+    # That its machine is given; 0: as many as there are.
+    processors: int = 0
+    # Cells of one group share a table and a baseline; empty: those of one workload do.
+    group: str = ""
+    # What levels of some factors are called.
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def levels(self) -> Levels:
@@ -156,7 +167,8 @@ class LeftOut:
     platform: str
     reason: str
     hint: str = ""
-    cell: str = ""  # its id; empty: every cell on the platform
+    # Its id; empty: every cell on the platform.
+    cell: str = ""
 
     @property
     def name(self) -> str:
@@ -186,7 +198,8 @@ class PublishedFigure:
 
     cell: Mapping[str, str]
     value: float
-    baseline: float | None = None  # the publication's own figure that this one was compared with
+    # The publication's own figure that this one was compared with.
+    baseline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +209,14 @@ class Published:
     source: str
     metric: str
     unit: str
-    percent_of: str  # "time" or "throughput": what its percentages are of
+    # "time" or "throughput": what its percentages are of.
+    percent_of: str
     figures: tuple[PublishedFigure, ...]
-    name: str = ""  # tells several publications, or conditions, of one plan apart
+    # Tells several publications, or conditions, of one plan apart.
+    name: str = ""
     conditions: str = ""
-    baseline: Mapping[str, str] = field(default_factory=dict)  # what it compared with, as a figure's `cell`
+    # What it compared with, as a figure's `cell`.
+    baseline: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,20 +240,26 @@ class Policy:
     time_limit_s: float = 600.0
     warmup: int = 1
     iterations: int | None = None
-    trial_limit_s: float = 600.0  # deadline of one iteration of the workload
+    # Deadline of one iteration of the workload.
+    trial_limit_s: float = 600.0
     seed: int = 0
     enough_s: float | None = None
     find: Rare | None = None
-    over_s: float = 0.0  # over which the blocks begin, at equal distances; 0: one after another
+    # Over which the blocks begin, at equal distances; 0: one after another.
+    over_s: float = 0.0
 
 
 class QuestionKind(StrEnum):
     """What a question wants to know."""
 
-    BEST = "best"  # which cell is best in a metric
-    COMPARE = "compare"  # how some cells do against others that are like them in all else
-    PARTS = "parts"  # which of several metrics has the most of their sum
-    DURABILITY = "durability"  # what would be left after a power cut
+    # Which cell is best in a metric.
+    BEST = "best"
+    # How some cells do against others that are like them in all else.
+    COMPARE = "compare"
+    # Which of several metrics has the most of their sum.
+    PARTS = "parts"
+    # What would be left after a power cut.
+    DURABILITY = "durability"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +278,8 @@ class Question:
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     per: tuple[str, ...] = ()
     durability: tuple[str, ...] = ()
-    disk: tuple[str, ...] = ()  # as `durability`, of what power cuts have shown of a cell's disk
+    # As `durability`, of what power cuts have shown of a cell's disk.
+    disk: tuple[str, ...] = ()
     compare: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     against: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
@@ -270,11 +293,13 @@ class Plan:
     name: str
     cells: tuple[Cell, ...]
     policy: Policy
-    metrics: tuple[Metric, ...]  # those known beforehand, in table order; the first is the primary one
+    # Those known beforehand, in table order; the first is the primary one.
+    metrics: tuple[Metric, ...]
     context: Context = field(default_factory=Context)
     title: str = ""  # the question it answers
     published: tuple[Published, ...] = ()
-    questions: tuple[Question, ...] = ()  # what that comes down to, each answered at the end
+    # What that comes down to, each answered at the end.
+    questions: tuple[Question, ...] = ()
 
     @property
     def race_limit_s(self) -> float:
@@ -289,24 +314,31 @@ class Trial:
 
     cell_id: str
     block: int  # from 0
-    order: int  # position inside the block, from 0
+    # Position inside the block, from 0.
+    order: int
     status: TrialStatus
     reason: str = ""  # one line when failed
     measurements: tuple[Measurement, ...] = ()
     started_at: float = 0.0  # Unix time
-    duration_s: float = 0.0  # whole trial, boot and harness included, host's monotonic clock
+    # Whole trial, boot and harness included, host's monotonic clock.
+    duration_s: float = 0.0
     phases: Mapping[str, float] = field(
         default_factory=dict
     )  # seconds since the machine's start was asked for
-    warmups: tuple[Measurement, ...] = ()  # raw values of the unmeasured runs before, the first one first
+    # Raw values of the unmeasured runs before, the first one first.
+    warmups: tuple[Measurement, ...] = ()
     run_s: tuple[
         float, ...
-    ] = ()  # of every run of the workload, warm-ups first, on the host's monotonic clock
-    facts: Facts = field(default_factory=Facts)  # what the machine really is, and what else was found out
+        # Of every run of the workload, warm-ups first, on the host's monotonic clock.
+    ] = ()
+    # What the machine really is, and what else was found out.
+    facts: Facts = field(default_factory=Facts)
     noise: Mapping[str, Any] = field(
         default_factory=dict
     )  # host pressure, run-queue delay, steal, frequency, swap
     warnings: tuple[str, ...] = ()
     command_line: tuple[str, ...] = ()  # of the hypervisor
-    console: str = ""  # kept for failed trials, tail for the others
-    cause: Cause | None = None  # why it failed, for decisions; None of a good one, or where nobody said
+    # Kept for failed trials, tail for the others.
+    console: str = ""
+    # Why it failed, for decisions; None of a good one, or where nobody said.
+    cause: Cause | None = None

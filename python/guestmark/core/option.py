@@ -38,7 +38,8 @@ class Option:
     maximum: float | None = None
     parse: Callable[[str], Any] | None = None
     candidates: Candidates | None = None
-    environment: str = ""  # variable that gives the value when the option does not
+    # Variable that gives the value when the option does not.
+    environment: str = ""
     hidden: bool = False
     key: str = ""
     only_for: tuple[str, ...] = ()

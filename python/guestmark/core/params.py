@@ -90,7 +90,8 @@ class Given:
     key: str
     accepts: Any
     default: Any  # `...` where it is required
-    spelled: bool  # whether the default is spelled as in a plan, and is parsed like what a plan gives
+    # Whether the default is spelled as in a plan, and is parsed like what a plan gives.
+    spelled: bool
 
 
 @functools.cache

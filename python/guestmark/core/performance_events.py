@@ -4,7 +4,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_HARDWARE, _SOFTWARE = 0, 1  # perf_event_open(2): PERF_TYPE_HARDWARE, PERF_TYPE_SOFTWARE
+# perf_event_open(2): PERF_TYPE_HARDWARE, PERF_TYPE_SOFTWARE.
+_HARDWARE, _SOFTWARE = 0, 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from guestmark.core.errors import UsageError
 
 NAME = "placement"  # of the factor
 PINNED, FREE, LIST = "pinned", "free", "cpus="
-FULL_CAPACITY = 1024  # what Linux gives the fastest processors of a machine
+# What Linux gives the fastest processors of a machine.
+FULL_CAPACITY = 1024
 _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 
 
@@ -60,7 +61,8 @@ class Processor:
     number: int
     core: tuple[int, int]  # package, core
     node: int = 0
-    capacity: int = FULL_CAPACITY  # less on the small cores of big.LITTLE
+    # Less on the small cores of big.LITTLE.
+    capacity: int = FULL_CAPACITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class Placement:
     emulator: tuple[int, ...]
     control: tuple[int, ...]
     nodes: tuple[int, ...] = ()  # NUMA nodes of `machine`
-    remarks: tuple[str, ...] = ()  # what could not be kept apart
+    # What could not be kept apart.
+    remarks: tuple[str, ...] = ()
 
     @property
     def one_each(self) -> bool:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import subprocess
 
 _PACKAGE = "guestmark.platforms"
-OWN_PARAMETER = "own."  # before a parameter of the user's own definition of a machine
+# Before a parameter of the user's own definition of a machine.
+OWN_PARAMETER = "own."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ def start_version_queries() -> Iterator[Callable[[str], subprocess.Popen[bytes]]
     """
     import subprocess
 
-    from guestmark.core.supervision import supervision  # neither is what every command line waits for
+    # Neither is what every command line waits for.
+    from guestmark.core.supervision import supervision
     from guestmark.core.temporary import scratch_directory
 
     with scratch_directory("version") as theirs, supervision() as supervised:
@@ -111,43 +113,62 @@ class PlatformKind:
     """
 
     name: str
-    help: str  # what it is, in a few words, for newcomers
+    # What it is, in a few words, for newcomers.
+    help: str
     load_class: Callable[[], Callable[[Any], Any]] | None = None
-    holds_guests: bool = False  # whether another guest can be started inside it
-    needs_kvm: bool = False  # whether it starts only where there is /dev/kvm
+    # Whether another guest can be started inside it.
+    holds_guests: bool = False
+    # Whether it starts only where there is /dev/kvm.
+    needs_kvm: bool = False
     load_nested_class: Callable[[], Callable[[Any], Any]] | None = None
-    guest: bool = True  # boots a kernel of its own; otherwise workloads run on one that runs already
-    own_kernel: bool = False  # whether, without a guest, another kernel than this host's answers system calls
-    remote: bool = False  # another machine, with files, users and processors of its own
-    on_this_host: bool = False  # whether such a machine is run by this host all the same
-    takes_arch: bool = False  # whether its name may be followed by @ARCH
+    # Boots a kernel of its own; otherwise workloads run on one that runs already.
+    guest: bool = True
+    # Whether, without a guest, another kernel than this host's answers system calls.
+    own_kernel: bool = False
+    # Another machine, with files, users and processors of its own.
+    remote: bool = False
+    # Whether such a machine is run by this host all the same.
+    on_this_host: bool = False
+    # Whether its name may be followed by @ARCH.
+    takes_arch: bool = False
     needs_arch: bool = False  # whether it must be
-    only_programs: bool = False  # whether what its agent does itself would be done by the host
-    destination: str = ""  # what its name is followed by after a colon, such as DEST
+    # Whether what its agent does itself would be done by the host.
+    only_programs: bool = False
+    # What its name is followed by after a colon, such as DEST.
+    destination: str = ""
     example_destination: str = "lab1"  # one, for errors
     # What to do about a destination that it cannot have; empty for one that it can.
     advice: Callable[[str], str] = _no_advice
-    boots_firmware: bool = False  # whether it has firmware, and network cards that boot
-    machine: Machine = Machine.NONE  # what runs its machines: factors that name it are theirs
-    factors: tuple[Factor, ...] = ()  # others that its machines accept
-    outer: Machine = Machine.NONE  # what it is around other guests: factors that name it are theirs too
-    outer_factors: tuple[Factor, ...] = ()  # others that guests inside it accept
+    # Whether it has firmware, and network cards that boot.
+    boots_firmware: bool = False
+    # What runs its machines: factors that name it are theirs.
+    machine: Machine = Machine.NONE
+    # Others that its machines accept.
+    factors: tuple[Factor, ...] = ()
+    # What it is around other guests: factors that name it are theirs too.
+    outer: Machine = Machine.NONE
+    # Others that guests inside it accept.
+    outer_factors: tuple[Factor, ...] = ()
     disk: Mapping[str, str] = field(
         default_factory=dict
     )  # levels of disk factors that every disk of its machines has
-    bus_factor: str = "bus"  # the factor that selects how its disks are attached
-    shares: tuple[str, ...] = ()  # filesystems with which it mounts directories of this host
+    # The factor that selects how its disks are attached.
+    bus_factor: str = "bus"
+    # Filesystems with which it mounts directories of this host.
+    shares: tuple[str, ...] = ()
     programs: tuple[Program, ...] = ()  # those it needs on the host
-    processors: Callable[[Levels], int] = _one  # of a machine with these levels of its factors
-    counter: str = (
-        ""  # of `platforms.counters`: what its hypervisor counts when a system call leaves the guest
-    )
-    starts_timed: bool = (
-        False  # whether this process knows when the start of such a remote machine was ordered
-    )
-    parameter_prefix: str = ""  # factors that begin so are parameters of its machines, whatever follows
-    first: bool = False  # whether it is named before all others
-    start_limit_s: float = 60.0  # a start that takes longer has failed
+    # Of a machine with these levels of its factors.
+    processors: Callable[[Levels], int] = _one
+    # Of `platforms.counters`: what its hypervisor counts when a system call leaves the guest.
+    counter: str = ""
+    # Whether this process knows when the start of such a remote machine was ordered.
+    starts_timed: bool = False
+    # Factors that begin so are parameters of its machines, whatever follows.
+    parameter_prefix: str = ""
+    # Whether it is named before all others.
+    first: bool = False
+    # A start that takes longer has failed.
+    start_limit_s: float = 60.0
 
     @property
     def is_supported(self) -> bool:

@@ -154,7 +154,8 @@ class PlatformSpec:
 
 
 HOST = PlatformSpec((Layer("host"),))
-_DEEPEST = 3  # guests inside each other: each takes channels of all that are around it
+# Guests inside each other: each takes channels of all that are around it.
+_DEEPEST = 3
 
 
 def parse_platform(text: str) -> PlatformSpec:
@@ -201,14 +202,16 @@ def _split_layer(part: str) -> Layer:
     text = part.strip()
     head, _, arch = text.partition("@")
     kind, colon, _ = head.partition(":")
-    if colon:  # a destination may hold an @ of its own
+    # A destination may hold an @ of its own.
+    if colon:
         return Layer(kind, dest=text.partition(":")[2] or None)
     return Layer(kind, arch=arch or None)
 
 
 def _parse_layer(part: str, whole: str) -> Layer:
     layer = _split_layer(part)
-    if part.strip().endswith(("@", ":")):  # announces something that is missing
+    # Announces something that is missing.
+    if part.strip().endswith(("@", ":")):
         layer = Layer(layer.kind, *(("", None) if part.strip().endswith("@") else (None, "")))
     kind = platform_kinds().get(layer.kind)
     if kind is not None and kind.takes_destination:

@@ -11,11 +11,13 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)  # what no shell changes, as `shlex.quote` has it
+# What no shell changes, as `shlex.quote` has it.
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
 _NAMED = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "\\": r"\\", "'": r"\'"}
 # They are letters and symbols by their category, and are drawn as nothing: fillers of Hangul, blank Braille.
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-_LONG = 100  # characters from which a length is said
+# Characters from which a length is said.
+_LONG = 100
 
 
 def quote_words(words: Iterable[str]) -> str:
@@ -63,7 +65,8 @@ def _spelled(character: str) -> str:
     code = ord(character)
     if code < 0x80:
         return f"\\x{code:02x}"
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no text, as `os.fsdecode` keeps it
+    # A byte that is no text, as `os.fsdecode` keeps it.
+    if 0xDC80 <= code <= 0xDCFF:
         return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 

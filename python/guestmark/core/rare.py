@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Self
 
 _RARE = re.compile(r"[x×] ?([0-9.]+) in (?:([0-9.]+%)|1 (?:in|of) ([0-9]+))(?: of (runs|starts))?")
-SLOW = 1.5  # times the typical: half of the doublings would be missed at 2, where noise decides
+# Times the typical: half of the doublings would be missed at 2, where noise decides.
+SLOW = 1.5
 _LARGEST_FACTOR, _RAREST = 1e6, 0.001
 
 

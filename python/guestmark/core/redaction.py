@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable
 
 GONE = "***"
-_SHORTEST = 4  # characters; a shorter one is in too many words, and is nobody's secret for long
+# Characters; a shorter one is in too many words, and is nobody's secret for long.
+_SHORTEST = 4
 _VARIABLES = ("PGPASSWORD", "PGSSLPASSWORD")
 # In a word everything up to its last `@` may be the password; in a text a quote or a blank ends the URL.
 _IN_WORD = re.compile(r"(?<=://)([^:/?#]*):.*@", re.DOTALL)

@@ -18,7 +18,8 @@ from guestmark.core.keeper import keeper
 
 def usual_parent() -> Path:
     """`$TMPDIR`, or where temporary files are otherwise."""
-    import tempfile  # not what every command line waits for
+    # Not what every command line waits for.
+    import tempfile
 
     return Path(tempfile.gettempdir()).absolute()
 
@@ -57,6 +58,7 @@ def unnamed_file() -> Iterator[IO[bytes]]:
 
     with (
         tempfile.TemporaryFile() as file
-    ):  # by O_TMPFILE; where that is not known, it has a name for some microseconds
+        # By O_TMPFILE; where that is not known, it has a name for some microseconds.
+    ):
         assert stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         yield file

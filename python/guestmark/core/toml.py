@@ -12,10 +12,13 @@ from typing import Any
 
 from guestmark.core.errors import UsageError
 
-LARGEST = 1 << 20  # bytes; no real plan is larger
-_DEEPEST = 32  # tables in tables and lists in lists, and parts of a key
+# Bytes; no real plan is larger.
+LARGEST = 1 << 20
+# Tables in tables and lists in lists, and parts of a key.
+_DEEPEST = 32
 _MOST = 50_000  # values and tables
-_LARGEST_INTEGER = 1 << 63  # of 64 bits, as TOML has them
+# Of 64 bits, as TOML has them.
+_LARGEST_INTEGER = 1 << 63
 _HINT = "docs/reference/plan-files.md has the form of a plan"
 
 # What begins with three quotes and has no end is no string at all: it is looked through once.
@@ -41,7 +44,8 @@ def read_toml(text: str, where: str, hint: str = _HINT) -> dict[str, Any]:
         except (
             ValueError,
             RecursionError,
-        ) as error:  # which tomllib's own error and Python's limit of digits are
+            # Which tomllib's own error and Python's limit of digits are.
+        ) as error:
             raise UsageError(f"{where} is not TOML: {_short(str(error))}", hint=hint) from error
         problem = _out_of_range(found)
     if problem:
@@ -67,7 +71,8 @@ def _too_much(text: str) -> str:
             dotted = False
         else:
             sign = token["sign"]
-            if sign in "\"'":  # a string without an end, which is for the reader to say
+            # A string without an end, which is for the reader to say.
+            if sign in "\"'":
                 return ""
             dotted = sign == "."
             depth += (sign in "[{") - (sign in "]}")

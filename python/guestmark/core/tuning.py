@@ -34,7 +34,8 @@ class Settings:
     objective: str
     better: Better
     durability: tuple[str, ...] = ()
-    on_disk: bool = False  # whether disks in memory are out
+    # Whether disks in memory are out.
+    on_disk: bool = False
     limits: tuple[Limit, ...] = ()
     margin: float = 0.03
     error: float = 0.05

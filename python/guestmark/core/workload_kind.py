@@ -31,9 +31,12 @@ _PACKAGE = "guestmark.workloads"
 class Topic(Enum):
     """What a comparison of backends concludes from a workload."""
 
-    CALLS = auto()  # who is quicker with calls of a kernel or an API
-    START = auto()  # where the time of a start goes
-    TRANSFER = auto()  # what the sending of bytes consists of, by the parameter `variant`
+    # Who is quicker with calls of a kernel or an API.
+    CALLS = auto()
+    # Where the time of a start goes.
+    START = auto()
+    # What the sending of bytes consists of, by the parameter `variant`.
+    TRANSFER = auto()
 
 
 class WorkloadKind(Generic[P]):
@@ -44,28 +47,33 @@ class WorkloadKind(Generic[P]):
     somebody completes a factor's name.
     """
 
-    PARAMS: ClassVar[type[Params]] = Params  # the `P` that a subclass names
+    # The `P` that a subclass names.
+    PARAMS: ClassVar[type[Params]] = Params
 
     name: ClassVar[str]
     help: ClassVar[str]  # one line
     measures: ClassVar[
         tuple[Metric, ...]
-    ] = ()  # its metrics, the primary one first, whatever its parameters are
-    factors: ClassVar[tuple[Factor, ...]] = ()  # its own; other workloads do not have them
-    only_factors: ClassVar[frozenset[str] | None] = (
-        None  # names of those that mean something to it; None: all
-    )
-    programs: ClassVar[tuple[Program, ...]] = ()  # that it runs, on the host or in guests
+        # Its metrics, the primary one first, whatever its parameters are.
+    ] = ()
+    # Its own; other workloads do not have them.
+    factors: ClassVar[tuple[Factor, ...]] = ()
+    # Names of those that mean something to it; None: all.
+    only_factors: ClassVar[frozenset[str] | None] = None
+    # That it runs, on the host or in guests.
+    programs: ClassVar[tuple[Program, ...]] = ()
     topic: ClassVar[Topic | None] = None
-    agent_is_enough: ClassVar[bool] = (
-        False  # it runs no program of the machine, which therefore needs no root
-    )
-    peer: ClassVar[bool] = False  # another program starts the machine; ours is then only the host's agent
-    runs_command: ClassVar[bool] = False  # what it runs is the user's, so environment variables are factors
+    # It runs no program of the machine, which therefore needs no root.
+    agent_is_enough: ClassVar[bool] = False
+    # Another program starts the machine; ours is then only the host's agent.
+    peer: ClassVar[bool] = False
+    # What it runs is the user's, so environment variables are factors.
+    runs_command: ClassVar[bool] = False
     # Whether it runs on a disk that only factors ask for, where its parameters need none.
     runs_on_disk: ClassVar[bool] = False
     proves: ClassVar[bool] = False  # it cuts the power itself
-    compared: ClassVar[bool] = True  # False: its values are findings, not times that cells are compared by
+    # False: its values are findings, not times that cells are compared by.
+    compared: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -273,7 +281,8 @@ def workload_kinds() -> Mapping[str, WorkloadClass]:
 def workload_kind(name: str) -> WorkloadClass:
     """The kind of workload of that name. Raises `UsageError` with the nearest known one."""
     own = f"{_PACKAGE}.{name.replace('-', '_')}"
-    if own in walked(_PACKAGE):  # mostly the package has the workload's name: the others need not be imported
+    # Mostly the package has the workload's name: the others need not be imported.
+    if own in walked(_PACKAGE):
         for kind in _find_kinds(importlib.import_module(own)):
             if kind.name == name:
                 return kind

@@ -1,4 +1,4 @@
-"""A disk as a workload sees it on a started machine, mounting it there, and the options in force."""
+"""A disk as a workload sees it on a running machine: mounting it, and checking the options that took effect."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ABSENCES = {
 }
 _VALUE_FILLED_IN = frozenset({"compress", "compress-force", "discard", "space_cache"})
 _CONTRADICTED_BY = {"barrier=0": ("barrier", "barrier=1")}
-# Always shown when they are in force.
+# The kernel always shows these when they are in force, so their absence refutes them.
 _ALWAYS_SHOWN = {
     "ro",
     "sync",
@@ -64,7 +64,7 @@ _ALWAYS_SHOWN = {
 
 @dataclass(frozen=True, slots=True)
 class LiveMount:
-    """A mount as the guest's kernel reports it: `options` from every source, `text` as in /proc/mounts."""
+    """A mount as the guest's kernel reports it: `options` from all sources, `text` as in /proc/mounts."""
 
     filesystem: str
     text: str
@@ -73,15 +73,16 @@ class LiveMount:
 
 @dataclass(frozen=True, slots=True)
 class OptionsVerdict:
-    """Options that are certainly not in force, and those the kernel does not show."""
+    """Options that are certainly not in force, and options that the kernel does not show."""
 
     refuted: tuple[str, ...]
     unconfirmed: tuple[str, ...]
 
 
 def _is_shown_with_value(option: str, live: frozenset[str]) -> bool:
-    """Whether the kernel shows the option with what it filled in: `compress=zstd` as `compress=zstd:3` (btrfs), and
-    `compress` or `discard`, which have values of their own, with one.
+    """Return whether the kernel shows the option with a value that it filled in.
+
+    For example, btrfs shows `compress=zstd` as `compress=zstd:3`, and `compress` or `discard` with their default value.
     """
     name, equals, _ = option.partition("=")
     if equals:
@@ -90,7 +91,7 @@ def _is_shown_with_value(option: str, live: frozenset[str]) -> bool:
 
 
 def read_live_mount(agent: Agent, device: str, directory: str) -> LiveMount:
-    """The live mount of `device` at `directory`. Raises `MachineError` when it is not mounted there."""
+    """Return the live mount of `device` at `directory`. Raises `MachineError` when it is not mounted there."""
     for line in reversed(agent.read_facts().mounts.splitlines()):
         fields = line.split(" ")
         if len(fields) >= 4 and fields[1] == directory:
@@ -110,9 +111,10 @@ def read_live_mount(agent: Agent, device: str, directory: str) -> LiveMount:
 
 
 def compare_options(asked: str, shown: Iterable[str]) -> OptionsVerdict:
-    """Decides by what the kernel shows; an option it does not show is unconfirmed.
+    """Compare options with what the kernel shows; an option that it does not show is unconfirmed.
 
-    Refuted is: an option that is always shown and is not, one whose opposite or whose name with another value is shown.
+    An option is refuted if the kernel always shows it and does not, or if it shows the opposite option or another value
+    of the same one.
     """
     live = frozenset(shown)
     refuted, unconfirmed = [], []
@@ -145,11 +147,11 @@ _MOST_DISKS = 2  # a target and a source
 
 @dataclass(slots=True)
 class AttachedDisk:
-    """One disk of a machine, in the order of `Disks`; `machine.disks` holds them.
+    """One disk of a machine; `machine.disks` holds them in the order of `Disks`.
 
-    `device` is its path in the guest (`/dev/vda`; of a share its tag), empty on the host. `directory` is where a
-    formatted target is mounted; on the host it is a fresh directory of the location, which is always there. `facts` is
-    how it was mounted.
+    `device` is its path in the guest (`/dev/vda`; the tag of a share), empty on the host. `directory` is where a
+    formatted target is mounted; on the host it is a fresh directory of the location, which always exists. `facts`
+    records how the disk was mounted.
     """
 
     spec: DiskSpec
@@ -157,7 +159,8 @@ class AttachedDisk:
     device: str = ""
     directory: str = ""
     facts: Mount = field(default_factory=Mount)
-    server: int | None = None  # the process of this host that serves a share, where it is not the hypervisor
+    # The process of this host that serves a share, where it is not the hypervisor.
+    server: int | None = None
 
     @property
     def read_path(self) -> str:
@@ -165,8 +168,9 @@ class AttachedDisk:
         return self.device or str(self.image.path)
 
     def mount(self, agent: Agent) -> str:
-        """Mounts the formatted disk with its options and returns the directory; checks the live mount against the
-        options asked. On the host it does nothing. Raises `MachineError` with the kernel's message when it refuses,
+        """Mount the formatted disk with its options, check that they took effect, and return the directory.
+
+        Does nothing on the host. Raises `MachineError` with the kernel's message when the mount is refused, and
         `AttestationError` with both values when an option did not take effect.
         """
         if self.spec.loop:
@@ -194,9 +198,9 @@ class AttachedDisk:
         return self.directory
 
     def umount(self, agent: Agent, *, drop_caches: bool = True) -> None:
-        """Unmounts, so that none of its content stays in the guest's caches. On the host, only drops caches.
+        """Unmount the disk, so that none of its content stays in the guest's caches. On the host, only drop caches.
 
-        Without `drop_caches`, a guest's other caches and all of the host's are kept.
+        Without `drop_caches`, the guest's other caches and all caches of the host are kept.
         """
         if self.device:
             self._unmount_when_idle(agent)
@@ -204,11 +208,12 @@ class AttachedDisk:
             return
         try:
             agent.drop_caches()
-        except CallError as error:  # on the host, the user may not be root
+        except CallError as error:
+            # On the host, the user may not be root.
             self.facts.caches = f"not dropped: {error.message}"
 
     def _unmount_when_idle(self, agent: Agent) -> None:
-        """Also a disk that is busy a moment longer: a polled io_uring outlives its process."""
+        """Unmount, waiting for a disk that stays busy a moment longer: a polled io_uring outlives its process."""
         deadline = time.monotonic() + _BUSY_S
         while True:
             try:
@@ -261,7 +266,7 @@ class AttachedDisk:
 
 @contextmanager
 def attach_on_host(specs: Sequence[DiskSpec]) -> Iterator[tuple[AttachedDisk, ...]]:
-    """The host's own disks for one trial: a fresh directory for the target, a file for the source."""
+    """Make the host's own disks for one trial: a fresh directory for the target, a file for the source."""
     from guestmark.disks.image import make_images
 
     if not specs:
@@ -272,16 +277,17 @@ def attach_on_host(specs: Sequence[DiskSpec]) -> Iterator[tuple[AttachedDisk, ..
 
 
 def _host_directory(image: Image) -> str:
-    """The host path of a target: itself, or the directory beside its image where that is mounted."""
+    """Return the host path of a target: the directory itself, or the one next to its image where that is mounted."""
     if image.spec.loop:
         return str(image.path.parent / "mounted")
     return str(image.path) if image.path.is_dir() else ""
 
 
 def find_device(agent: Agent, spec: DiskSpec, index: int, serial: str = "") -> str:
-    """The guest's path of a disk: by its serial number, for UML, whose disks have none, by its position.
+    """Return the guest's path of a disk, found by its serial number, or by its position on a bus without serial
+    numbers.
 
-    The number is the disk's name where it is not told. Raises `MachineError` when it has not appeared in time.
+    `serial` defaults to the disk's name. Raises `MachineError` when the disk has not appeared in time.
     """
     if not spec.bus.serial:
         return spec.bus.device_at(index)
@@ -310,10 +316,11 @@ def _read_serial(agent: Agent, path: str) -> str:
 
 
 def _read_kernel_log(agent: Agent, mark: str) -> list[str]:
-    """The kernel's messages after the last one that is `mark`, without their time stamps."""
+    """Return the kernel's messages after the last occurrence of `mark`, without time stamps."""
     try:
         done = agent.exec(["dmesg"], timeout_s=20, output_limit=1 << 20)
-    except CommandError:  # a root without the program has no messages to show
+    except CommandError:
+        # A root without the program has no messages to show.
         return []
     _, _, after = done.stdout.decode(errors="replace").rpartition(mark)
     return [_TIME_STAMP.sub("", line) for line in after.splitlines() if line]

@@ -1,4 +1,4 @@
-"""Programs that make, check and serve images; those that serve end with this process, however that ends."""
+"""Programs that make, check and serve images; servers end with this process, however it ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PACKAGES = {
 
 
 def find_program(program: str) -> str:
-    """Absolute path; the administrators' directories are searched too.
+    """Return the absolute path of a program; the directories for administrators' programs are searched too.
 
     Raises `PlatformUnusableError` naming the package.
     """
@@ -60,10 +60,11 @@ def run_program(
     deadline_s: float = _DEADLINE_S,
     writable: Sequence[Path] = (),
 ) -> str:
-    """Runs a program and returns its output. Raises `MachineError` with its last words when it fails.
+    """Run a program and return its output. Raises `MachineError` with the last line it printed when it fails.
 
-    It can change only what is `writable`: what it reads may have been written by a guest.
+    The program can write only to the paths in `writable`, because a guest may have written what it reads.
     """
+    # Messages are matched by their English words.
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(
@@ -92,10 +93,11 @@ _END_S = 5.0
 def serve_image(
     command: Sequence[str], ready: Callable[[], bool], what: str, hint: str
 ) -> Iterator[Callable[[], None]]:
-    """The server while the context lasts; yields how to kill it before.
+    """Run a server while the context lasts; yield a function that kills it earlier.
 
-    Raises `MachineError`, "`what` cannot be …", with the server's last words when it does not get `ready`.
+    Raises `MachineError`, beginning with `what`, with the server's last line if it ends before it is `ready`.
     """
+    # The supervisor ends the server when the lifeline closes, which the kernel does even after SIGKILL.
     daemon, lifeline = _start_server(command)
     try:
         _await_server(daemon, ready, what, hint)
@@ -111,13 +113,13 @@ def serve_image(
 
 
 def quote_qemu_value(path: Path) -> str:
-    """As QEMU's options want a value."""
+    """Return the path as a value among QEMU's options, where a comma has to be doubled."""
     return str(path).replace(",", ",,")
 
 
 @contextlib.contextmanager
 def serve_over_nbd(image: Path, socket: Path) -> Iterator[None]:
-    """Serves the bytes of an image over NBD at a local socket, as an export called `disk`."""
+    """Serve the bytes of an image over NBD at a local socket, as an export called `disk`."""
     command = [
         find_program(DAEMON), "--blockdev", f"driver=file,node-name=image,filename={quote_qemu_value(image)}",
         "--nbd-server", f"addr.type=unix,addr.path={quote_qemu_value(socket)}",

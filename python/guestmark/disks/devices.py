@@ -1,11 +1,12 @@
-"""Block devices of this host that are disks themselves: whole disks, partitions, loop devices. They are overwritten.
+"""Block devices of this host that serve as disks and are overwritten: whole disks, partitions, loop devices.
 
-So they are named with `overwrite:` before them, and still only taken when nobody uses them and they have no signature
-of a filesystem, a partition table or a volume, as `wipefs` knows them. A run wipes what it has put on one when it ends.
+The user consents by writing `overwrite:` in front of the name. Even then a device is taken only if nothing uses it and
+`wipefs` finds no signature of a filesystem, a partition table or a volume on it. At its end a run wipes what it has
+written.
 
-What a run that was killed has left there is known by its UUID: filesystems are made on devices with one that only
-guestmark makes (`mark`), and where nothing else has a signature the next run takes the device again. Filesystems whose
-maker takes no UUID are the user's to wipe.
+What a killed run left behind is recognised by its UUID: filesystems are made with one that only guestmark makes
+(`make_mark`), and if nothing else has a signature, the next run takes the device again. Filesystems whose maker takes
+no UUID have to be wiped by the user.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from guestmark.disks import daemon
 from guestmark.setting.location import device_number, device_size
 
 _HALF = 8  # bytes of a UUID
-_taken: dict[str, socket.socket] = {}  # what is on them is this process's own; with what says so to others
+# The devices that this process has taken, each with the socket that tells other processes so.
+_taken: dict[str, socket.socket] = {}
 
 
 def check_device(path: str) -> None:
-    """Raises `UsageError` for a device that is in use, has something on it, or cannot be written."""
+    """Raises `UsageError` for a device that is in use, has a signature on it, or cannot be written."""
     device_size(path)
-    try:  # the kernel's own answer to "is it used?"
+    # O_EXCL fails for a block device that the kernel itself has in use: mounted, or part of a volume or an array.
+    try:
         os.close(os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC))
     except OSError as error:
         if error.errno == errno.EBUSY:
@@ -41,42 +44,42 @@ def check_device(path: str) -> None:
             ) from error
         raise UsageError(
             f"{path} cannot be written: {error.strerror}",
-            hint="start guestmark as a user who may, or name another",
+            hint="start guestmark as a user who may write it, or name another",
         ) from error
     if path in _taken:
         return
     foreign = [kind for kind, name in list_signatures(path) if not is_mark(name)]
     if foreign:
         raise UsageError(
-            f"{path} has something on it: {', '.join(dict.fromkeys(foreign))}",
-            hint=f"if nothing of it is needed any more: wipefs --all {path}",
+            f"{path} has signatures on it: {', '.join(dict.fromkeys(foreign))}",
+            hint=f"if nothing on it is needed any more: wipefs --all {path}",
         )
 
 
 def list_signatures(path: str) -> list[tuple[str, str]]:
-    """What `wipefs` finds there: `ext4`, `dos`, `LVM2_member`, each with its UUID, empty where it has none."""
+    """Return the signatures that `wipefs` finds, such as `ext4`, `dos` or `LVM2_member`, each with its UUID or ""."""
     found = daemon.run_program("wipefs", "--no-act", "--noheadings", "--output=TYPE,UUID", path)
     rows = [line.split() for line in found.splitlines() if line.strip()]
     return [(row[0], row[1] if len(row) > 1 else "") for row in rows]
 
 
 def make_mark() -> str:
-    """A new UUID that says that guestmark made the filesystem: the second half follows from the first.
+    """Return a new UUID that marks a filesystem as guestmark's: its second half is derived from the first.
 
-    It is one of version 8, which leaves the other bits to whoever makes it (RFC 9562, section 5.8).
+    It is a UUID of version 8, whose other bits are free to choose (RFC 9562, section 5.8).
     """
-    return _is_marked(secrets.token_bytes(_HALF))
+    return _complete_mark(secrets.token_bytes(_HALF))
 
 
 def is_mark(text: str) -> bool:
-    """Whether a UUID is one of `mark`'s."""
+    """Return whether a UUID was made by `make_mark`."""
     try:
-        return _is_marked(uuid.UUID(text).bytes[:_HALF]) == text.lower()
+        return _complete_mark(uuid.UUID(text).bytes[:_HALF]) == text.lower()
     except ValueError:
         return False
 
 
-def _is_marked(first: bytes) -> str:
+def _complete_mark(first: bytes) -> str:
     start = bytearray(first)
     start[6] = start[6] & 0x0F | 0x80
     end = bytearray(
@@ -87,7 +90,7 @@ def _is_marked(first: bytes) -> str:
 
 
 def take_device(path: str) -> None:
-    """Checks the device; from now on what is on it is this process's own, and it is wiped at its end."""
+    """Check the device and claim it for this process, which wipes it when it ends."""
     check_device(path)
     if path in _taken:
         return
@@ -96,11 +99,12 @@ def take_device(path: str) -> None:
         atexit.register(give_back_device)
     _taken[path] = claim
     if list_signatures(path):
-        _wipe_signatures(path)  # of a run that was killed
+        # A killed run left them: `check_device` has refused everything else.
+        _wipe_signatures(path)
 
 
 def _claim_device(path: str) -> socket.socket:
-    """A name that one process of this host can have, whatever it may write to; it ends with the process."""
+    """Bind a name that only one process of this host can hold; it is released when the process ends."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0guestmark-device-{device_number(path)}")
@@ -113,10 +117,11 @@ def _claim_device(path: str) -> socket.socket:
 
 
 def give_back_device() -> None:
-    """Removes what trials have put on devices, so that the next run finds them empty."""
+    """Wipe what trials have written to devices, so that the next run finds them empty."""
     while _taken:
         path, claim = _taken.popitem()
-        with claim, contextlib.suppress(GuestmarkError):  # it may be gone, or in use by somebody else by now
+        # The device may have been removed, or taken by another process, in the meantime.
+        with claim, contextlib.suppress(GuestmarkError):
             _wipe_signatures(path)
 
 

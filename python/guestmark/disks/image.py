@@ -39,7 +39,7 @@ _number = itertools.count()
 
 
 class Allocation:
-    """Allocates an image in a thread: gigabytes take a second, and a boot takes longer."""
+    """Allocates an image in a thread: gigabytes take about a second, and the boot meanwhile takes longer."""
 
     def __init__(self, allocate: Callable[[Path], None], path: Path) -> None:
         self._error: OSError | None = None
@@ -55,7 +55,7 @@ class Allocation:
             self._error = error
 
     def wait(self) -> None:
-        """Waits until it is done. Raises the `OSError` with which it failed."""
+        """Wait until the image is allocated. Raises the `OSError` that allocating it raised."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -70,18 +70,20 @@ class Image:
     prepared_s: float = 0.0
     from_template: bool = False
     allocation: Allocation | None = field(default=None, compare=False, repr=False)
-    logged: LoggedFiles | None = None  # its files, where writes are logged; `path` is what a hypervisor opens
-    socket: Path | None = None  # or this, where the image is served over NBD
+    # The files of an image whose writes are logged; a hypervisor still opens `path`.
+    logged: LoggedFiles | None = None
+    # The socket of an image that is served over NBD, which a hypervisor opens instead.
+    socket: Path | None = None
 
     @property
     def open_path(self) -> str:
-        """What a hypervisor is given to open."""
+        """The path or address that a hypervisor opens."""
         return str(self.path) if self.socket is None else f"nbd+unix:///disk?socket={self.socket}"
 
     def finish_allocation(self) -> Image:
-        """Waits until the image is what was asked for: its allocation goes on while the machine boots.
+        """Wait until the image is allocated, which goes on while the machine boots.
 
-        Raises `MachineError` when there is no room, `AttestationError` when it is not allocated in full.
+        Raises `MachineError` when there is no room, and `AttestationError` when it is not allocated in full.
         """
         if self.allocation is None:
             return self
@@ -99,9 +101,7 @@ class Image:
         return replace(self, prepared_s=self.prepared_s + time.monotonic() - begin, allocation=None)
 
     def flush(self) -> float:
-        """Flushes the image (of a directory all that is in it) and its directory to the host's disk (fsync); returns
-        the seconds that took.
-        """
+        """Flush the image, or all files of a directory, to the host's disk (fsync); return the seconds it took."""
         begin = time.monotonic()
         paths = _list_contents(str(self.path)) if self.path.is_dir() else [str(self.path)]
         for path in (*paths, str(self.path.parent)):
@@ -113,22 +113,22 @@ class Image:
         return time.monotonic() - begin
 
     def allocated_bytes(self) -> int:
-        """Bytes that the image occupies on the host's disk."""
+        """Return the bytes that the image occupies on the host's disk."""
         if self.spec.is_device:
             return self.spec.size
         files = self.path.rglob("*") if self.path.is_dir() else (self.path,)
         return sum(file.stat().st_blocks for file in files) * 512
 
     def checksum(self) -> Checksum:
-        """Digest of a source's bytes, computed once by an agent on the host."""
+        """Return the digest of a source's bytes, computed once by an agent on the host."""
         if self.path not in _checksums:
             _checksums[self.path] = scratch_store().start_agent().checksum(str(self.path), timeout_s=_FILL_S)
         return _checksums[self.path]
 
     def check_filesystem(self) -> None:
-        """`qemu-img check`, of a raw image the filesystem's own checker; the disk must be unmounted.
+        """Check the image with `qemu-img check`, or a raw image with its filesystem's checker; it must be unmounted.
 
-        Raises `MachineError` with what they found.
+        Raises `MachineError` with what the checker found.
         """
         if self.path.is_dir():
             return
@@ -144,26 +144,25 @@ class Image:
             self.run_on_image("btrfs", "check", "--readonly", str(self.path), writable=[self.path])
 
     def read_past_guest(self, name: str) -> Checksum:
-        """Digest of the file `name` at the top of a raw image's ext filesystem, read by debugfs past any guest.
+        """Return the digest of the file `name` in the root of a raw image's ext filesystem, read by debugfs, not by a
+        guest.
 
-        The disk must be unmounted. Raises `WorkloadError` with what debugfs says.
+        The disk must be unmounted. Raises `WorkloadError` with debugfs's message.
         """
         return read_past_guest(self.path, name)
 
     def run_on_image(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:
-        """Runs a program where the image is. Raises `MachineError` with its complaints."""
+        """Run a program on the machine that holds the image. Raises `MachineError` with its message."""
         daemon.run_program(program, *arguments, writable=writable)
 
 
 @contextmanager
 def make_images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tuple[Image, ...]]:
-    """Makes fresh images for one trial; they are removed when the block ends, or when the process is killed.
+    """Make fresh images for one trial; they are removed when the block ends, or when the process is killed.
 
-    Where the store keeps, those of a context that is left by an exception stay.
-
-    Without `formatted` a target is an empty directory, as the host has it, unless it is to be mounted there.
-
-    Raises `MachineError` when there is no room, `PlatformUnusableError` when a program is missing.
+    If the store keeps images, those of a context that is left by an exception stay. Without `formatted` a target is an
+    empty directory, as on the host, unless it is to be mounted there. Raises `MachineError` when there is no room, and
+    `PlatformUnusableError` when a program is missing.
     """
     directories: list[Path] = []
     made: list[Image] = []
@@ -206,17 +205,19 @@ def _make_image(spec: DiskSpec, directories: list[Path], exports: ExitStack, *, 
 
 def _make_trial_directory(spec: DiskSpec, directories: list[Path]) -> Path:
     parent = scratch_store().directory(spec.location)
-    path = parent / f"guestmark-trial-{next(_number)}"  # the directory above is this process's alone
+    # The directory above is this process's alone.
+    path = parent / f"guestmark-trial-{next(_number)}"
     path.mkdir(0o700)
     directories.append(path)
-    if spec.tree:  # its files may belong to another user, who must be able to enter
+    # Its files may belong to another user, who must be able to enter.
+    if spec.tree:
         for directory in (parent, path):
             directory.chmod(0o711)
     return path
 
 
 def _make_directory_image(spec: DiskSpec, directories: list[Path]) -> Image:
-    """The host's own disk: a directory, with a copy of the tree if there is one."""
+    """Make the host's own disk: a directory, with a copy of the tree if there is one."""
     begin = time.monotonic()
     path = _make_trial_directory(spec, directories)
     if spec.tree:
@@ -236,7 +237,7 @@ def _make_target_image(spec: DiskSpec, directories: list[Path]) -> Image:
 
 
 def _format_device(spec: DiskSpec) -> Image:
-    """A block device, formatted afresh."""
+    """Take a block device and make its filesystem."""
     begin = time.monotonic()
     devices.take_device(spec.location)
     path = Path(spec.location)
@@ -245,10 +246,7 @@ def _format_device(spec: DiskSpec) -> Image:
 
 
 def _make_overlay(spec: DiskSpec, path: Path) -> bool:
-    """An empty image whose content is that of a copy of the template, named by its full path: it may be copied.
-
-    Whether the template was there already.
-    """
+    """Make an empty image on top of a copy of the template, whose full path it names; return whether that existed."""
     base = _backing_path(path)
     was_there = copy_template(spec, base)
     daemon.run_program(
@@ -258,12 +256,12 @@ def _make_overlay(spec: DiskSpec, path: Path) -> bool:
 
 
 def _backing_path(path: Path) -> Path:
-    """The image on top of which an image lies."""
+    """Return the path of the image that an overlay is based on."""
     return path.with_name(f"under-{path.name}")
 
 
 def _log_writes_of(image: Image, exports: ExitStack) -> Image:
-    """The same image behind a log of its writes, which ends with `exports`."""
+    """Return the same image behind a log of its writes, which ends with `exports`."""
     image = image.finish_allocation()
     below = image.path.with_name(f"below-{image.path.name}")
     image.path.rename(below)
@@ -277,7 +275,7 @@ def _log_writes_of(image: Image, exports: ExitStack) -> Image:
 
 
 def _serve_over_nbd(image: Image, exports: ExitStack) -> Image:
-    """The same image behind a server, which ends with `exports`."""
+    """Return the same image behind an NBD server, which ends with `exports`."""
     image = image.finish_allocation()
     socket = image.path.with_name("nbd.socket")
     exports.enter_context(serve_over_nbd(image.path, socket))
@@ -285,12 +283,12 @@ def _serve_over_nbd(image: Image, exports: ExitStack) -> Image:
 
 
 def _make_source_image(spec: DiskSpec) -> Image:
-    """Sources are read-only, so one file serves all trials of the run."""
+    """Return a source, one file for all trials of the run, as it is never written."""
     return _share_image(spec, (spec.content,), lambda path: _fill_source(spec, path, spec.size))
 
 
 def _make_packed_image(spec: DiskSpec) -> Image:
-    """What is packed is read-only, too."""
+    """Return a packed filesystem, one file for all trials of the run, as it is never written."""
     key = (spec.content, spec.filesystem, spec.mkfs_options, spec.holds)
     return _share_image(
         spec,
@@ -300,7 +298,7 @@ def _make_packed_image(spec: DiskSpec) -> Image:
 
 
 def _share_image(spec: DiskSpec, shape: tuple[object, ...], make: Callable[[Path], None]) -> Image:
-    """An image that all trials of the run share, and all cells that need one of the same shape."""
+    """Return an image that all trials of the run share, and all cells that need one of the same shape."""
     key = (spec.location, spec.size, *shape)
     begin = time.monotonic()
     path = _sources.get(key)
@@ -334,7 +332,7 @@ def _fill_source(spec: DiskSpec, path: Path, size: int) -> None:
 
 
 def _list_contents(directory: str) -> list[str]:
-    """All plain files and directories of a directory, itself included."""
+    """Return all regular files and directories below a directory, itself included."""
     found = [directory]
     for folder, folders, files in os.walk(directory):
         paths = [os.path.join(folder, name) for name in (*folders, *files)]
@@ -358,7 +356,7 @@ _READ_S = 600.0
 
 
 def read_past_guest(image: Path, name: str) -> Checksum:
-    """Digest of the file `name` at the top of a raw image's filesystem, which must not be mounted."""
+    """Return the digest of the file `name` in the root of a raw image's filesystem, which must not be mounted."""
     program = daemon.find_program("debugfs")
     read_end, write_end = os.pipe()
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Where a directory's files are: on a disk, or in memory; and where images go unless somebody says otherwise."""
+"""Whether a directory's files are on a disk or in memory, and where images go by default."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,10 @@ _FALLBACK = "/var/tmp"
 
 
 def filesystem_type_at(directory: str, mounts: str | None = None) -> str:
-    """The type of the filesystem that holds the directory, as Linux calls it; `mounts`: this host's."""
+    """Return Linux's name for the type of the filesystem that holds the directory.
+
+    `mounts` is the text of another machine's /proc/mounts; None stands for this host.
+    """
     if mounts is None:
         mount = stack.find_mount(_nearest_existing(Path(directory)))
         return mount.kind if mount else ""
@@ -33,9 +36,10 @@ def filesystem_type_at(directory: str, mounts: str | None = None) -> str:
 
 
 def is_in_memory(directory: str, mounts: str | None = None) -> bool:
-    """Whether files in the directory are lost with the host's power, flushed or not; `mounts`: this host's.
+    """Return whether files in the directory are lost when the host loses power, flushed or not.
 
-    On this host also those of a loop device whose file is in memory.
+    `mounts` is the text of another machine's /proc/mounts. For this host (None) a loop device whose file is in memory
+    counts as memory too.
     """
     if mounts is None:
         return any(layer.loses is stack.Loses.MEMORY for layer in stack.list_layers(directory))
@@ -47,9 +51,9 @@ def default_location(
     mounts: str | None = None,
     others: Sequence[str] | None = None,
 ) -> str:
-    """The first directory that is on a disk: TMPDIR, /var/tmp, that of the ledger; memory only where nothing else is.
+    """Return the first directory that is on a disk: TMPDIR, /var/tmp, the ledger's; memory if there is no other.
 
-    `others` are the directories after TMPDIR.
+    `others` are the directories tried after TMPDIR.
     """
     known = (_FALLBACK, str(_nearest_existing(default_path().parent))) if others is None else others
     usable = [
@@ -62,10 +66,10 @@ def default_location(
 
 
 def add_locations(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells, each that has disks with their location among its factors, so that it is stored with the plan.
+    """Return the cells with the location of their disks among their factors, so that it is stored with the plan.
 
-    What a cell or its workload says stays. Images of guests inside guests are in the outer guest's memory. This host,
-    where it is compared with machines that have disks, gets a directory in place of one.
+    A location that the cell or its workload names is kept. The images of guests inside guests are in the outer guest's
+    memory. A cell of this host that is compared with machines that have disks is given a directory instead.
     """
     found = ""
     result = []
@@ -81,7 +85,7 @@ def add_locations(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def describe_storage(cell: Cell, mounts: str | None) -> Storage:
-    """Where each disk of the cell is; `mounts` are those of where its images are, None for this host's."""
+    """Return where each disk of the cell lies; `mounts` is the text of another machine's mounts, None for this host."""
     kinds = {
         disk.name: (disk.location, _DEVICE if disk.is_device else filesystem_type_at(disk.location, mounts))
         for disk in cell.view(Disks)
@@ -101,17 +105,17 @@ def _lacks_location(cell: Cell) -> bool:
 
 
 def _may_have_directory(cell: Cell) -> bool:
-    """Whether it can run in any directory of this host, and has not been given one."""
+    """Return whether the cell can run in any directory of this host and has not been given one."""
     kind = workload_kinds().get(cell.workload.name)
     here = cell.platform.is_this_host and cell.platform.takes_factor(LOCATION.name)
     return here and LOCATION.name not in cell.factors and kind is not None and kind.runs_on_disk
 
 
 def _has_logged_disk(cell: Cell) -> bool:
-    """Whether writes are logged: of an inner guest too, such an image is this host's."""
+    """Return whether the writes of a disk are logged; its image stays on this host even for a nested guest."""
     return any(disk.logged for disk in cell.view(Disks))
 
 
 def _nearest_existing(path: Path) -> Path:
-    """The directory, or the nearest one above it that exists."""
+    """Return the directory, or its nearest ancestor that exists."""
     return next((folder for folder in (path, *path.parents) if folder.is_dir()), path)

@@ -1,11 +1,11 @@
-"""An image whose writes and flushes are logged as the host's kernel sees them, whichever hypervisor makes them.
+"""Images whose writes and flushes are logged as the host's kernel sees them, whichever hypervisor makes them.
 
-guestmark's agent serves the image through FUSE as a plain file (`crates/agent/src/logwrites`): every hypervisor opens
-that file as any other. The server ends with this process; whoever removes the directory unmounts the file (the keeper
-too, when this process was killed).
+guestmark's agent serves the image through FUSE as a plain file (`crates/agent/src/logwrites`), which every hypervisor
+opens like any other file. The server ends with this process; whoever removes the directory unmounts the file, which
+includes the keeper after this process was killed.
 
-The FUSE export of `qemu-storage-daemon` 7.2 with its driver `blklogwrites` does not serve: it reads a request into the
-buffer of another one whose write still goes on, so that parallel writes get each other's bytes.
+The FUSE export of `qemu-storage-daemon` 7.2 with its driver `blklogwrites` cannot be used: it reads a request into the
+buffer of another request whose write is still in progress, so parallel writes get each other's bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from guestmark.core.own_program import agent_binary
 from guestmark.disks.daemon import serve_image
 
 SERVER = "log-writes"  # the agent's word for it
-# A flush takes that long: who acknowledges it before it is done goes on meanwhile, and is seen to.
+# Each flush takes this long, so that a program that acknowledges before its flush is done is caught doing so.
 _FLUSH_MS = 10
 _MARK = 1 << 30 | 8 << 16 | ord("g") << 8 | 1  # _IOW('g', 1, u64)
 _HINT = "it needs /dev/fuse, and for users other than root fusermount3 (package fuse3)"
@@ -33,10 +33,10 @@ _HINT = "it needs /dev/fuse, and for users other than root fusermount3 (package 
 
 @dataclass(frozen=True, slots=True)
 class LoggedFiles:
-    """The files of a logged image: what it was at first, what has been written to it since, and the image below.
+    """The files of a logged image: the initial content, the log of later writes, and the image itself.
 
-    `under` is the one on top of which they lie. `at` is the file that a hypervisor opens. `kill` ends the server while
-    it serves the image: what hangs in it gets an error then.
+    `under` is the backing image, if there is one. `at` is the file that a hypervisor opens. `kill` ends the server
+    while it serves the image; operations that hang in it then fail with an error.
     """
 
     base: Path
@@ -48,7 +48,7 @@ class LoggedFiles:
 
 
 def explain_no_log() -> str:
-    """Why no image can be logged on this host, as far as can be seen without trying; empty when nothing is missing."""
+    """Return why this host cannot log an image, as far as can be seen without trying; empty if nothing is missing."""
     if not os.path.exists("/dev/fuse"):
         return "/dev/fuse is not there"
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
@@ -58,9 +58,9 @@ def explain_no_log() -> str:
 
 @contextlib.contextmanager
 def serve_logged(files: LoggedFiles, at: Path) -> Iterator[Callable[[], None]]:
-    """Serves the image as the file `at` while the context lasts, and yields how to end that before.
+    """Serve the image as the file `at` while the context lasts; yield a function that ends the server earlier.
 
-    Raises `MachineError` when that is not to be had.
+    Raises `MachineError` when the image cannot be served.
     """
     for path in (files.log, at):
         path.touch()
@@ -75,9 +75,9 @@ def serve_logged(files: LoggedFiles, at: Path) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def open_marker(files: LoggedFiles) -> Iterator[Callable[[int], None]]:
-    """Yields what marks a moment in the log with a number: what was acknowledged by then.
+    """Yield a function that marks a moment in the log with a number, such as the count of acknowledgements so far.
 
-    Marks do not wait for writes or flushes that go on. Raises `MachineError` when the server has gone.
+    Marks do not wait for writes or flushes in progress. Raises `MachineError` when the server has ended.
     """
     assert files.at is not None
     with files.at.open("rb", buffering=0) as file:
@@ -94,7 +94,7 @@ def open_marker(files: LoggedFiles) -> Iterator[Callable[[int], None]]:
 
 
 def unmount(at: Path) -> None:
-    """Detaches what is mounted at a file, if anything is."""
+    """Detach whatever is mounted at a file."""
     if not _is_mounted(at):
         return
     for command in (["umount", "-l", "--", str(at)], ["fusermount3", "-u", "-z", "--", str(at)]):
@@ -104,7 +104,7 @@ def unmount(at: Path) -> None:
 
 
 def unmount_below(directory: Path) -> None:
-    """Detaches what is mounted below a directory: what a killed daemon has left."""
+    """Detach whatever is mounted below a directory, such as the mounts of a killed daemon."""
     for mount in reversed(mounts()):
         if directory in Path(mount.where).parents:
             unmount(Path(mount.where))
@@ -118,5 +118,8 @@ def _server_command(files: LoggedFiles, at: Path) -> list[str]:
 
 
 def _is_mounted(at: Path) -> bool:
-    """Asks the table of mounts: a mount whose daemon has gone answers nothing else."""
+    """Return whether something is mounted at the path, by the table of mounts.
+
+    Other ways of asking fail for a mount whose daemon has ended.
+    """
     return any(mount.where == str(at) for mount in mounts())

@@ -1,8 +1,8 @@
 """Images mounted on the host itself through loop devices, with the same options as in a guest.
 
-They are mounted in a mount namespace that only the trial's agent and what it runs are in. When the agent ends, and it
-does when this process does, by whatever signal, the namespace goes with its mounts, and the loop devices, which are set
-up to detach with their last user, go with them.
+They are mounted in a mount namespace that contains only the trial's agent and what it runs. The agent ends at the
+latest when this process does, whatever the signal; the namespace and its mounts disappear with it, and so do the loop
+devices, which detach when their last user has gone.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ _DEADLINE_S = 60.0
 _CONTROL = "/dev/loop-control"
 _LOOP_CTL_GET_FREE, _LOOP_CONFIGURE = 0x4C82, 0x4C0A
 _LO_FLAGS_AUTOCLEAR = 4
-_CONFIG = struct.Struct("=II40xIIII160x16x64x")  # loop_config: file, block size, …, lo_flags last of four
+# loop_config: file, block size, …, lo_flags last of four.
+_CONFIG = struct.Struct("=II40xIIII160x16x64x")
 _ATTEMPTS = 100
 
 
 def explain_no_loop() -> str:
-    """Why images cannot be mounted on this host, or empty. Found out once, by requesting a loop device."""
+    """Return why images cannot be mounted on this host; empty if they can. The result of the one attempt is cached."""
     return _probe_loop(os.geteuid())
 
 
@@ -63,7 +64,7 @@ def _probe_loop(user: int) -> str:
 
 @functools.cache
 def explain_unknown_filesystem(filesystem: str) -> str:
-    """Says that this host's kernel has no such filesystem; empty when it has, or has a module for it."""
+    """Return an error line if this host's kernel neither has the filesystem nor a module for it; else empty."""
     if any(line.split()[-1] == filesystem for line in Path("/proc/filesystems").read_text().splitlines()):
         return ""
     modprobe = shutil.which("modprobe", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
@@ -82,7 +83,7 @@ def check_loop() -> None:
 
 @contextlib.contextmanager
 def attach_loop(image: Path) -> Iterator[str]:
-    """A loop device with an image, as long as the context or a mount of it lasts; no program is started for it.
+    """Yield a loop device for an image; it lasts as long as the context or a mount of it, without a helper program.
 
     Raises `OSError`.
     """
@@ -98,7 +99,8 @@ def attach_loop(image: Path) -> Iterator[str]:
                     if error.errno == errno.EBUSY:  # another was faster
                         continue
                     raise
-                # A kernel may refuse to mount what somebody could write to.
+                # The writable descriptor is closed, because a kernel may refuse to mount a device that is open for
+                # writing (BLK_DEV_WRITE_MOUNTED).
                 read_only = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
             finally:
                 os.close(held)
@@ -111,10 +113,12 @@ def attach_loop(image: Path) -> Iterator[str]:
 
 
 def mount_loop(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
-    """Mounts an image in the agent's namespace and returns its device; with `cache=none` past the host's page cache.
+    """Mount an image in the agent's namespace and return its device; with `cache=none` it bypasses the host's page
+    cache.
 
-    Raises `MachineError` with what mount says, `AttestationError` when direct I/O did not take effect.
+    Raises `MachineError` with mount's message, and `AttestationError` when direct I/O did not take effect.
     """
+    # The agent's own mount namespace makes the mount disappear with the agent.
     options = ",".join(filter(None, ("loop", spec.mount_options)))
     _run_checked(agent, ["mount", "-t", spec.filesystem, "-o", options, image, directory])
     for line in reversed(agent.read_facts().mounts.splitlines()):

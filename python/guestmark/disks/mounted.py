@@ -1,4 +1,4 @@
-"""The working directory of a command on a disk, and on which mount that is as its machine's kernel says."""
+"""The working directory of a command on a disk, and the mount that holds it according to its machine's kernel."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.disks.attached import AttachedDisk
 
-DISK = "{disk}"  # stands in a command for its directory on the disk, or for a disk without a filesystem
-_WORK = "work"  # a new directory, as filesystems are not empty at first
+# Stands in a command for its directory on the disk, or for a disk without a filesystem.
+DISK = "{disk}"
+# A new directory, as filesystems are not empty at first.
+_WORK = "work"
 _ASK_S = 60.0
 # The opened directory has the number of its mount, so that no path is resolved here (proc(5): fdinfo, mountinfo).
 _ASK = (
@@ -26,10 +28,10 @@ _MOUNT_ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 
 
 def make_work_directory_on(agent: Agent, disk: AttachedDisk, **user: Any) -> WorkingDirectory | None:
-    """Mounts the disk and makes an empty directory on it for a command of this user; `user` as for `Agent.exec`.
+    """Mount the disk and make an empty directory on it for a command of this user; `user` as for `Agent.exec`.
 
-    A disk without a filesystem is the command's as it is: None. Raises as `AttachedDisk.mount` and
-    `working_directory`, and `AttestationError` when the directory is on another mount.
+    Returns None for a disk without a filesystem, which the command gets as it is. Raises what `AttachedDisk.mount` and
+    `locate_working_directory` raise, and `AttestationError` when the directory is on another mount.
     """
     if disk.spec.filesystem is Filesystem.NONE and disk.device:
         return None
@@ -45,7 +47,7 @@ def make_work_directory_on(agent: Agent, disk: AttachedDisk, **user: Any) -> Wor
 
 
 def make_work_directory(agent: Agent, mounted: str, **user: Any) -> str:
-    """Makes an empty directory for a command of this user on what is mounted there; returns its path."""
+    """Make an empty directory for a command of this user on the filesystem mounted at `mounted`; return its path."""
     path = f"{mounted}/{_WORK}"
     agent.mkdir(path, parents=True)
     if user.get("uid"):
@@ -54,10 +56,10 @@ def make_work_directory(agent: Agent, mounted: str, **user: Any) -> str:
 
 
 def locate_working_directory(agent: Agent, directory: str, **user: Any) -> WorkingDirectory:
-    """The mount on which a command runs whose working directory this is; `user` as for `Agent.exec`.
+    """Return the mount that holds this working directory as the command sees it; `user` as for `Agent.exec`.
 
-    A process is started there just as the command will be, so it has the command's user, namespaces and directory.
-    Raises `WorkloadError` when it cannot work there, `AttestationError` when its kernel does not show it.
+    A process is started there in the same way as the command, so it has the command's user, namespaces and directory.
+    Raises `WorkloadError` when it cannot write there, and `AttestationError` when its kernel does not show the mount.
     """
     done = agent.exec(["/bin/sh", "-c", _ASK], cwd=directory, timeout_s=_ASK_S, output_limit=1 << 20, **user)
     if done.status != 0:
@@ -70,12 +72,13 @@ def locate_working_directory(agent: Agent, directory: str, **user: Any) -> Worki
 
 
 def parse_working_directory(text: str, directory: str) -> WorkingDirectory:
-    """From `/proc/self/fdinfo/N` of the directory followed by `/proc/self/mountinfo`. Raises `AttestationError`."""
+    """Parse `/proc/self/fdinfo/N` of the directory followed by `/proc/self/mountinfo`. Raises `AttestationError`."""
     number = _MOUNT_ID.search(text)
     for mount in parsed_mounts(text) if number else ():
         if number and mount.number == int(number[1]):
             options = dict.fromkeys(mount.options)
-            if "ro" in options:  # the mount, or all of its filesystem
+            # The mount, or all of its filesystem.
+            if "ro" in options:
                 options.pop("rw", None)
             return WorkingDirectory(
                 path=directory,

@@ -1,4 +1,4 @@
-"""Filesystems that are made with their content and never written: erofs and squashfs, for workloads that only read."""
+"""Filesystems that are made with their content and never written: erofs and squashfs, for read-only workloads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from guestmark.setting.filesystem import Filesystem
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FILE = "data"  # what they hold, as what workloads write is called on other disks
+# What they hold, as what workloads write is called on other disks.
+FILE = "data"
 
 
 def make_packed_image(spec: DiskSpec, image: Path, fill: Callable[[Path], None]) -> None:
-    """Makes an image that holds one file, which `fill` writes. Raises `MachineError`."""
+    """Make an image that holds one file, which `fill` writes. Raises `MachineError`."""
     tree = image.with_suffix(".tree")
     tree.mkdir()
     file = tree / FILE

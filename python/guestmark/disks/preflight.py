@@ -1,4 +1,4 @@
-"""Before the first trial: whether the disks of a whole plan can be made here."""
+"""Checks before the first trial: whether the disks of a whole plan can be made on this host."""
 
 import contextlib
 import errno
@@ -18,14 +18,15 @@ from guestmark.setting.disk import explain_unshareable as cannot_share
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
 
-_METADATA = 0.05  # of a filesystem's size, at most: its tables and its journal
+# Of a filesystem's size, at most: its tables and its journal.
+_METADATA = 0.05
 
 
 def check_disks(cells: Sequence[Cell]) -> None:
-    """Room for the largest trial and for all sources, the programs, and direct I/O where a cache mode needs it.
+    """Check the room for the largest trial and all sources, the programs, and direct I/O where a cache mode needs it.
 
-    Raises `UsageError` for what cannot be combined, what does not fit and where direct I/O is refused,
-    `PlatformUnusableError` naming the package of a program that is missing.
+    Raises `UsageError` for contradictory levels, for images that do not fit and where direct I/O is refused, and
+    `PlatformUnusableError` naming the package of a missing program.
     """
     by_cell = [(cell, cell.view(Disks)) for cell in cells]
     disks = [spec for _, specs in by_cell for spec in specs]
@@ -53,10 +54,11 @@ def check_disks(cells: Sequence[Cell]) -> None:
 
 
 def check_filesystems(cells: Sequence[Cell]) -> None:
-    """Raises `UsageError` for a workload that writes files on a disk that is to have no filesystem."""
+    """Raises `UsageError` for a workload that writes files to a disk without a filesystem."""
     for cell in cells:
         if not any(need.get("role") == Role.TARGET for need in read_disk_requests(cell) or ()):
-            continue  # a command may do with a bare disk what it wants
+            # A command may do with a bare disk what it wants.
+            continue
         for spec in cell.view(Disks):
             formatted = cell.platform.is_guest or spec.loop
             if formatted and spec.role is Role.TARGET and spec.filesystem is Filesystem.NONE:
@@ -67,9 +69,9 @@ def check_filesystems(cells: Sequence[Cell]) -> None:
 
 
 def leave_out_diskless(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
-    """The cells that need a disk on platforms that have none; nothing is started to find that out.
+    """Return the cells that need a disk on platforms that cannot have one; nothing is started to find out.
 
-    So does a command that is compared with one that runs on a disk.
+    A command without a disk is left out as well if it is compared with one that runs on a disk.
     """
     on_disk = [cell for cell in cells if has_disks(cell)]
     return tuple(
@@ -93,9 +95,9 @@ def _runs_anywhere(cell: Cell) -> bool:
 
 
 def explain_impossible_disk(cell: Cell) -> str:
-    """Why a disk of the cell can never be made or mounted on this host, in one line; empty when all may be.
+    """Return in one line why a disk of the cell can never be made or mounted on this host; empty if none is impossible.
 
-    Mistakes in what the cell asks for are reported by `check`.
+    Mistakes in what the cell asks for are reported by `check_disks`.
     """
     with contextlib.suppress(UsageError):
         for spec in cell.view(Disks):
@@ -114,7 +116,7 @@ def explain_impossible_disk(cell: Cell) -> str:
 
 
 def needed_bytes(trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> int:
-    """The most bytes that images take at any time: the target that takes most, plus every source of the run."""
+    """Return the most bytes that images take at any time: the largest target plus every source of the run."""
     targets = [
         _occupied_bytes(cell, spec) for cell, specs in trials for spec in specs if spec.role is Role.TARGET
     ]
@@ -123,7 +125,7 @@ def needed_bytes(trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> int:
 
 
 def _occupied_bytes(cell: Cell, spec: DiskSpec) -> int:
-    """Bytes that a target takes in the end: of a sparse one, where that is known, what is written to it."""
+    """Return the bytes that a target takes at the end: for a sparse image what is written to it, if that is known."""
     tables = spec.format.growth
     moved = count_moved_bytes(cell)
     if not spec.preallocation.is_sparse or moved is None or spec.tree:
@@ -133,7 +135,7 @@ def _occupied_bytes(cell: Cell, spec: DiskSpec) -> int:
 
 
 def free_bytes(location: str) -> int:
-    """Bytes that can be written there; files in memory also need memory that is free."""
+    """Return the bytes that can be written there; a filesystem in memory is also limited by free memory."""
     stats = os.statvfs(location)
     # A filesystem without a size of its own, such as ramfs, reports 0.
     free = stats.f_bavail * stats.f_frsize if stats.f_blocks else 1 << 63
@@ -143,7 +145,7 @@ def free_bytes(location: str) -> int:
 
 
 def supports_direct_io(location: str) -> bool:
-    """Whether a file there can be opened with O_DIRECT; tried, not guessed."""
+    """Return whether a file there can be opened with O_DIRECT, by trying it."""
     directory = keeper().directory("direct", Path(location).resolve())
     try:
         os.close(os.open(directory / "file", os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600))

@@ -1,4 +1,4 @@
-"""The processes of a hypervisor on the host. A cage (`agent.confinement`) has numbers of its own for them."""
+"""The processes of a hypervisor on the host, including those in a cage (`agent.confinement`), which renumbers them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from guestmark.core import procfs
 
 
 def list_children(pid: int) -> list[int]:
-    """Process ids of what `pid` started and is still there, whichever of its threads did; empty when it is gone."""
+    """Return the ids of running processes that any thread of `pid` started; empty when `pid` has ended."""
     found: list[int] = []
     for task in procfs.list_entries(procfs.PROC / str(pid) / "task"):
         found += map(int, procfs.read_text(task / "children").split())
@@ -16,7 +16,7 @@ def list_children(pid: int) -> list[int]:
 
 
 def list_descendants(pid: int) -> list[int]:
-    """Process ids of everything that `pid` started and what that started; empty when it is gone."""
+    """Return the ids of all running processes below `pid`; empty when `pid` has ended."""
     found: list[int] = []
     for child in list_children(pid):
         found += [child, *list_descendants(child)]
@@ -24,19 +24,19 @@ def list_descendants(pid: int) -> list[int]:
 
 
 def read_status(pid: int) -> list[str]:
-    """The fields of `/proc/PID/stat` (proc(5)) from the third on: its state, its parent and so on. Raises `OSError`."""
+    """Return the fields of `/proc/PID/stat` (proc(5)) from the third one, the state, on. Raises `OSError`."""
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped it."""
+    """Return whether a signal has stopped the process."""
     with contextlib.suppress(OSError):
         return read_status(pid)[:1] == ["T"]
     return False
 
 
 def find_caged_program(pid: int) -> int | None:
-    """The program that `guestmark-agent confine`, process `pid`, has become or started; None while there is none."""
+    """Return the program that `guestmark-agent confine`, process `pid`, has become or started; None before that."""
     while _is_cage(pid):
         found = list_children(pid)
         if not found:
@@ -46,7 +46,7 @@ def find_caged_program(pid: int) -> int | None:
 
 
 def map_threads(pid: int) -> dict[int, int]:
-    """The threads of a process: their numbers here, by those that it knows itself."""
+    """Return the threads of a process: their numbers on this host by the numbers that the process itself sees."""
     found: dict[int, int] = {}
     for task in procfs.list_entries(procfs.PROC / str(pid) / "task"):
         for number in _read_numbers(task / "status")[-1:]:
@@ -55,7 +55,7 @@ def map_threads(pid: int) -> dict[int, int]:
 
 
 def find_in_cages(number: int, word: str) -> Iterator[int]:
-    """Processes that know themselves by `number` in a cage, and have `word` on their command line."""
+    """Yield the processes that are `number` inside a cage and have `word` on their command line."""
     for pid in procfs.list_processes():
         numbers = _read_numbers(procfs.PROC / str(pid) / "status")
         named = word in procfs.read_text(procfs.PROC / str(pid) / "cmdline")
@@ -68,7 +68,7 @@ def _is_cage(pid: int) -> bool:
 
 
 def _read_numbers(status: Path) -> list[int]:
-    """A process's or thread's number here and in every namespace below; empty once it has ended."""
+    """Return the number of a process or thread here and in every namespace below; empty once it has ended."""
     lines = procfs.read_text(status).splitlines()
     for name in ("NSpid:", "Pid:"):
         for line in lines:

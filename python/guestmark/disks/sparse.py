@@ -1,4 +1,4 @@
-"""Copying and allocating image files cheaply: by reference where possible, else without the holes."""
+"""Copying and allocating image files cheaply: by reflink where possible, else without the holes."""
 
 import errno
 import fcntl
@@ -11,7 +11,7 @@ _ZEROES = bytes(4 << 20)
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Makes `target` with the content and the holes of `source`."""
+    """Make `target` with the content and the holes of `source`."""
     with source.open("rb") as read, target.open("xb") as write:
         try:
             fcntl.ioctl(write.fileno(), _FICLONE, read.fileno())
@@ -21,14 +21,15 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def copy_data(read: int, write: int) -> None:
-    """Copies what is not a hole, to where it is."""
+    """Copy everything that is not a hole to the same offsets."""
     for start, end in data_ranges(read, os.fstat(read).st_size):
         _copy_range(read, write, start, end)
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copies what is in the directory `source` into the directory `target`: files with holes, permissions and, where
-    this process may, owners. Sockets and pipes are left out.
+    """Copy the content of the directory `source` into `target`: files with holes, permissions and, as root, owners.
+
+    Sockets and pipes are left out.
     """
     for entry in sorted(source.iterdir()):
         copied = target / entry.name
@@ -54,7 +55,7 @@ def _copy_owner(source: Path, target: Path) -> None:
 
 
 def data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """The parts of a file that are not holes, as start and end."""
+    """Yield the parts of a file that are not holes, as start and end offsets."""
     start = 0
     while start < size:
         try:
@@ -69,13 +70,13 @@ def data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def allocate_holes(path: Path) -> None:
-    """Allocates every hole of the file without writing to it."""
+    """Allocate every hole of the file without writing to it."""
     with path.open("r+b") as file:
         os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
 
 def write_holes(path: Path) -> None:
-    """Writes zeroes into every hole of the file."""
+    """Write zeroes into every hole of the file."""
     with path.open("r+b") as file:
         size = os.fstat(file.fileno()).st_size
         position = 0

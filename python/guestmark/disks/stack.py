@@ -1,12 +1,12 @@
-"""Where a file really lies: the layers below it down to a device, and which of them lose what was flushed.
+"""The storage layers below a file down to a device, and which of them lose flushed data.
 
 A path names a file only here and now: a mount may cover it, and another namespace may see another file there. So each
-layer is found by what the kernel says of the open file: its mount by `mnt_id` in /proc/self/fdinfo, its device by
-number, a loop device's file by the numbers of `LOOP_GET_STATUS64`, an overlay's upper directory by a file that shows up
-in it. What cannot be found that way is unknown.
+layer is found by what the kernel reports about the open file: its mount by `mnt_id` in /proc/self/fdinfo, its device by
+number, the file of a loop device by the numbers of `LOOP_GET_STATUS64`, the upper directory of an overlay by a file
+that appears in it. A layer that cannot be found in this way is unknown.
 
-A filesystem's journal or log may be on another device, to which the same applies: of ext3 and ext4 the kernel's thread
-for it is called after that device, xfs and others name it among their options.
+The journal or log of a filesystem may be on another device, to which the same applies: for ext3 and ext4 the kernel's
+journal thread is named after that device; xfs and others name it in their mount options.
 
 Sources: proc(5) on mountinfo and fdinfo, the kernel's documentation of overlayfs ("volatile mount"), of
 `queue/write_cache` and `slaves` in sysfs, of ext4's `journal_task`, xfs(5) on `logdev` and `rtdev`, loop(4).
@@ -42,7 +42,8 @@ _WITH_JBD2 = frozenset({"ext3", "ext4"})
 # Options that name a further device of a filesystem by its path, or by its number in hexadecimal.
 _FURTHER_DEVICES = ("logdev", "rtdev", "journal_path", "jdev")
 _JOURNAL_NUMBER = "journal_dev"
-_COMM = 15  # characters of a thread's name that older kernels keep
+# Characters of a thread's name that older kernels keep.
+_COMM = 15
 _MEMORY_DISKS = ("ram", "zram", "nullb")
 _SERVED_DISKS = ("nbd", "ublkb", "rbd", "drbd")
 _PERSISTENT = "pmem"
@@ -58,17 +59,18 @@ _BTRFS_FS_INFO = "=QQ16s992x"
 
 
 class Loses(StrEnum):
-    """What a layer does to what was flushed."""
+    """What a layer does to flushed data."""
 
     NOTHING = ""
     MEMORY = "memory"  # the layer is memory
     FLUSHES = "flushes"  # it does not pass flushes on
-    UNKNOWN = "unknown"  # what is behind it cannot be seen from here
+    # What is behind it cannot be seen from here.
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: what it is, and how it deals with flushes."""
+    """One layer: what it is, and how it handles flushes."""
 
     name: str
     loses: Loses = Loses.NOTHING
@@ -79,9 +81,9 @@ class Layer:
 
 
 def list_layers(path: str | Path) -> list[Layer]:
-    """The layers below a file, directory or block device of this host, topmost first.
+    """Return the layers below a file, directory or block device of this host, topmost first.
 
-    A path that does not exist yet is its nearest directory that does.
+    A path that does not exist yet stands for its nearest ancestor that does.
     """
     found = Path(os.path.realpath(path))
     if device := device_number(str(found)):
@@ -92,7 +94,7 @@ def list_layers(path: str | Path) -> list[Layer]:
 
 
 def find_volatile(found: list[Layer]) -> Layer | None:
-    """The layer that loses most: one that is memory, else one that drops flushes."""
+    """Return the layer that loses the most: one in memory, else one that drops flushes; None if there is neither."""
     for loses in (Loses.MEMORY, Loses.FLUSHES):
         for layer in found:
             if layer.loses is loses:
@@ -101,7 +103,7 @@ def find_volatile(found: list[Layer]) -> Layer | None:
 
 
 def find_mount(path: str | Path) -> Mount | None:
-    """The mount that an existing path is on, by its number; None where it cannot be looked at."""
+    """Return the mount that holds an existing path, found by its number; None if the path cannot be opened."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -123,7 +125,7 @@ def _layers_below_file(path: str, depth: int) -> Iterator[Layer]:
 
 
 def _layers_below_mount(mount: Mount, path: str, depth: int) -> Iterator[Layer]:
-    """`path`: the file or directory on the mount, empty where only its filesystem is known."""
+    """Yield the layers below a mount; `path` is a file or directory on it, empty if only the filesystem is known."""
     layer = _describe_filesystem(mount)
     yield layer
     if layer.loses in {Loses.MEMORY, Loses.UNKNOWN}:
@@ -144,7 +146,7 @@ def _layers_below_mount(mount: Mount, path: str, depth: int) -> Iterator[Layer]:
 
 
 def _layers_below_journal(mount: Mount, depth: int) -> Iterator[Layer]:
-    """The layers of what the filesystem keeps on further devices: its journal, its log, its realtime data."""
+    """Yield the layers of a filesystem's further devices: its journal, its log, its realtime data."""
     if mount.kind in _WITH_JBD2:
         yield from _layers_below_jbd2(mount, depth)
         return
@@ -159,7 +161,10 @@ def _layers_below_journal(mount: Mount, depth: int) -> Iterator[Layer]:
 
 
 def _layers_below_jbd2(mount: Mount, depth: int) -> Iterator[Layer]:
-    """`jbd2/sda1-8` is the thread of a journal in the filesystem, `jbd2/sdb1` that of one on a device of its own."""
+    """Yield the layers of a journal on a separate device, which the journal's thread is named after.
+
+    `jbd2/sda1-8` is the thread of a journal inside the filesystem, `jbd2/sdb1` that of one on another device.
+    """
     device = Path(os.path.realpath(f"/sys/dev/block/{mount.device}")).name
     task = _read_line(Path("/sys/fs/ext4") / device / "journal_task")
     if task == "<none>":
@@ -183,7 +188,7 @@ def _describe_filesystem(mount: Mount) -> Layer:
 
 
 def _explain_dropped_flushes(mount: Mount) -> str:
-    """Why the filesystem drops them; empty when it does not."""
+    """Return why the filesystem drops flushes; empty if it does not."""
     options = set(mount.options)
     if mount.kind == "overlay":
         return "mounted volatile: it drops every flush" if {"volatile", "fsync=volatile"} & options else ""
@@ -199,9 +204,9 @@ def _explain_dropped_flushes(mount: Mount) -> str:
 
 
 def _find_upper_directory(mount: Mount, path: str) -> str:
-    """The directory in which an overlay keeps what is written to `path`; empty where it cannot be found.
+    """Return the directory in which an overlay keeps what is written to `path`; empty if it cannot be found.
 
-    Options name it as it was seen by who mounted it. So a file is made here, and looked for there.
+    Mount options name the directory as the mounting process saw it. So a file is made here and looked for there.
     """
     folder = Path(path) if os.path.isdir(path) else Path(path).parent
     below = os.path.relpath(folder, mount.where)
@@ -217,7 +222,7 @@ def _find_upper_directory(mount: Mount, path: str) -> str:
 
 
 def _unescape_option(option: str) -> str:
-    """A path in an overlay's options, where commas and colons have a backslash before them."""
+    """Undo the escaping of commas and colons in a path among an overlay's options."""
     return re.sub(r"\\([,:\\])", r"\1", option)
 
 
@@ -233,7 +238,10 @@ def _read_zfs_sync(dataset: str) -> str:
 
 
 def _list_btrfs_devices(path: str) -> list[str]:
-    """All devices of the filesystem, as `major:minor`; each subvolume has a device number that is not a device."""
+    """Return all devices of the filesystem as `major:minor`.
+
+    The device number that stat(2) reports for a subvolume is not the number of a device.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -252,7 +260,7 @@ def _list_btrfs_devices(path: str) -> list[str]:
 
 
 def layers_below_device(number: str, depth: int = _DEEPEST, sys: Path = Path("/sys")) -> Iterator[Layer]:
-    """The layers from a block device down; `number` is `major:minor`, `sys` where sysfs is mounted."""
+    """Yield the layers from a block device down; `number` is `major:minor`, `sys` where sysfs is mounted."""
     folder = sys / "dev" / "block" / number
     if not number or not folder.exists():
         yield Layer("a device that is not known", Loses.UNKNOWN, "it is not in sysfs")
@@ -301,7 +309,7 @@ def _describe_block_device(folder: Path) -> Layer:
 
 
 def _classify_special_device(folder: Path) -> tuple[Loses, str]:
-    """What kinds of devices that are not plain disks do to what was flushed."""
+    """Return what kinds of devices other than plain disks do to flushed data."""
     if folder.name.startswith(_MEMORY_DISKS) or _read_line(folder / "device" / "model") == "scsi_debug":
         return Loses.MEMORY, "a disk in memory"
     if folder.name.startswith(_SERVED_DISKS):
@@ -314,13 +322,13 @@ def _classify_special_device(folder: Path) -> tuple[Loses, str]:
 
 
 def _read_driver_caches(folder: Path) -> set[str]:
-    """What the drivers of a disk know of its cache, whatever its queue was told."""
+    """Return what the drivers of a disk know about its cache, regardless of how its queue was configured."""
     own = [folder / "cache_type", *(folder / "device" / "scsi_disk").glob("*/cache_type")]
     return {_read_line(path) for path in own}
 
 
 def _layers_below_loop(folder: Path, number: str, depth: int) -> Iterator[Layer]:
-    """The file of a loop device, which is named as it was seen by who attached it."""
+    """Yield the layers below the file of a loop device, which sysfs names as the attaching process saw it."""
     name, said = f"/dev/{folder.name}", _read_line(folder / "loop" / "backing_file")
     identity = _identify_loop_file(name, number)
     if identity is None:
@@ -346,7 +354,7 @@ def _layers_below_loop(folder: Path, number: str, depth: int) -> Iterator[Layer]
 
 
 def _identify_loop_file(name: str, number: str) -> tuple[int, int] | None:
-    """The device and inode of a loop device's file; None where that cannot be asked."""
+    """Return the device and inode of a loop device's file; None without permission to ask."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -365,7 +373,7 @@ def _identify_loop_file(name: str, number: str) -> tuple[int, int] | None:
 
 
 def _find_mount_of_device(device: str) -> Mount | None:
-    """A mount of the filesystem with that device number, in this or in any other mount namespace that can be seen."""
+    """Return a mount of the filesystem with that device number, in this or any other visible mount namespace."""
     looked = set()
     processes = ["self", *sorted(map(str, procfs.list_processes()))]
     for process in processes:

@@ -1,6 +1,6 @@
-"""Where the images of a run are kept: one directory in each location, removed however the run ends.
+"""Where a run's images are kept: one directory in each location, removed however the run ends.
 
-The keeper (`core.keeper`) knows them before they exist.
+The keeper (`core.keeper`) records each directory before it exists.
 """
 
 import atexit
@@ -18,12 +18,11 @@ from guestmark.core.keeper import keeper
 
 
 class Store:
-    """The directories of this run's images, and an agent on this host that fills and checks them."""
+    """The directories of this run's images, and an agent on this host that fills and checks images."""
 
     def __init__(self) -> None:
-        self.keep = (
-            False  # keep images of failed or interrupted trials; set before the first directory is made
-        )
+        # Keep images of failed or interrupted trials; set before the first directory is made.
+        self.keep = False
         self.left: list[Path] = []  # what was kept
         self._lock = threading.Lock()
         self._directories: dict[str, Path] = {}
@@ -31,7 +30,9 @@ class Store:
         self._agent_process: subprocess.Popen[bytes] | None = None
 
     def directory(self, location: str) -> Path:
-        """The run's own directory in `location`; made at the first use. Raises `MachineError` when it cannot be."""
+        """Return the run's own directory in `location`, made at the first use. Raises `MachineError` if it cannot be
+        made.
+        """
         with self._lock:
             if location not in self._directories:
                 if not self._directories:
@@ -40,18 +41,18 @@ class Store:
             return self._directories[location]
 
     def is_gone(self) -> Path | None:
-        """A directory of this run that is no longer there."""
+        """Return a directory of this run that no longer exists; None while all exist."""
         return next((path for path in self._directories.values() if not path.is_dir()), None)
 
     def start_agent(self) -> Agent:
-        """An agent on this host for filling and checksumming images."""
+        """Return the agent on this host that fills and checksums images, started at the first use."""
         if self._agent is None or self._agent.closed:
             self._agent_process, transport = start_host_agent(hold=keeper().handles)
             self._agent = Agent(transport)
         return self._agent
 
     def close(self) -> None:
-        """Removes the directories except for what is kept. May be called twice; the store can be used again."""
+        """Remove the directories, except for what is kept. May be called twice; the store can be used again."""
         if self._agent is not None:
             self._agent.close()
             self._agent = None
@@ -68,7 +69,8 @@ class Store:
         for path in directory.iterdir():
             if path not in self.left:
                 path.unlink() if path.is_file() else shutil.rmtree(path, ignore_errors=True)
-        with suppress(OSError):  # not empty: something is kept
+        # Not empty: something is kept.
+        with suppress(OSError):
             directory.rmdir()
 
     def _make_directory(self, location: str) -> Path:
@@ -89,5 +91,5 @@ _store = Store()
 
 
 def scratch_store() -> Store:
-    """The store of this process."""
+    """Return the store of this process."""
     return _store

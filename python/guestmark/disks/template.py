@@ -1,11 +1,11 @@
 """Formatted images kept in the cache, so that a trial's image is a copy and not another run of mkfs.
 
-A filesystem with initial content is made by mkfs from a directory. mke2fs makes a hole of every block that is zero, but
-a log that a server has written full of zeroes is not a hole: a later write would differ between guest and
-host. So mke2fs is given marks for these blocks, and in the finished image the marks become zeroes.
+A filesystem with initial content is made by mkfs from a directory. mke2fs turns every zero block into a hole, but a log
+that a server has filled with zeroes has no holes, and a later write to it would then behave differently in guest and
+host. So mke2fs is given marked blocks instead, and in the finished image the marks become zeroes.
 
-`mkfs.xfs` sets the device's block size, which takes privileges that it is not given here. So it makes an image of the
-same size, without what is never written to, and that is copied to the device.
+`mkfs.xfs` sets the device's block size, for which it lacks the privileges here. So it makes a sparse image of the same
+size, which is then copied to the device.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.image import COMPRESSION, Format, Preallocation
 from guestmark.setting.location import DIRECTORY_BESIDE_DEVICE, device_size
 
-_BLOCK = 1024  # the smallest of ext2 to ext4
+# The smallest of ext2 to ext4.
+_BLOCK = 1024
 _ZERO = bytes(_BLOCK)
 _MARK = hashlib.sha256(b"a block of zeroes that is not a hole").digest() * (_BLOCK // 32)
 _PIECE = 4 << 20
@@ -44,7 +45,7 @@ _KINDS = ((stat.S_ISDIR, "d"), (stat.S_ISREG, "-"), (stat.S_ISLNK, "l"))
 
 
 def tree_size(tree: Path) -> int:
-    """Bytes that the files of a tree take."""
+    """Return the bytes that the files of a tree occupy."""
     return sum(file.lstat().st_blocks for file in tree.rglob("*")) * 512
 
 
@@ -60,8 +61,9 @@ def check_fits(tree: Path, spec: DiskSpec) -> None:
 
 @contextmanager
 def prepare_population(spec: DiskSpec, raw: Path) -> Iterator[tuple[str, ...]]:
-    """Arguments for the filesystem's mkfs, which makes the image `raw` inside the context; owners and permissions are
-    kept. Nothing when there is no tree.
+    """Yield arguments with which mkfs fills the image `raw` from the tree; empty without a tree.
+
+    mkfs has to run inside the context. Owners and permissions are kept.
     """
     if not spec.tree:
         yield ()
@@ -86,7 +88,7 @@ def prepare_population(spec: DiskSpec, raw: Path) -> Iterator[tuple[str, ...]]:
 
 @contextmanager
 def _temporary_directory(name: str, parent: Path) -> Iterator[Path]:
-    """A directory that is removed at the end, also when this process is killed."""
+    """Yield a directory that is removed at the end, even if this process is killed."""
     path = keeper().directory(name, parent.resolve())
     try:
         yield path
@@ -95,7 +97,7 @@ def _temporary_directory(name: str, parent: Path) -> Iterator[Path]:
 
 
 def _replace_blocks(path: Path, old: bytes, new: bytes) -> None:
-    """Overwrites every block of the file that is `old` with `new`; holes stay holes."""
+    """Overwrite every block of the file that equals `old` with `new`; holes stay holes."""
     with path.open("r+b") as file:
         size = file.seek(0, 2)
         for start, end in list(sparse.data_ranges(file.fileno(), size)):
@@ -113,7 +115,7 @@ def _replace_blocks(path: Path, old: bytes, new: bytes) -> None:
 
 
 def _make_prototype(path: Path, tree: Path) -> list[str]:
-    """Lines of mkfs.xfs's prototype file (its manual, option -p) for a file or directory."""
+    """Return the lines of mkfs.xfs's prototype file (its manual, option -p) for a file or directory."""
     status = path.lstat()
     kind = next((letter for matches, letter in _KINDS if matches(status.st_mode)), None)
     if kind is None:
@@ -135,7 +137,7 @@ _MAGIC = b"XFSB"
 
 
 def lay_on_device(image: Path, device: Path) -> None:
-    """Copies what an image of a new filesystem holds to a device of the same size. Raises `OSError`."""
+    """Copy the content of an image with a new filesystem to a device of the same size. Raises `OSError`."""
     with image.open("rb") as read, device.open("r+b", buffering=0) as write:
         start, length = locate_xfs_log(read.read(_SUPERBLOCK))
         # Of the log the image has holes only, and what the device had there would be replayed.
@@ -145,9 +147,9 @@ def lay_on_device(image: Path, device: Path) -> None:
 
 
 def locate_xfs_log(superblock: bytes) -> tuple[int, int]:
-    """Where the internal log is, and its length, in bytes. Raises `ValueError` for what is not a superblock of XFS.
+    """Return offset and length of the internal log in bytes. Raises `ValueError` if this is no superblock of XFS.
 
-    The fields are those of `struct xfs_dsb` (xfs_format.h); the upper bits of a block's number are its group's.
+    The fields are those of `struct xfs_dsb` (xfs_format.h); the upper bits of a block number select its group.
     """
     if superblock[: len(_MAGIC)] != _MAGIC:
         raise ValueError("no superblock of XFS")
@@ -165,9 +167,9 @@ _SECTOR = 512
 
 
 def find_template(spec: DiskSpec) -> tuple[Path, bool]:
-    """The image that `spec`'s images are copies of, and whether it was there already.
+    """Return the image that `spec`'s images are copies of, and whether it existed already.
 
-    The file's name is the hash of all that shapes it. What `falloc` and `full` mean is done to each copy.
+    Its name is the hash of everything that shapes it. `falloc` and `full` preallocation are applied to each copy.
     """
     directory = cache_directory() / "disks"
     directory.mkdir(exist_ok=True)
@@ -183,7 +185,10 @@ def find_template(spec: DiskSpec) -> tuple[Path, bool]:
 
 
 def copy_template(spec: DiskSpec, path: Path) -> bool:
-    """Makes `path` a copy of the template; whether that was there already. Another run may forget one any time."""
+    """Make `path` a copy of the template; return whether the template existed already.
+
+    Another run may remove a template at any time.
+    """
     for _ in range(_ATTEMPTS):
         original, was_there = find_template(spec)
         try:
@@ -237,7 +242,7 @@ def _make_template(spec: DiskSpec, target: Path) -> None:
 
 
 def format_fresh(spec: DiskSpec, device: Path) -> None:
-    """Makes the filesystem on a block device itself, of whatever size that is. Raises `MachineError`."""
+    """Make the filesystem directly on a block device of any size. Raises `MachineError`."""
     if spec.filesystem is Filesystem.NONE:
         return
     known = _mark_options(spec)
@@ -253,7 +258,7 @@ def format_fresh(spec: DiskSpec, device: Path) -> None:
 
 
 def _mark_options(spec: DiskSpec) -> tuple[str, ...]:
-    """What gives a filesystem the UUID by which a later run knows that it is guestmark's."""
+    """Return the options that give a filesystem the UUID by which a later run recognises it as guestmark's."""
     given = " ".join(spec.mkfs_options)
     if spec.filesystem is Filesystem.XFS:
         return () if "uuid=" in given else ("-m", f"uuid={devices.make_mark()}")
@@ -287,7 +292,7 @@ def _run_maker(spec: DiskSpec, raw: Path, populate: tuple[str, ...], writable: P
 
 
 def _sector_options(spec: DiskSpec) -> tuple[str, ...]:
-    """Where the guest's disk has larger pieces than an image file, its maker has to be told."""
+    """Return the maker's option for sectors larger than those of an image file."""
     size, option = spec.level(LOGICAL_BLOCK) or _SECTOR, spec.filesystem.sector
     if size <= _SECTOR or not option or option.strip() in spec.mkfs_options:
         return ()
@@ -295,7 +300,7 @@ def _sector_options(spec: DiskSpec) -> tuple[str, ...]:
 
 
 def _check_map(image: Path, spec: DiskSpec) -> None:
-    """Checks that every cluster is allocated in the file. Raises `AttestationError` otherwise."""
+    """Raises `AttestationError` unless every cluster is allocated in the file."""
     extents = json.loads(daemon.run_program("qemu-img", "map", "--output=json", str(image)))
     mapped = sum(extent["length"] for extent in extents if "offset" in extent)
     if mapped != spec.size:
@@ -305,7 +310,7 @@ def _check_map(image: Path, spec: DiskSpec) -> None:
 
 
 def _forget_old(directory: Path) -> None:
-    """Keeps only the most recently used ones. Other runs make and forget some at the same time."""
+    """Remove all but the most recently used templates. Other runs make and remove some at the same time."""
     used: list[tuple[float, Path]] = []
     for path in directory.iterdir():
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""What reached the disk under test while a workload ran, as the kernel that has the disk counts it."""
+"""What reached the disk under test while a workload ran, as counted by the kernel that has the disk."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.disks.attached import AttachedDisk
 
-_SECTOR = 512  # of the kernel's statistics, whatever the disk has (Documentation/block/stat.rst)
+# Of the kernel's statistics, whatever the disk has (Documentation/block/stat.rst).
+_SECTOR = 512
 _READ, _WRITTEN = 2, 6  # columns
 
 
 class MachineWithDisks(Protocol):
-    """The part of a started platform that is looked at here."""
+    """The part of a running machine that this module needs."""
 
     @property
     def agent(self) -> Agent:
-        """The agent that answers on the machine."""
+        """The agent on the machine."""
 
     @property
     def disks(self) -> Sequence[AttachedDisk]:
-        """Its disks."""
+        """The machine's disks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Bytes that a disk has read and written since it is there; of a directory, what its files are."""
+    """Bytes that a disk has read and written since it appeared; for a directory, the identity of its files."""
 
     read: int = 0
     written: int = 0
@@ -44,7 +45,7 @@ class Reading:
 
 
 class DiskWatch:
-    """The disk under test between its creation and `since`."""
+    """Watches the disk under test from its construction until `read_since`."""
 
     def __init__(self, machine: MachineWithDisks) -> None:
         self._machine = machine
@@ -52,11 +53,10 @@ class DiskWatch:
         self._before = self._read_settled()
 
     def read_since(self, *, reads: bool = False) -> Traffic | None:
-        """What reached the disk meanwhile, after a sync if nothing has; `reads` says that the workload read it, which
-        nothing counts where the disk is a directory.
+        """Return what reached the disk meanwhile, after a sync if nothing has.
 
-        None without a disk, where the kernel does not count, of a directory that was only read, or when the machine is
-        gone.
+        `reads`: the workload reads the disk, which nothing counts if the disk is a directory. Returns None without a
+        disk, if the kernel does not count, for a directory that was only read, and when the machine has ended.
         """
         before, now = self._before, self._read_counters()
         if before is None or now is None or now.device != before.device:
@@ -74,11 +74,12 @@ class DiskWatch:
         return self._disk.device if self._disk is not None and not self._disk.spec.is_directory else ""
 
     def _read_settled(self) -> Reading | None:
-        """The reading once nothing is left in caches."""
+        """Return the counters once nothing is left in caches."""
         if self._disk is None:
             return None
         with contextlib.suppress(AgentError):
-            if self._disk.spec.loop:  # all that other programs of this host write is none of ours
+            # All that other programs of this host write is none of ours.
+            if self._disk.spec.loop:
                 self._machine.agent.flush(self._disk.directory)
             elif self._device:
                 self._machine.agent.sync()
@@ -99,7 +100,7 @@ class DiskWatch:
 
 
 def read_block_columns(machine: MachineWithDisks, disk: AttachedDisk) -> list[int]:
-    """The numbers of `/sys/block/*/stat` of a machine's disk; empty where there are none."""
+    """Return the numbers of `/sys/block/*/stat` of a machine's disk; empty if the file does not exist."""
     name = disk.device.removeprefix("/dev/")
     try:
         return [int(word) for word in machine.agent.read_file(f"/sys/block/{name}/stat").split()]
@@ -108,7 +109,7 @@ def read_block_columns(machine: MachineWithDisks, disk: AttachedDisk) -> list[in
 
 
 def _list_files(directory: str) -> frozenset[tuple[object, ...]]:
-    """All that is in a directory of this host, each with its times: whatever is written changes one."""
+    """Return everything in a host directory with its time stamps: any write changes one of them."""
     found = set()
     for folder, _, names in os.walk(directory):
         for path in (folder, *(os.path.join(folder, name) for name in names)):

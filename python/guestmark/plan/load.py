@@ -47,7 +47,8 @@ def load_outline(text: str, where: str, *, scale: float = 1.0, overrides: Sequen
     except ValidationError as error:
         problems.add_invalid(error, schema.Plan)
         rest = drop_malformed(data, error)
-        if rest is not None:  # well-formed parts may still contain mistakes
+        # Well-formed parts may still contain mistakes.
+        if rest is not None:
             _OutlineReader(rest, problems, 1.0).read_outline()
         problems.raise_if_any()
         raise
@@ -64,7 +65,8 @@ class _OutlineReader:
         self._model = model
         self._problems = problems
         self._scale = scale
-        self._scaled_names: set[str] = set()  # the names in `scale` that were found
+        # The names in `scale` that were found.
+        self._scaled_names: set[str] = set()
         self._kinds: dict[str, WorkloadClass] = {}
         self._own = find_own_factors(model)
         self._derived: tuple[Derived, ...] = ()

@@ -46,9 +46,11 @@ class Entry:
     workload: WorkloadSpec
     levels: Levels = field(default_factory=dict)
     platforms: tuple[PlatformSpec, ...] | None = None
-    kind: WorkloadClass | None = None  # None: a factor means something to it wherever the platform takes it
+    # None: a factor means something to it wherever the platform takes it.
+    kind: WorkloadClass | None = None
     spans: bool = True
-    own: frozenset[str] = frozenset()  # factors that stand in the workload's own command
+    # Factors that stand in the workload's own command.
+    own: frozenset[str] = frozenset()
 
     @property
     def key(self) -> str:
@@ -104,7 +106,8 @@ class Shape:
     within: tuple[str, ...] | None = None
     null: NullCells = NullCells.BASELINE
     asked: frozenset[str] = frozenset()
-    title: str = ""  # the name of the only group when nothing has to be equal
+    # The name of the only group when nothing has to be equal.
+    title: str = ""
 
 
 def make_cell_id(platform: str, levels: Mapping[str, str], key: str = "") -> str:

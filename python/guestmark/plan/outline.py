@@ -19,8 +19,10 @@ from guestmark.plan.matrix import Entry, Row, Shape, expand_shape
 from guestmark.plan.pattern import list_names
 from guestmark.plan.policy_options import PolicyOptions, check_conflicts, policy_values
 
-_MOST_BLOCKS = 10_000  # for slow runs, which are found by many
-_FEW_BLOCKS = 16  # suffice for two thousand cells
+# For slow runs, which are found by many.
+_MOST_BLOCKS = 10_000
+# Suffice for two thousand cells.
+_FEW_BLOCKS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +37,20 @@ class Outline:
     description: str = ""
     published: tuple[Published, ...] = ()
     questions: tuple[Question, ...] = ()
-    cost: Mapping[str, float] = field(default_factory=dict)  # seconds of a trial by platform, as declared
-    start: Mapping[str, float] = field(default_factory=dict)  # of these, what does not shrink with the scale
+    # Seconds of a trial by platform, as declared.
+    cost: Mapping[str, float] = field(default_factory=dict)
+    # Of these, what does not shrink with the scale.
+    start: Mapping[str, float] = field(default_factory=dict)
     scale: float = 1.0
-    race: Settings | None = None  # for the best of its cells; a race for what is proven makes the proofs
-    gates: tuple[str, ...] = ()  # limits that a run must keep, as `--fail-if` has them
-    derived: tuple[Derived, ...] = ()  # metrics that follow from others
+    # For the best of its cells; a race for what is proven makes the proofs.
+    race: Settings | None = None
+    # Limits that a run must keep, as `--fail-if` has them.
+    gates: tuple[str, ...] = ()
+    # Metrics that follow from others.
+    derived: tuple[Derived, ...] = ()
     around: HostCommands = field(default_factory=HostCommands)
-    named: frozenset[str] = frozenset()  # workload, platform and factors whose levels the user chose
+    # Workload, platform and factors whose levels the user chose.
+    named: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +120,8 @@ def _override_policy(policy: Policy, given: Overrides) -> Policy:
     }
     values.setdefault("seed", secrets.randbits(32))
     if given.precision is not None or given.time_limit_s is not None:
-        policy = replace(policy, blocks=None)  # overrides the plan's number of blocks
+        # Overrides the plan's number of blocks.
+        policy = replace(policy, blocks=None)
     if given.precision is not None:
         policy = replace(policy, fine_s=0.0)  # just that, then
     if given.find is not None:
@@ -194,7 +203,8 @@ def _group_by_level(names: Collection[str], cells: Sequence[Cell]) -> tuple[tupl
 
 
 _SMP = "smp"
-_MANY = 3  # cells that can be named in a sentence
+# Cells that can be named in a sentence.
+_MANY = 3
 
 
 def place_cells(cells: Sequence[Cell]) -> list[Cell]:
@@ -223,7 +233,8 @@ def place_cells(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _can_be_placed(cell: Cell) -> bool:
-    if cell.platform.is_elsewhere:  # its processors are not ours to give
+    # Its processors are not ours to give.
+    if cell.platform.is_elsewhere:
         return False
     kind = registry.workload_kind(cell.workload.name)
     return kind.has_factor(cell.workload, NAME, cell.platform)

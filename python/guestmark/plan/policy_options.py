@@ -148,7 +148,8 @@ class Conflict:
     option: str
     others: tuple[str, ...]
     hint: str
-    in_plans: bool = False  # whether the keys of a plan contradict each other, too
+    # Whether the keys of a plan contradict each other, too.
+    in_plans: bool = False
 
 
 # A plan may hold both a number of blocks and a time limit: the limit then only guards against machines that hang.

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 Path = tuple[str | int, ...]
-_MOST_SHOWN = 100  # mistakes; to look for the nearest name of each takes time
+# Mistakes; to look for the nearest name of each takes time.
+_MOST_SHOWN = 100
 
 
 @dataclass(slots=True)
@@ -183,7 +184,8 @@ class _TomlWalker:
         self._ends = [at for at, character in enumerate(text) if character == "\n"]
         self._at = 0
         self._found: dict[Path, int] = {}
-        self._tables: dict[Path, int] = {}  # how many `[[…]]` there were of each
+        # How many `[[…]]` there were of each.
+        self._tables: dict[Path, int] = {}
 
     def walk_document(self) -> dict[Path, int]:
         """Everything found. An unreadable rest (which valid TOML does not have) ends the walk."""

@@ -12,7 +12,8 @@ from guestmark.core.metric import Metric
 from guestmark.core.model import Question, QuestionKind
 
 if TYPE_CHECKING:
-    from guestmark.plan import schema  # pydantic, which a command line does without
+    # Pydantic, which a command line does without.
+    from guestmark.plan import schema
 
 
 def make_question(

@@ -20,7 +20,8 @@ from guestmark.core.option import Option
 from guestmark.core.units import parse_positive_duration
 from guestmark.plan.policy_options import policy_options
 
-HOOKS = ("setup", "prepare", "conclude", "cleanup", "check")  # parameters of the workload exec
+# Parameters of the workload exec.
+HOOKS = ("setup", "prepare", "conclude", "cleanup", "check")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 
 

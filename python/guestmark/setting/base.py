@@ -1,4 +1,4 @@
-"""What factors of machines are made of: levels with a type, and what a disk's levels do wherever it is used."""
+"""The types that factors of machines are made of, and what the levels of a disk do wherever it is used."""
 
 from __future__ import annotations
 
@@ -16,21 +16,26 @@ EXCLUDE = "or exclude the combination"
 
 
 class DiskKind(Flag):
-    """What a disk may be, for factors that only some disks have."""
+    """What a disk is, for factors that apply only to some disks."""
 
-    IMAGE = auto()  # a file that the hypervisor opens
+    # An image file that the hypervisor opens.
+    IMAGE = auto()
     DEVICE = auto()  # a block device of this host
-    DAEMON = auto()  # an image that the storage daemon serves
-    LOOP = auto()  # an image that this host mounts itself
-    DIRECTORY = auto()  # a directory of this host that the guest mounts
-    SOURCE = auto()  # what is only read is given the level too
+    # An image that the storage daemon serves.
+    DAEMON = auto()
+    # An image that this host mounts itself.
+    LOOP = auto()
+    # A directory of this host that the guest mounts.
+    DIRECTORY = auto()
+    # A source is given the level too, not only the target.
+    SOURCE = auto()
     HYPERVISOR = IMAGE | DEVICE | SOURCE
     ATTACHED = IMAGE | DEVICE | DAEMON
     TARGET = IMAGE | DEVICE | DAEMON | LOOP | DIRECTORY
 
 
 class Check(NamedTuple):
-    """One comparison of an attestation."""
+    """One comparison that an attestation makes."""
 
     what: str
     asked: object
@@ -38,47 +43,53 @@ class Check(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a level cannot be combined with another, and what to do."""
+    """Why a level cannot be combined with another one, and what to do about it."""
 
     why: str
     hint: str
 
 
 class Disk(Protocol):
-    """What the factors of a disk may ask of it; `setting.disk.DiskSpec` answers."""
+    """What a factor of disks may ask of the disk that has it; `setting.disk.DiskSpec` implements this."""
 
     def level(self, factor: DiskSetting[L]) -> L | None:
-        """Its level of another factor; None where nobody says and QEMU decides."""
+        """Return its level of another factor; None where none was given and QEMU decides."""
 
     def __getitem__(self, factor: DiskSetting[L]) -> L:
-        """Its level of a factor that every disk has."""
+        """Return its level of a factor that every disk has."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttestedDrive:
-    """A disk of a started guest of QEMU, as an attestation sees it."""
+    """A disk of a running QEMU guest, as its attestation sees it."""
 
     disk: Disk
-    inserted: Mapping[str, Any]  # what `query-block` says of it
-    engines: frozenset[str]  # what the process has for asynchronous I/O
+    # The reply of QEMU's `query-block` about it.
+    inserted: Mapping[str, Any]
+    # The asynchronous I/O engines that QEMU's process has open.
+    engines: frozenset[str]
     processors: int  # of the guest
-    in_guest: Callable[[str], str]  # a file in its directory in the guest's sysfs; empty when there is none
+    # Reads a file of the disk's directory in the guest's sysfs; empty when the file does not exist.
+    in_guest: Callable[[str], str]
     query: Callable[[str], Any]  # asks QEMU's monitor
 
     @property
     def image(self) -> Mapping[str, Any]:
-        """What QEMU says of the image."""
+        """What `query-block` reports about the image."""
         found: Mapping[str, Any] = self.inserted["image"]
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class ServedDisk:
-    """A disk that a process beside the hypervisor serves, as an attestation sees it."""
+    """A disk that a process beside the hypervisor serves, as its attestation sees it."""
 
-    flags: int  # with which that process has opened the image
-    engines: frozenset[str]  # what it has for asynchronous I/O
-    write_cache: str  # what the guest's kernel knows of the disk's cache
+    # The flags with which that process has opened the image (open(2)).
+    flags: int
+    # The asynchronous I/O engines that the process has open.
+    engines: frozenset[str]
+    # `queue/write_cache` in the guest's sysfs.
+    write_cache: str
 
 
 def _make_no_options(_level: Any, _disk: Disk) -> Sequence[str]:
@@ -98,47 +109,53 @@ Options = Callable[[L, Disk], Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSetting(Setting[L]):
-    """A factor of disks. Its functions are given a level and the disk that has it, and need not be there.
+    """A factor of disks. Each function is given a level and the disk that has it, and each may be left out.
 
-    Those that make options return them as QEMU and its tools write them, `cache=none` for instance.
+    Functions that make options return them in the spelling of QEMU and its tools, such as `cache=none`.
     """
 
     on: DiskKind = DiskKind.HYPERVISOR
-    keeps: bool = True  # whether it may decide what a power cut leaves of a disk
+    # Whether it may decide what a power cut leaves on the disk.
+    keeps: bool = True
     drive: Options[L] = _make_no_options  # of QEMU's `-drive`
     device: Options[L] = _make_no_options  # of QEMU's `-device`
-    controller: Options[L] = _make_no_options  # of the `-device` that such disks share
-    objects: Options[L] = _make_no_options  # whole `-object`s, given once
-    blockdev: Options[L] = _make_no_options  # of the storage daemon's `--blockdev`
-    export: Options[L] = _make_no_options  # of the storage daemon's `--export`
-    create: Options[L] = _make_no_options  # of `qemu-img create`, each after its `-o`
+    # Options of the `-device` that such disks share, such as a SCSI controller.
+    controller: Options[L] = _make_no_options
+    # Whole `-object` arguments, each passed once for all disks.
+    objects: Options[L] = _make_no_options
+    # Options of the storage daemon's `--blockdev`.
+    blockdev: Options[L] = _make_no_options
+    # Options of the storage daemon's `--export`.
+    export: Options[L] = _make_no_options
+    # Options of `qemu-img create`, each passed with its own `-o`.
+    create: Options[L] = _make_no_options
     refuse: Callable[[L, Disk, Cell], Refusal | None] = _refuse_nothing
     attest: Callable[[L, AttestedDrive], Iterable[Check]] = _attest_nothing
     attest_served: Callable[[L, ServedDisk], Iterable[Check]] = _attest_nothing
 
 
 def pass_level_as(name: str) -> Options[Any]:
-    """An option that has the level as its value."""
+    """Return a function that makes the option `name` with the level as its value."""
     return lambda level, _disk: (f"{name}={level}",)
 
 
 def list_disk_settings() -> Iterator[DiskSetting[Any]]:
-    """All factors of disks."""
+    """Yield all factors of disks."""
     return (factor for factor in settings() if isinstance(factor, DiskSetting))
 
 
 def is_disk_setting(name: str, on: DiskKind | None = None) -> bool:
-    """Whether a factor of this name is one of disks, and of such disks."""
+    """Return whether `name` is a factor of disks, and of disks of the kind `on` if that is given."""
     return any(factor.name == name and (on is None or on in factor.on) for factor in list_disk_settings())
 
 
 def affects_durability(name: str) -> bool:
-    """Whether the factor of this name may decide what a power cut leaves of a disk."""
+    """Return whether the factor `name` may decide what a power cut leaves of a disk."""
     return all(factor.keeps for factor in list_disk_settings() if factor.name == name)
 
 
 def iterate_disk_levels(disk: Disk) -> Iterator[tuple[DiskSetting[Any], Any]]:
-    """The factors of a disk that have a level, each with it."""
+    """Yield each factor for which the disk has a level, with that level."""
     for factor in list_disk_settings():
         level = disk.level(factor)
         if level is not None:
@@ -146,15 +163,15 @@ def iterate_disk_levels(disk: Disk) -> Iterator[tuple[DiskSetting[Any], Any]]:
 
 
 def collect_options(disk: Disk, of: Callable[[DiskSetting[Any]], Options[Any]]) -> list[str]:
-    """The options that a disk's levels make: `of` selects the function."""
+    """Return the options that a disk's levels make; `of` selects which function of a factor makes them."""
     return [word for factor, level in iterate_disk_levels(disk) for word in of(factor)(level, disk)]
 
 
 def join_with_leading_comma(words: Iterable[str]) -> str:
-    """Options as they follow others."""
+    """Return options with a comma before each, to be appended to others."""
     return "".join(f",{word}" for word in words)
 
 
 def format_switch(on: bool) -> str:
-    """`on` or `off`."""
+    """Return `on` or `off`."""
     return "on" if on else "off"

@@ -1,8 +1,8 @@
-"""The disks of a cell: frozen descriptions, derived only from the cell's workload and factors.
+"""The disks of a cell: frozen descriptions, derived from nothing but the cell's workload and factors.
 
-A workload states in its parameters which disks it needs, so that a stored plan has it too:
-`params["disks"] = [{"role": "target"}, {"role": "source", "size": "1500M", "content": "random"}]`. The factors of the
-cell shape the target disk; a source disk is plain, raw and read-only.
+A workload states in its parameters which disks it needs, so that a stored plan has them too: `params["disks"] =
+[{"role": "target"}, {"role": "source", "size": "1500M", "content": "random"}]`. The factors of the cell shape the
+target disk; a source disk is plain, raw and read-only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BLOCK = 4096
 
 
 class Role(StrEnum):
-    """What a disk is for: bytes go to the target, and come from the source."""
+    """What a disk is for: bytes are written to the target and read from the source."""
 
     TARGET = "target"
     SOURCE = "source"
@@ -43,14 +43,13 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DiskSpec:
-    """One disk. `levels` are those of all factors that it has, with the defaults; the usual ones are properties.
+    """One disk. `levels` are its levels of all factors, defaults included; properties give the common ones.
 
-    `content` is for sources: `zero`, `one` (bytes of value 1), `random` (the same bytes every time for one size) or
-    `file:PATH` (its first bytes). `loop`: an image on the host too, mounted there through a loop device, where
-    otherwise a target is a directory. `tree`: a directory of this host whose content a fresh target holds; a tree is
-    never changed, one with other content has another name. `logged`: what the host's kernel sees of its writes and
-    flushes is logged (`disks.logged`). `holds`: bytes of `content` in a file that is only read, where the workload says
-    so.
+    `content` is what a source holds: `zero`, `one` (bytes of value 1), `random` (the same bytes for the same size) or
+    `file:PATH` (the first bytes of that file). `loop`: the target on the host is an image too, mounted through a loop
+    device; otherwise it is a directory. `tree`: a host directory whose content a fresh target holds; a tree never
+    changes, so different content has a different path. `logged`: the writes and flushes that the host's kernel sees are
+    logged (`disks.logged`). `holds`: bytes of `content` in a file that is only read, if the workload states them.
     """
 
     role: Role
@@ -65,31 +64,31 @@ class DiskSpec:
     def from_levels(
         cls, role: Role, size: int, *, content: str = "zero", tree: str = "", **levels: object
     ) -> DiskSpec:
-        """A disk of that many bytes with these levels, which are not checked. Without them it is bare."""
+        """Make a disk of `size` bytes with these levels, which are not checked; without levels it has no filesystem."""
         given = {FILESYSTEM.name: Filesystem.NONE, SIZE.name: size, **levels}
         texts = {name: str(level) for name, level in given.items()}
         return cls(role, Levels(_list_defaults() | texts), content, tree=tree)
 
     def with_levels(self, **levels: str) -> DiskSpec:
-        """The same disk with other levels."""
+        """Return the same disk with some levels replaced."""
         return replace(self, levels=self.levels.with_levels(levels))
 
     def level(self, factor: DiskSetting[L]) -> L | None:
-        """Its level of a factor; None where nobody says and QEMU decides."""
+        """Return its level of a factor; None where none was given and QEMU decides."""
         return self.levels.get(factor)
 
     def __getitem__(self, factor: DiskSetting[L]) -> L:
-        """Its level of a factor that every disk has."""
+        """Return its level of a factor that every disk has."""
         return self.levels[factor]
 
     @property
     def name(self) -> str:
-        """Unique within a cell: image name, drive id and serial number."""
+        """Its name, unique within a cell: image name, drive id and serial number."""
         return str(self.role)
 
     @property
     def size(self) -> int:
-        """What the guest sees, in bytes."""
+        """The size that the guest sees, in bytes."""
         return self[SIZE]
 
     @property
@@ -104,7 +103,7 @@ class DiskSpec:
 
     @property
     def cache(self) -> CacheMode:
-        """How QEMU caches it."""
+        """QEMU's cache mode."""
         return self[CACHE]
 
     @property
@@ -114,52 +113,52 @@ class DiskSpec:
 
     @property
     def bus(self) -> Bus:
-        """What it is attached by."""
+        """How it is attached."""
         return self[BUS]
 
     @property
     def filesystem(self) -> Filesystem:
-        """What it is formatted with. Sources never are."""
+        """The filesystem on it. A source has none."""
         return self[FILESYSTEM]
 
     @property
     def mkfs_options(self) -> tuple[str, ...]:
-        """Options for the filesystem's maker."""
+        """Options for the program that makes the filesystem."""
         return self[MKFS]
 
     @property
     def mount_options(self) -> str:
-        """As for `mount -o`; empty when there are none."""
+        """Mount options, as for `mount -o`; empty when there are none."""
         return self[MOUNT]
 
     @property
     def is_device(self) -> bool:
-        """Whether it is a block device of this host and no image."""
+        """Whether it is a block device of this host instead of an image."""
         return bool(location.device_path(self[LOCATION]))
 
     @property
     def location(self) -> str:
-        """The directory of the host where the image is, or the block device that is the disk."""
+        """The host directory that holds the image, or the block device that is the disk."""
         return location.device_path(self[LOCATION]) or self[LOCATION]
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is not a disk but a directory of the host, which the guest mounts."""
+        """Whether it is not a disk but a directory of the host that the guest mounts."""
         return self.filesystem.is_directory
 
     @property
     def is_packed(self) -> bool:
-        """Whether its filesystem is made with its content and never written."""
+        """Whether its filesystem is made together with its content and never written."""
         return self.filesystem.is_packed
 
     @property
     def read_only(self) -> bool:
-        """Sources and what is packed cannot be written."""
+        """Whether it cannot be written: true of sources and of packed filesystems."""
         return self.role is Role.SOURCE or self.is_packed
 
     @property
     def kind(self) -> DiskKind:
-        """What it is, for factors that only some disks have."""
+        """Which kind of disk it is, for factors that apply only to some disks."""
         if self.is_directory:
             return DiskKind.DIRECTORY
         if self.is_device:
@@ -170,7 +169,7 @@ class DiskSpec:
 
     @property
     def durability_levels(self) -> Levels:
-        """The levels that decide what a power cut leaves of what was written."""
+        """The levels that decide how much of what was written survives a power cut."""
         return Levels(
             {
                 factor.name: self.levels.texts[factor.name]
@@ -185,7 +184,7 @@ def _list_defaults() -> dict[str, str]:
 
 
 def read_disk_requests(cell: Cell) -> Sequence[Mapping[str, Any]] | None:
-    """The disks that the workload's parameters ask for, each with its role and levels; None where they say nothing."""
+    """Return the disks that the workload's parameters ask for, with their roles and levels; None if they name none."""
     return cell.workload.params.get("disks")
 
 
@@ -212,22 +211,23 @@ class Disks(tuple[DiskSpec, ...]):
         return disks
 
     def find_target(self) -> DiskSpec | None:
-        """Return the disk under test; None where the cell has none."""
+        """Return the disk under test; None if the cell has none."""
         return next((disk for disk in self if disk.role is Role.TARGET), None)
 
     @property
     def target(self) -> DiskSpec:
-        """The disk under test of a workload that cannot do without one. Raises `LookupError` where there is none."""
+        """The disk under test of a workload that needs one. Raises `LookupError` if there is none."""
         if (found := self.find_target()) is None:
             raise LookupError("the cell has no disk under test")
         return found
 
 
 def has_disks(cell: Cell) -> bool:
-    """Whether the cell's machine has any; one that asks for an impossible disk has none."""
+    """Return whether the cell's machine has disks; False for a cell that asks for an impossible disk."""
     try:
         return bool(cell.view(Disks))
-    except UsageError:  # is said where disks are checked
+    except UsageError:
+        # The preflight of disks reports the mistake.
         return False
 
 
@@ -248,11 +248,13 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     if role is Role.SOURCE and FILESYSTEM.name not in need:
         levels[FILESYSTEM.name] = Filesystem.NONE
     levels |= asked
+    # A source cannot share a device with the target: its image lies in a directory beside it.
     if role is Role.SOURCE:
         levels[LOCATION.name] = location.image_directory(levels[LOCATION.name])
     logged = bool(need.get("logged"))
     if logged and SIZE.name not in need and SIZE.name not in asked:
         levels[SIZE.name] = Filesystem(levels[FILESYSTEM.name]).logged_size
+    # What the loop driver decides itself: the levels are recorded as they really are.
     loop = cell.platform.is_this_host and need.get("host") == "loop"
     if loop:
         levels |= {BUS.name: Bus.LOOP, FORMAT.name: Format.RAW, AIO.name: Aio.THREADS}
@@ -278,6 +280,7 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
 
 
 def _check_disk(disk: DiskSpec, asked: Mapping[str, str], cell: Cell) -> None:
+    # Only levels that the user asked for can be misplaced; defaults apply to every disk.
     for factor in list_disk_settings():
         if factor.name in asked and disk.kind not in factor.on:
             raise _describe_misplaced_level(disk, factor, cell)
@@ -302,7 +305,7 @@ def _check_disk(disk: DiskSpec, asked: Mapping[str, str], cell: Cell) -> None:
 
 
 def _describe_misplaced_level(disk: DiskSpec, factor: DiskSetting[Any], cell: Cell) -> UsageError:
-    """A level was asked for that such a disk does not have."""
+    """Return the error for a level that was asked for and that such a disk cannot have."""
     given = f"{factor.name}={cell.factors[factor.name]}"
     if disk.kind is DiskKind.DIRECTORY:
         return UsageError(
@@ -370,7 +373,7 @@ def _check_packed(disk: DiskSpec, cell: Cell) -> None:
 
 
 def explain_unshareable(disk: DiskSpec, cell: Cell) -> str:
-    """Why the cell's machine cannot mount a directory of this host; empty when it can, or need not."""
+    """Return why the cell's machine cannot mount a directory of this host; empty if it can, or does not have to."""
     if not disk.is_directory:
         return ""
     if cell.platform.is_nested:

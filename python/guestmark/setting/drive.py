@@ -24,11 +24,12 @@ from guestmark.setting.base import (
 )
 
 _LARGEST_COUNT = 1_000_000
+# The sizes that QEMU accepts for logical_block_size and physical_block_size.
 _SECTOR_SIZES = (512, 1024, 2048, 4096)
 
 
 class CacheMode(StrEnum):
-    """QEMU's cache modes, and what each stands for (qemu-system's manual, -drive cache=)."""
+    """QEMU's cache modes, and what each stands for (the manual of qemu-system, `-drive cache=`)."""
 
     NONE = "none"
     WRITEBACK = "writeback"
@@ -38,12 +39,12 @@ class CacheMode(StrEnum):
 
     @property
     def direct(self) -> bool:
-        """Whether the image is opened past the host's page cache."""
+        """Whether the image is opened with O_DIRECT, bypassing the host's page cache."""
         return self in {CacheMode.NONE, CacheMode.DIRECTSYNC}
 
     @property
     def writethrough(self) -> bool:
-        """Whether every write is flushed, so that the guest sees a disk without a cache."""
+        """Whether every write is flushed, so that the guest sees a disk without a write cache."""
         return self in {CacheMode.WRITETHROUGH, CacheMode.DIRECTSYNC}
 
     @property
@@ -53,7 +54,7 @@ class CacheMode(StrEnum):
 
     @property
     def write_cache(self) -> str:
-        """What the guest's kernel knows of such a disk's cache (`queue/write_cache` in sysfs)."""
+        """What `queue/write_cache` in the guest's sysfs says for this mode."""
         return "write through" if self.writethrough else "write back"
 
 
@@ -110,7 +111,11 @@ def _format_engines(engines: frozenset[str]) -> str:
 
 
 def _attest_qemu_aio(aio: Aio, drive: AttestedDrive) -> Iterator[Check]:
-    """QEMU does not report it, but its process shows it. (It also has rings for other purposes.)"""
+    """Compare the engine with what the process holds open, as QEMU does not report it.
+
+    QEMU also has io_uring rings for other purposes, so a ring alone proves nothing.
+    """
+    # An AIO context is opened for native only, so it must be there exactly when native was asked for.
     native = (aio is Aio.NATIVE) == (Aio.NATIVE in drive.engines)
     if not native or (aio is Aio.IO_URING and aio not in drive.engines):
         yield Check("aio", str(aio), _format_engines(drive.engines))
@@ -138,16 +143,17 @@ AIO = DiskSetting(
 
 
 class Bus(StrEnum):
-    """What a disk is attached by, with the guest's modules for it and the names of its devices there.
+    """How a disk is attached, with the guest's modules for it and the names of its devices there.
 
-    `prefix` is what their names begin with, `serial` the file that has the serial number; one without is known by its
-    position. Directories of the host are called as what they are mounted with.
+    Device names begin with `prefix`; `serial` is the sysfs file with the serial number. A disk without one is
+    identified by its position. A directory of the host is named after the filesystem type that mounts it.
     """
 
     modules: tuple[str, ...]
     prefix: str
     serial: str
-    without_pci: frozenset[MachineBus]  # machines without PCI that have it all the same
+    # The buses of machines without PCI on which this disk is available too.
+    without_pci: frozenset[MachineBus]
 
     VIRTIO_BLK = "virtio-blk", ("virtio_blk",), "vd", "serial", (MachineBus.MMIO, MachineBus.CCW)
     VIRTIO_SCSI = "virtio-scsi", ("virtio_scsi", "sd_mod"), "sd", "device/vpd_pg80", (MachineBus.CCW,)
@@ -168,7 +174,7 @@ class Bus(StrEnum):
         serial: str = "",
         without_pci: Sequence[MachineBus] = (),
     ) -> Bus:
-        """A member with what is known of it."""
+        """Make a member with its properties."""
         made = str.__new__(cls, name)
         made._value_ = name
         made.modules, made.prefix, made.serial = modules, prefix, serial
@@ -176,7 +182,7 @@ class Bus(StrEnum):
         return made
 
     def device_at(self, index: int) -> str:
-        """The path of the disk at that position, from 0."""
+        """Return the path of the disk at this position, counted from 0."""
         if self is Bus.NVME:
             return f"/dev/nvme{index}n1"
         return f"/dev/{self.prefix}{chr(ord('a') + index)}"
@@ -292,7 +298,7 @@ IOTHREAD = DiskSetting(
 
 
 def _attest_queues(asked: int, drive: AttestedDrive) -> Iterator[Check]:
-    """The guest takes no more queues than it has processors."""
+    """Count the queues; the guest uses no more than it has processors."""
     found = 0
     while found <= asked and drive.in_guest(f"mq/{found}/nr_tags"):
         found += 1
@@ -319,7 +325,8 @@ QUEUES = DiskSetting(
 
 
 def _make_logical_block_options(size: int, disk: Disk) -> Sequence[str]:
-    """A sector is not smaller than what may be written."""
+    """Return the options for a logical block, which must not be larger than the physical one."""
+    # QEMU's default physical block of 512 bytes would be smaller than a logical block of 4096.
     alone = disk.level(PHYSICAL_BLOCK) is None
     return (f"logical_block_size={size}", *([f"physical_block_size={size}"] if alone else []))
 
@@ -335,7 +342,7 @@ def _refuse_logical_block(size: int, disk: Disk, _cell: Cell) -> Refusal | None:
 
 
 def _attest_block_size(name: str) -> Callable[[int, AttestedDrive], Iterator[Check]]:
-    """Held against the file that the guest's kernel has for it."""
+    """Return an attestation against the size that the guest's kernel reports."""
 
     def attest(size: int, drive: AttestedDrive) -> Iterator[Check]:
         yield Check(name, str(size), drive.in_guest(f"queue/{name}_size"))
@@ -367,7 +374,7 @@ PHYSICAL_BLOCK = DiskSetting(
 
 
 def _attest_limit(name: str, of_qemu: str) -> Callable[[int, AttestedDrive], Iterator[Check]]:
-    """Held against what QEMU says it lets through."""
+    """Return an attestation against the limit that QEMU reports."""
 
     def attest(limit: int, drive: AttestedDrive) -> Iterator[Check]:
         yield Check(name, limit, drive.inserted[of_qemu])

@@ -1,7 +1,7 @@
-"""What is on a disk: a filesystem, how it is made and mounted, or in its place a directory of this host.
+"""What is on a disk: a filesystem and how it is made and mounted, or a directory of this host in its place.
 
-How such directories are mounted and what their options are: Linux's Documentation/filesystems/{9p,virtiofs}.rst, QEMU's
-manual (`-fsdev`), and `virtiofsd --help`.
+For the mount options of such directories see Linux's Documentation/filesystems/{9p,virtiofs}.rst, QEMU's manual
+(`-fsdev`), and `virtiofsd --help`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from guestmark.core.model import Cell
 from guestmark.setting.base import EXCLUDE, Disk, DiskKind, DiskSetting, Refusal
 from guestmark.setting.location import LOCATION
 
-NO_OPTIONS = "defaults"  # of mkfs and mount: no options
+# The level that stands for no options, for mkfs and for mount.
+NO_OPTIONS = "defaults"
 
 
 class Filesystem(StrEnum):
-    """What a disk is formatted with, and what is known of it.
+    """The filesystems of disks, and the properties of each.
 
-    `maker`: the program that makes it. `modules`: of the guest's kernel, where they are not built in; some need a
-    checksum that no dependency names, and need it first. `logged`: the size of a disk whose writes are logged, where
-    nobody says. `quiet` and `sector`: options of the maker. `caches`: what a directory's cache may be, its default
-    first: of 9p it is a mount option, of virtiofs the daemon's.
+    `maker`: the program that makes it. `modules`: modules of the guest's kernel, in case they are not built in; some
+    need a checksum module that no dependency names, which has to be loaded first. `logged_size`: the default size of a
+    disk whose writes are logged. `quiet` and `sector`: options of the maker. `caches`: the cache modes of a directory,
+    the default first; for 9p a mount option, for virtiofs an option of the daemon.
     """
 
     maker: str
@@ -33,7 +34,7 @@ class Filesystem(StrEnum):
     sector: str
     caches: tuple[str, ...]
 
-    # What serves ext2 and ext3 differs between distributions.
+    # Whether the module ext2 or ext4 serves ext2 and ext3 differs between distributions.
     EXT2 = "ext2", "mke2fs", ("crc32c_generic", "ext2", "ext4"), "64M", ("-q", "-F", "-t", "ext2"), "-b "
     EXT3 = "ext3", "mke2fs", ("crc32c_generic", "ext4"), "64M", ("-q", "-F", "-t", "ext3"), "-b "
     EXT4 = "ext4", "mke2fs", ("crc32c_generic", "ext4"), "64M", ("-q", "-F", "-t", "ext4"), "-b "
@@ -61,7 +62,7 @@ class Filesystem(StrEnum):
         sector: str = "",
         caches: tuple[str, ...] = (),
     ) -> Filesystem:
-        """A member with what is known of it."""
+        """Make a member with its properties."""
         made = str.__new__(cls, name)
         made._value_ = name
         made.maker, made.modules, made.logged_size = maker, modules, logged
@@ -75,16 +76,17 @@ class Filesystem(StrEnum):
 
     @property
     def is_packed(self) -> bool:
-        """Whether it is made with its content and never written."""
+        """Whether it is made together with its content and never written."""
         return self in {Filesystem.EROFS, Filesystem.SQUASHFS}
 
     @property
     def is_ext(self) -> bool:
-        """Whether the programs of ext4 serve it."""
+        """Whether the tools of ext4 handle it."""
         return self.maker == "mke2fs"
 
 
 def _refuse_comma_in_location(filesystem: Filesystem, disk: Disk, _cell: Cell) -> Refusal | None:
+    # UML passes the location to the kernel as a mount option, and the kernel splits options at commas.
     if filesystem is Filesystem.HOSTFS and "," in disk[LOCATION]:
         return Refusal(
             f"the kernel takes what follows the comma in {disk[LOCATION]} for mount options",
@@ -165,7 +167,7 @@ SHARE_CACHE = DiskSetting(
 
 
 class SecurityModel(StrEnum):
-    """How QEMU's 9p keeps owners and modes of files."""
+    """How QEMU's 9p stores owners and modes of files."""
 
     NONE = "none"
     PASSTHROUGH = "passthrough"
@@ -192,17 +194,17 @@ SECURITY_MODEL = DiskSetting(
 
 
 def choose_share_cache(disk: Disk) -> str:
-    """How a directory of the host is cached, its default where nobody says."""
+    """Return how a directory of the host is cached: as the level says, else the filesystem's default."""
     return disk.level(SHARE_CACHE) or next(iter(disk[FILESYSTEM].caches), "")
 
 
 def choose_security_model(disk: Disk) -> SecurityModel:
-    """How 9p keeps owners and modes."""
+    """Return how 9p stores owners and modes: as the level says, else `none`."""
     return disk.level(SECURITY_MODEL) or SecurityModel.NONE
 
 
 def format_share_mount_options(disk: Disk, directory: str) -> str:
-    """The options with which a guest mounts a directory of the host; `directory` is its path there."""
+    """Return the options with which a guest mounts a directory of the host; `directory` is its path on the host."""
     match disk[FILESYSTEM]:
         case Filesystem.NINE_P:
             own = ["trans=virtio", "version=9p2000.L", f"cache={choose_share_cache(disk)}"]
@@ -214,6 +216,6 @@ def format_share_mount_options(disk: Disk, directory: str) -> str:
 
 
 def list_attested_options(disk: Disk) -> str:
-    """The options that have to be in force: what was typed, and what stands for a factor."""
+    """Return the options that must be in force: those that were typed, and those that a factor stands for."""
     cache = f"cache={choose_share_cache(disk)}" if disk[FILESYSTEM] is Filesystem.NINE_P else ""
     return ",".join(filter(None, [cache, disk[MOUNT]]))

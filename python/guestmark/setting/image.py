@@ -1,4 +1,4 @@
-"""What an image is: its format, its size, what is allocated of it, and how a program of QEMU's gets at it."""
+"""What an image is: its format, its size, how much of it is allocated, and how QEMU's programs open it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from guestmark.setting.base import (
 )
 
 KEY_ID = "image-key"
-_LUKS_KEY = "guestmark"  # protects nothing: it is in every command line
+# It protects nothing, as it is on every command line: LUKS images only measure the cost of encryption.
+_LUKS_KEY = "guestmark"
 _SMALLEST_SUBCLUSTERED_BYTES = 16 << 10
 
 
 class Format(StrEnum):
-    """The formats of images, by QEMU's names.
+    """Image formats by QEMU's names.
 
-    `tables`: how much larger than its disk an image may get; `checked`: `qemu-img check` knows it; `create`: options of
-    `qemu-img create` and `convert`.
+    `growth`: how much larger than its disk an image may become; `checked`: whether `qemu-img check` supports it;
+    `create`: options of `qemu-img create` and `convert`.
     """
 
     help: str
@@ -44,7 +45,7 @@ class Format(StrEnum):
     VMDK = "vmdk", "VMware's, sparse"
     VDI = "vdi", "VirtualBox's"
     VHDX = "vhdx", "Hyper-V's", 1.05, True, False, ("subformat=dynamic",)  # blocks of several megabytes
-    # A key that is hard to guess would take seconds to derive.
+    # The default key derivation (PBKDF2, 2 s) would delay every start; this key protects nothing anyway.
     LUKS = "luks", "encrypted", 1.01, False, True, (f"key-secret={KEY_ID}", "iter-time=10")
 
     def __new__(  # noqa: PLR0917 (a row of the table above)
@@ -56,7 +57,7 @@ class Format(StrEnum):
         encrypted: bool = False,
         create: tuple[str, ...] = (),
     ) -> Format:
-        """A member with what is known of it."""
+        """Make a member with its properties."""
         made = str.__new__(cls, name)
         made._value_ = name
         made.help, made.growth, made.checked, made.encrypted, made.create = (
@@ -70,16 +71,16 @@ class Format(StrEnum):
 
     @property
     def secret_objects(self) -> tuple[str, ...]:
-        """The object that a program of QEMU's needs before it can open such an image."""
+        """The objects that a program of QEMU needs before it can open such an image."""
         return (f"secret,id={KEY_ID},data={_LUKS_KEY}",) if self.encrypted else ()
 
     @property
     def object_arguments(self) -> tuple[str, ...]:
-        """The same as arguments of `qemu-img`."""
+        """The same objects as arguments of `qemu-img`."""
         return tuple(word for secret in self.secret_objects for word in ("--object", secret))
 
     def name_image(self, image: Path) -> tuple[str, ...]:
-        """The image for `qemu-img`."""
+        """Return the arguments that name the image to `qemu-img`."""
         if not self.encrypted:
             return "-f", self, str(image)
         path = str(image).replace(",", ",,")
@@ -106,7 +107,7 @@ FORMAT = DiskSetting(
 
 
 class Preallocation(StrEnum):
-    """What of an image is allocated before it is written."""
+    """How much of an image is allocated before it is written."""
 
     OFF = "off"
     METADATA = "metadata"
@@ -115,7 +116,7 @@ class Preallocation(StrEnum):
 
     @property
     def is_sparse(self) -> bool:
-        """Whether blocks are allocated when they are written."""
+        """Whether blocks are allocated only when they are written."""
         return self in {Preallocation.OFF, Preallocation.METADATA}
 
 
@@ -136,7 +137,7 @@ def _refuse_preallocation(how: Preallocation, disk: Disk, _cell: Cell) -> Refusa
 
 
 def _make_qcow2_options(make: Callable[[Any], Sequence[str]]) -> Callable[[Any, Disk], Sequence[str]]:
-    """Options of `qemu-img create` for a qcow2 image; for others there are none."""
+    """Return a function that makes options of `qemu-img create` for qcow2 images, and none for others."""
     return lambda level, disk: make(level) if disk[FORMAT] is Format.QCOW2 else ()
 
 
@@ -149,7 +150,7 @@ PREALLOCATION = DiskSetting(
     machines=Machine.GUEST,
     default=Preallocation.OFF,
     on=DiskKind.IMAGE | DiskKind.DAEMON | DiskKind.LOOP,
-    # A qcow2 image that is allocated has all of its tables from the start.
+    # A qcow2 image whose data is allocated in advance needs all of its tables from the start as well.
     create=_make_qcow2_options(lambda how: () if how is Preallocation.OFF else ("preallocation=metadata",)),
     refuse=_refuse_preallocation,
 )
@@ -195,7 +196,7 @@ def _read_switch(text: str) -> bool:
 
 
 def _read_qcow2_details(drive: AttestedDrive) -> Any:
-    """What a qcow2 image says of itself."""
+    """Return what QEMU reports about a qcow2 image in particular."""
     return drive.image.get("format-specific", {}).get("data", {})
 
 
@@ -279,7 +280,7 @@ SIZE = DiskSetting(
 
 
 class Protocol(StrEnum):
-    """How QEMU gets at an image."""
+    """How files are fetched."""
 
     FILE = "file"
     NBD = "nbd"

@@ -1,6 +1,6 @@
-"""Where images are: a directory of this host, or a block device in place of an image, named with `overwrite:`.
+"""Where images lie: in a directory of this host, or on a block device named with `overwrite:` instead of an image.
 
-This names devices and reads them; `disks.devices` takes and wipes them.
+This module names devices and reads their sizes; `disks.devices` takes and wipes them.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from guestmark.setting.base import DiskKind, DiskSetting
 
 OVERWRITE_PREFIX = "overwrite:"
 SHARED_MEMORY = "/dev/shm"
-DIRECTORY_BESIDE_DEVICE = "/var/tmp"  # where sources lie when the target is a device
+# Where sources lie when the target is a device, which has no directory.
+DIRECTORY_BESIDE_DEVICE = "/var/tmp"
 _SECTOR = 512
 _SYS = Path("/sys/dev/block")
 
 
 def device_path(level: str) -> str:
-    """The device that a level of `location` names; empty for a directory."""
+    """Return the device that a level of `location` names; empty for a directory."""
     return level.removeprefix(OVERWRITE_PREFIX) if level.startswith(OVERWRITE_PREFIX) else ""
 
 
 def image_directory(level: str) -> str:
-    """The directory in which other images lie: the location itself, or one beside a device."""
+    """Return the directory for further images: the location itself, or /var/tmp if that is a device."""
     return DIRECTORY_BESIDE_DEVICE if device_path(level) else level
 
 
 def device_number(path: str) -> str:
-    """`major:minor`; empty for what is not a block device."""
+    """Return `major:minor` of a block device; empty for anything else."""
     try:
         found = os.stat(path)
     except OSError:
@@ -42,7 +43,7 @@ def device_number(path: str) -> str:
 
 
 def device_size(path: str) -> int:
-    """Bytes. Raises `UsageError` when there is no such device."""
+    """Return the size of a block device in bytes. Raises `UsageError` when there is no such device."""
     try:
         return int((_SYS / device_number(path) / "size").read_text()) * _SECTOR
     except (OSError, ValueError):
@@ -52,9 +53,9 @@ def device_size(path: str) -> int:
 
 
 def _parse_device(text: str) -> str:
-    """The level for a device, from what was typed; empty for a directory.
+    """Return the level for a device, from what was typed; empty for a directory.
 
-    Raises `ValueError` for a device without consent, and for what is none.
+    Raises `ValueError` for a device that was named without `overwrite:`, and for one that does not exist.
     """
     named = text.strip().removeprefix(OVERWRITE_PREFIX)
     path = os.path.realpath(os.path.expanduser(named))

@@ -23,22 +23,28 @@ from guestmark.setting.base import Check
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)  # what can be a label
 _QEMU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
 _KERNELS_SHOWN = 4  # kernels, in a message
-# Of the memory asked for, what a kernel may keep for itself (its image, page structures, reserved ranges).
+# How much of the guest's memory its kernel may keep for itself: its image, page structures, reserved ranges. The
+# attestation accepts that much less than was asked for, a share or a number of bytes, whichever is more.
 _KERNEL_MEMORY_SHARE = 0.15
 _KERNEL_MEMORY_BYTES = 128 << 20
 L = TypeVar("L")
-MonitorCommand = tuple[str, Mapping[str, Any]]  # a command of QEMU's monitor and its arguments
+# A command of QEMU's monitor, with its arguments.
+MonitorCommand = tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class StartedGuest:
-    """A started guest as an attestation sees it."""
+    """A running guest, as an attestation sees it."""
 
     inside: Inside
-    vmm: Vmm | None = None  # what the hypervisor says, where there is one to ask
-    program: str = ""  # the file that runs as its hypervisor, where that can be seen
-    restored: bool | None = None  # whether the hypervisor loaded a saved machine, where there is one to ask
-    backing: Backing | None = None  # what its memory is on this host, where a factor asks for that
+    # What the hypervisor's monitor reports; None without a monitor.
+    vmm: Vmm | None = None
+    # The executable of its hypervisor; empty where it cannot be read.
+    program: str = ""
+    # Whether the hypervisor loaded a saved machine; None without a monitor.
+    restored: bool | None = None
+    # What its memory is on this host; None unless a factor asks for that.
+    backing: Backing | None = None
 
 
 def _make_no_arguments(_level: Any) -> Sequence[Any]:
@@ -55,38 +61,36 @@ def _make_no_qemu_arguments(_level: Any, _architecture: Architecture) -> Sequenc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSetting(Setting[L]):
-    """A factor of guests. Its functions are given a level and need not be there; they return whole arguments."""
+    """A factor of guests. Each function is given a level and may be left out; functions return whole arguments."""
 
     qemu: Callable[[L, Architecture], Sequence[str]] = _make_no_qemu_arguments
     uml: Callable[[L], Sequence[str]] = _make_no_arguments
     kernel: Callable[[L], Sequence[str]] = _make_no_arguments  # of the guest's kernel
-    backing: Callable[[L], Sequence[str]] = (
-        _make_no_arguments  # options of QEMU's object that is the guest's memory
-    )
-    process: Callable[[L], Sequence[str]] = (
-        _make_no_arguments  # options of `guestmark-agent confine`, which becomes QEMU
-    )
-    monitor: Callable[[L], Sequence[MonitorCommand]] = (
-        _make_no_arguments  # for QEMU's monitor, once the guest answers
-    )
-    modules: tuple[str, ...] = ()  # that the guest's kernel needs
+    # Options of the QEMU object that holds the guest's memory.
+    backing: Callable[[L], Sequence[str]] = _make_no_arguments
+    # Options of `guestmark-agent confine`, which becomes QEMU.
+    process: Callable[[L], Sequence[str]] = _make_no_arguments
+    # Commands for QEMU's monitor, once the guest's agent answers.
+    monitor: Callable[[L], Sequence[MonitorCommand]] = _make_no_arguments
+    # Modules that the guest's kernel needs.
+    modules: tuple[str, ...] = ()
     attest: Callable[[L, StartedGuest], Iterable[Check]] = _attest_nothing
 
 
 def iterate_guest_levels(levels: Levels) -> Iterator[tuple[MachineSetting[Any], Any]]:
-    """The factors of guests that have one of these levels, each with it."""
+    """Yield each factor of guests that has a level here, with that level."""
     for factor in settings():
         if isinstance(factor, MachineSetting) and factor in levels:
             yield factor, levels[factor]
 
 
 def list_kernel_words(levels: Levels) -> list[str]:
-    """What a guest's kernel is given besides what guestmark gives it."""
+    """Return the words that levels add to the kernel's command line."""
     return [word for factor, level in iterate_guest_levels(levels) for word in factor.kernel(level)]
 
 
 def attest_levels(levels: Levels, guest: StartedGuest) -> Iterator[Check]:
-    """Everything that can be compared of a started guest."""
+    """Yield every comparison that the levels allow on a running guest."""
     for factor, level in iterate_guest_levels(levels):
         yield from factor.attest(level, guest)
 
@@ -101,14 +105,14 @@ def _parse_memory(text: str) -> str:
 
 
 def _parse_count(text: str) -> str:
-    """A number of processors."""
+    """Return a number of processors in canonical spelling."""
     if not re.fullmatch(r"\s*[0-9]{1,4}\s*", text, re.ASCII) or int(text) < 1:
         raise ValueError(f"{text!r} is not a number of processors")
     return str(int(text))
 
 
 def _parse_qemu_name(text: str) -> str:
-    """A name that QEMU may know."""
+    """Return a name that QEMU may know, such as a processor model."""
     if not _QEMU_NAME.fullmatch(text.strip()):
         raise ValueError(f"{text!r} cannot be a name in QEMU")
     return text.strip()
@@ -143,7 +147,11 @@ def _parse_qemu_args(text: str) -> str:
 
 
 def _parse_qemu(text: str) -> str:
-    """QEMU itself, a directory that holds it (a build, an installation, an unpacked package), or where it is from."""
+    """Return the path of the QEMU to use.
+
+    `text` is the program itself, a directory that holds it (a build, an installation, an unpacked package), or the
+    source to fetch it from.
+    """
     if qemus.is_elsewhere(text.strip()):
         return qemus.find_qemu(text.strip())
     path = os.path.abspath(os.path.expanduser(text.strip()))
@@ -177,7 +185,7 @@ def _parse_module_directory(text: str) -> str:
 
 
 def _parse_rootfs(text: str) -> str:
-    """A directory, or what an image holds; that is called by the image's name."""
+    """Return the directory of a root filesystem; that of an unpacked image is labelled with the image's name."""
     path = os.path.abspath(os.path.expanduser(text.strip()))
     if not text.strip():
         raise ValueError("the path of the root filesystem is empty")
@@ -197,7 +205,8 @@ def _attest_memory(asked: int, guest: StartedGuest) -> Iterator[Check]:
         yield Check("the memory (hypervisor)", asked, guest.vmm.memory_bytes)
     kept = max(_KERNEL_MEMORY_SHARE * asked, _KERNEL_MEMORY_BYTES)
     inside = guest.inside.memory_bytes
-    if guest.backing is not None and guest.backing.left_bytes is not None:  # less what its balloon has taken
+    # Less what its balloon has taken.
+    if guest.backing is not None and guest.backing.left_bytes is not None:
         asked = guest.backing.left_bytes
     if not asked - kept <= inside <= asked * 1.01:
         yield Check("the memory (guest)", f"{asked} bytes less what the kernel keeps", f"{inside} bytes")
@@ -235,7 +244,8 @@ SMP = MachineSetting(
 
 
 def _make_cpu_arguments(model: str, architecture: Architecture) -> Sequence[str]:
-    """QEMU only warns about features it cannot provide; this makes it refuse unless told otherwise."""
+    """Return the processor model with `enforce=on`, as QEMU otherwise only warns about features it cannot provide."""
+    # Without enforce, QEMU starts a guest that lacks a feature that was asked for.
     enforced = architecture.checks_cpu and "enforce" not in model
     return ("-cpu", f"{model},enforce=on" if enforced else model)
 
@@ -275,7 +285,7 @@ KERNEL = MachineSetting(
 
 
 def _attest_program(program: str, guest: StartedGuest) -> Iterator[Check]:
-    """A script's own business is what it starts."""
+    """Compare the hypervisor's executable; skipped for a script, which may start any program it likes."""
     if guest.program:
         with open(program, "rb") as file:
             if file.read(4) == b"\x7fELF":
@@ -346,11 +356,12 @@ QEMU_ARGS = MachineSetting(
 )
 
 
-WAIT_ARGUMENT = "guestmark.template=1"  # an argument of the kernel: the agent waits before it mounts the root
+# A kernel argument that makes the agent wait before it mounts the root, so that a saved machine has not mounted it.
+WAIT_ARGUMENT = "guestmark.template=1"
 
 
 class Start(StrEnum):
-    """How a guest comes to its agent."""
+    """How a guest reaches the point where its agent answers."""
 
     COLD = "cold"
     RESTORED = "restored"

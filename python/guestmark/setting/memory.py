@@ -1,4 +1,4 @@
-"""What a guest's memory is made of on this host: pages, the processor's node, whether it is there from the start."""
+"""What backs a guest's memory on this host: its page size, memory node, and whether it is allocated from the start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NODES = Path("/sys/devices/system/node")
 
 
 class HugePages(StrEnum):
-    """Pages that the host has set aside for who asks for them by name."""
+    """Sizes of the huge pages that the host has set aside for programs that ask for them explicitly."""
 
     OFF = "off"
     MEDIUM = "2M"
@@ -28,28 +28,28 @@ class HugePages(StrEnum):
 
     @property
     def bytes(self) -> int:
-        """How large one is; 0 where they are none."""
+        """The size of one page; 0 for `off`."""
         return 0 if self is HugePages.OFF else parse_size(self)
 
     @property
     def folder(self) -> Path:
-        """Where this host's kernel says how many it has."""
+        """The directory in sysfs with the number of such pages on this host."""
         return _KERNEL / f"hugepages/hugepages-{self.bytes >> 10}kB"
 
     def count_free(self) -> int | None:
-        """How many this host has to give away; None where it has none of this size."""
+        """Return how many pages this host has left; None if it has none of this size."""
         try:
             return int((self.folder / "free_hugepages").read_text())
         except (OSError, ValueError):
             return None
 
     def count_needed(self, size: int) -> int:
-        """How many hold so many bytes."""
+        """Return how many pages hold `size` bytes."""
         return -(-size // self.bytes)
 
 
 class Switch(StrEnum):
-    """Whether."""
+    """The levels of a factor that is on or off."""
 
     OFF = "off"
     ON = "on"
@@ -57,6 +57,7 @@ class Switch(StrEnum):
 
 def _attest_hugepages(level: HugePages, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
+        # Without huge pages the kernel reports its base page, which is 64 kB on some architectures.
         huge = guest.backing.page_bytes if guest.backing.page_bytes > 1 << 16 else 0
         yield Check("the size of huge pages of the guest's memory", level.bytes, huge)
 
@@ -209,18 +210,19 @@ _MEMORY_FACTORS: tuple[MachineSetting[Any], ...] = (
 
 
 def has_memory_factors(levels: Levels) -> bool:
-    """Whether a guest's memory is to be of some kind, which is then looked at."""
+    """Return whether any factor asks for a particular kind of memory, which is then attested."""
     return any(factor in levels for factor in _MEMORY_FACTORS)
 
 
 def make_memory_arguments(levels: Levels, *, shared: bool) -> list[str]:
-    """The guest's memory on QEMU's command line; empty where it is QEMU's own choice.
+    """Return the arguments that give QEMU the guest's memory; empty if the choice is left to QEMU.
 
-    `shared`: others than QEMU have to see it.
+    `shared`: processes other than QEMU have to map it.
     """
     options = [word for factor, level in iterate_guest_levels(levels) for word in factor.backing(level)]
     if not options and not shared:
         return []
+    # Huge pages and memory that others map need a file descriptor; `ram` has none.
     kind = "memfd" if shared or levels[HUGEPAGES] is not HugePages.OFF else "ram"
     words = [f"memory-backend-{kind}", "id=memory", f"size={format_size(levels[MEMORY])}", *options]
     return [
@@ -232,7 +234,7 @@ def make_memory_arguments(levels: Levels, *, shared: bool) -> list[str]:
 
 
 def check_memory(levels: Levels, *, here: bool, on_pci: bool) -> None:
-    """Raises `PlatformUnusableError` for memory that this host, or such a guest, cannot have."""
+    """Raises `PlatformUnusableError` for memory that this host cannot provide, or that such a guest cannot have."""
     asked = [factor.name for factor in _MEMORY_FACTORS if factor in levels]
     if not asked:
         return
@@ -319,11 +321,11 @@ def _make_refusal(why: str, hint: str) -> PlatformUnusableError:
 
 
 def list_monitor_commands(levels: Levels) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What the monitor is told once the guest answers."""
+    """Yield the commands that QEMU's monitor is given once the guest answers."""
     for factor, level in iterate_guest_levels(levels):
         yield from factor.monitor(level)
 
 
 def list_modules(levels: Levels) -> Sequence[str]:
-    """Modules that the guest's kernel needs for it."""
+    """Return the modules that the guest's kernel needs for these levels."""
     return [name for factor, _ in iterate_guest_levels(levels) for name in factor.modules]

@@ -15,7 +15,8 @@ _ROM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
 
 def _parse_rom(text: str) -> str:
     if _ROM_NAME.fullmatch(text.strip()):
-        return text.strip()  # the distribution's, or a build in the directory of builds
+        # A bare name stands for the distribution's ROM, or for a build in the directory of builds.
+        return text.strip()
     path = os.path.abspath(os.path.expanduser(text.strip()))
     if not text.strip() or not os.path.isfile(path):
         raise ValueError(f"there is no ROM at {text!r}")
@@ -33,7 +34,8 @@ def _parse_delay(text: str) -> str:
 class Nic:
     """One level of the factor `nic`.
 
-    `rom` is the file (without `.rom`) that QEMU loads by itself: `efi-` is for BIOS and UEFI, `pxe-` for BIOS alone.
+    `rom` is the file (without `.rom`) that QEMU loads by default: `efi-` files are for BIOS and UEFI, `pxe-` files for
+    BIOS only.
     """
 
     name: str
@@ -76,7 +78,7 @@ NIC = Setting(
 
 
 class Firmware(StrEnum):
-    """Which firmware boots the card."""
+    """The firmware that boots from the card."""
 
     BIOS = "bios"
     UEFI = "uefi"
