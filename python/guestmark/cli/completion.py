@@ -13,6 +13,7 @@ from guestmark.cli.app import app
 from guestmark.cli.commands.fleet import ACTIONS as FLEET_ACTIONS
 from guestmark.cli.commands.fleet import OFFERED_ACTIONS
 from guestmark.cli.commands.ledger import ACTIONS as LEDGER_ACTIONS
+from guestmark.cli.commands.machine import ACTIONS as MACHINE_ACTIONS
 from guestmark.cli.stored_runs import open_ledger_if_any
 from guestmark.core import registry
 from guestmark.core.architectures import ARCHITECTURES
@@ -62,6 +63,8 @@ def find_candidates(kind: Candidates, parameters: Mapping[str, Any], incomplete:
         Candidates.FLEET_ACTIONS: lambda: OFFERED_ACTIONS,
         Candidates.FLEET_ARGUMENTS: lambda: _list_fleet_arguments(parameters, incomplete),
         Candidates.LEDGER_ACTIONS: lambda: list(LEDGER_ACTIONS),
+        Candidates.MACHINE_ACTIONS: lambda: list(MACHINE_ACTIONS),
+        Candidates.MACHINES: _list_machines,
         Candidates.PLANS: lambda: _list_plans(incomplete),
         Candidates.PLANS_WORDS: lambda: ["show", *_list_plans(incomplete)],
         Candidates.PLATFORMS: lambda: _list_platforms(incomplete),
@@ -72,8 +75,20 @@ def find_candidates(kind: Candidates, parameters: Mapping[str, Any], incomplete:
     return finders[kind]()
 
 
+def _list_machines() -> list[str]:
+    """Machines of the user's own, by name; nothing where one of their files is wrong."""
+    from guestmark.platforms.own.store import definitions
+
+    try:
+        return sorted(definitions())
+    except GuestmarkError:
+        return []
+
+
 def _list_platforms(incomplete: str) -> list[str]:
     before, comma, last = incomplete.rpartition(",")
+    if last.startswith("own:"):
+        return [f"{before}{comma}own:{name}" for name in _list_machines()]
     if "@" in last:
         kind = last.partition("@")[0]
         return [f"{before}{comma}{kind}@{name}" for name in ARCHITECTURES]

@@ -98,6 +98,11 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("import run.gmk.html", "a bundle"),
         ("import result.json", "a result of hyperfine or fio"),
     ),
+    "machine": (
+        ("machine list", "the machines that are defined"),
+        ("machine new mine --from podman", "a file of your own, to edit"),
+        ("machine check mine", "whether it can be measured, point by point"),
+    ),
     "ledger": (
         ("ledger copy OTHER.sqlite LEDGER.sqlite", "runs that the second one lacks"),
         ("ledger role bench", "SQL that makes a role of a server"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from guestmark.core.errors import UsageError
@@ -17,6 +18,28 @@ if TYPE_CHECKING:
 def platforms_option(explained: str, metavar: str = "PLATFORM,...") -> Option:
     """The option `--on`; each command explains in its own words what the platforms are for."""
     return Option("--on", explained, metavar, candidates=Candidates.PLATFORMS)
+
+
+Machine = Annotated[
+    list[str] | None,
+    Option("--machine", "Measure on the machine that FILE defines: --on own:NAME, with its file.", "FILE"),
+]
+
+
+def list_platforms(on: list[str] | None, machines: list[str] | None) -> list[str]:
+    """List what `--on` and `--machine` name together, and make the files known. Raises `UsageError` for a bad file."""
+    if not machines:
+        return on or []
+    # Few command lines name a file, and most must not wait for what reads it.
+    from guestmark.platforms.own.definition import read_definition
+    from guestmark.platforms.own.store import add_file
+
+    names = []
+    for file in machines:
+        path = Path(file)
+        names.append(f"own:{read_definition(path).name}")
+        add_file(path)
+    return [*(on or []), *names]
 
 
 Ledger = Annotated[

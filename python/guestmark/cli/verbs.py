@@ -34,6 +34,7 @@ GROUPS = {
         "doctor": "Boot every platform to see which work here.",
         "plans": "List the built-in plans, or print one to edit.",
         "prepare": "Build guests for other architectures in advance.",
+        "machine": "Define machines of your own by commands in a file.",
         "shell": "Open a shell in the very guest that would be measured.",
         "clean": "Remove leftovers of crashes.",
         "quiet": "Make the host's speed steadier.",

@@ -13,6 +13,8 @@ class Candidates(StrEnum):
     FLEET_ACTIONS = "fleet actions"
     FLEET_ARGUMENTS = "fleet arguments"
     LEDGER_ACTIONS = "ledger actions"
+    MACHINE_ACTIONS = "machine actions"
+    MACHINES = "machines"
     PLANS = "plans"
     PLANS_WORDS = "plans words"
     PLATFORMS = "platforms"

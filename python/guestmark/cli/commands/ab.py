@@ -53,6 +53,7 @@ class Options(MeasureOptions):
             candidates=Candidates.PLATFORMS,
         ),
     ] = None
+    machine: options.Machine = None
     metrics: options.Metrics = None
     stdin: options.Input = None
     ignore_failure: options.IgnoreFailure = False

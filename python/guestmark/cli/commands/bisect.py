@@ -76,6 +76,7 @@ class Options(MeasureOptions):
             "--on", "Where to run it. Default: host.", metavar="PLATFORM,...", candidates=Candidates.PLATFORMS
         ),
     ] = None
+    machine: options.Machine = None
     metrics: options.Metrics = None
     stdin: options.Input = None
     ignore_failure: options.IgnoreFailure = False

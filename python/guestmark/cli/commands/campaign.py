@@ -69,5 +69,6 @@ class Options(MeasureOptions):
             "--on", "Where to run it. Default: host.", metavar="PLATFORM,...", candidates=Candidates.PLATFORMS
         ),
     ] = None
+    machine: options.Machine = None
     metrics: options.Metrics = None
     stdin: options.Input = None

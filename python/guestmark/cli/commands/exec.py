@@ -43,6 +43,7 @@ class Options(MeasureOptions):
             candidates=Candidates.PLATFORMS,
         ),
     ] = None
+    machine: options.Machine = None
     command_texts: Annotated[
         list[str] | None,
         Option(

@@ -35,6 +35,7 @@ class Options(MeasureOptions):
             candidates=Candidates.PLATFORMS,
         ),
     ] = None
+    machine: options.Machine = None
     scale: options.Scale = None
     only: options.Only = None
     only_list: options.OnlyList = False

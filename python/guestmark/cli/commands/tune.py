@@ -64,6 +64,7 @@ class Options(MeasureOptions):
             candidates=Candidates.PLATFORMS,
         ),
     ] = None
+    machine: options.Machine = None
     scale: options.Scale = None
     only: options.Only = None
     only_list: options.OnlyList = False

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from guestmark.cli import hyperfine
 from guestmark.cli.commands.ab import Options
 from guestmark.cli.measure import build_audience, measure_plan
+from guestmark.cli.options import list_platforms
 from guestmark.cli.outputs import Outputs, collect_outputs
 from guestmark.core.context import Caller
 from guestmark.core.errors import UsageError
@@ -48,7 +49,7 @@ def run(given: Options) -> int:
     parse_settings(overrides["settings"])
     outputs = collect_outputs(given)
     request = ExecOptions(
-        on=given.on or [_choose_platform(pairs, outputs)],
+        on=list_platforms(given.on, given.machine) or [_choose_platform(pairs, outputs)],
         metrics=given.metrics or (),
         stdin_path=given.stdin,
         ignore_failure=given.ignore_failure,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from guestmark.appliance.paths import scratch_parent
 from guestmark.cli.commands.bisect import Options
+from guestmark.cli.options import list_platforms
 from guestmark.core.context import Caller
 from guestmark.core.errors import GateStatus, UsageError, unknown
 from guestmark.core.gate import is_about_power
@@ -74,7 +75,7 @@ def _build_request(given: Options, limits: Sequence[str]) -> BisectionRequest:
     # The search itself decides on the number of blocks.
     overrides = {**given.overrides(), "precision": None, "time_limit_s": None}
     request = ExecOptions(
-        on=given.on or ("host",),
+        on=list_platforms(given.on, given.machine) or ("host",),
         metrics=given.metrics or (),
         stdin_path=given.stdin,
         ignore_failure=given.ignore_failure,
@@ -83,7 +84,11 @@ def _build_request(given: Options, limits: Sequence[str]) -> BisectionRequest:
     )
     power = None
     if is_about_power(limits[0]):
-        power = PowerCutOptions(Overrides(on=given.on or ("host",), **given.overrides()), caller, given.check)
+        power = PowerCutOptions(
+            Overrides(on=list_platforms(given.on, given.machine) or ("host",), **given.overrides()),
+            caller,
+            given.check,
+        )
     elif given.check is not None:
         raise UsageError("--check is for a limit about power cuts", hint="e.g. --fail-if lost")
     deciding = _choose_metrics(given.by, given.metrics or ())

@@ -10,6 +10,7 @@ from pathlib import Path
 import guestmark
 from guestmark.cli.commands.campaign import Options
 from guestmark.cli.measure import build_audience
+from guestmark.cli.options import list_platforms
 from guestmark.cli.outputs import Outputs
 from guestmark.cli.page_output import write_page
 from guestmark.core.context import Caller
@@ -86,7 +87,7 @@ def _begin_campaign(campaign: Campaign, argv: list[str], given: Options) -> None
 
 def _build_plan(argv: list[str], given: Options) -> Plan:
     request = ExecOptions(
-        on=given.on or ("host",),
+        on=list_platforms(given.on, given.machine) or ("host",),
         metrics=given.metrics or (),
         stdin_path=given.stdin,
         caller=Caller.current(),

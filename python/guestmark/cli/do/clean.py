@@ -20,6 +20,7 @@ from guestmark.page.say import say, tell
 from guestmark.platforms import registry
 from guestmark.platforms.base import KeepsRemoteFiles
 from guestmark.platforms.exclusive import LockPolicy, locking_machines
+from guestmark.platforms.own.lifecycle import OrphanMachine, destroy_orphans
 
 
 def run(given: Options) -> int:
@@ -41,8 +42,11 @@ def _clean_this_machine(given: Options) -> bool:
     # Processes first: what they still use could not be removed.
     for orphan in orphans:
         all_removed &= _end_orphan(orphan, dry_run=given.dry_run)
+    machines = destroy_orphans(dry_run=given.dry_run)
+    for machine in machines:
+        all_removed &= _report_machine(machine, dry_run=given.dry_run)
     found = leftovers.find_leftovers(directories)
-    if not found and not orphans:
+    if not found and not orphans and not machines:
         say("no crash has left anything behind")
     for leftover in found:
         all_removed &= _remove_leftover(leftover, dry_run=given.dry_run)
@@ -50,6 +54,15 @@ def _clean_this_machine(given: Options) -> bool:
         all_removed &= _empty_cache(dry_run=given.dry_run)
         _report_what_stays()
     return all_removed
+
+
+def _report_machine(machine: OrphanMachine, *, dry_run: bool) -> bool:
+    """Says what became of a machine of the user's own, and whether it has gone."""
+    if machine.problem:
+        say(f"cannot destroy {machine}: {machine.problem}")
+        return False
+    tell(f"{'would destroy' if dry_run else 'destroyed'} {machine}, whose guestmark is gone")
+    return True
 
 
 def _remove_leftover(leftover: leftovers.Leftover, *, dry_run: bool) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from guestmark.cli.cell_list import show_cells
 from guestmark.cli.commands.run import Options
 from guestmark.cli.measure import create_run, measure_plan
-from guestmark.cli.options import check_published
+from guestmark.cli.options import check_published, list_platforms
 from guestmark.cli.outputs import collect_outputs
 from guestmark.cli.stored_runs import open_ledger_if_any
 from guestmark.core.context import Caller
@@ -25,7 +25,9 @@ def run(given: Options) -> int:
     """Lists, prepares or measures the plan's cells, and returns the exit status."""
     given.check_budget(given.budget_s)
     text, where = library.find_plan(given.plan)
-    overrides = Overrides(on=given.on or None, only=given.only, **given.overrides())
+    overrides = Overrides(
+        on=list_platforms(given.on, given.machine) or None, only=given.only, **given.overrides()
+    )
     caller = Caller.current()
 
     def build_plan(scale: float) -> Plan:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from guestmark.cli.cell_list import show_cells
 from guestmark.cli.commands.tune import Options
 from guestmark.cli.measure import measure_plan
+from guestmark.cli.options import list_platforms
 from guestmark.cli.outputs import collect_outputs
 from guestmark.core.context import Caller
 from guestmark.core.errors import ExitStatus, UsageError
@@ -25,7 +26,9 @@ def run(given: Options) -> int:
     outline = load_outline(*library.find_plan(given.plan), scale=1.0 if given.scale is None else given.scale)
     # A copy of the baseline would race as well, and could win.
     overrides = {**given.overrides(), "null": NullCells.NONE}
-    outline = override_outline(outline, Overrides(on=given.on or None, only=given.only, **overrides))
+    outline = override_outline(
+        outline, Overrides(on=list_platforms(given.on, given.machine) or None, only=given.only, **overrides)
+    )
     race = _build_race(outline, given)
     plan = assemble_plan(replace(outline, race=race), Caller.current())
     if given.only_list:

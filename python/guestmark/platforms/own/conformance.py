@@ -211,7 +211,7 @@ def _check_binary(made: Made) -> str:
         raise PointFailedError(
             "bytes are changed on the way", "exec must be binary: no terminal, no re-coding"
         )
-    return f"{format_size(int(2 * len(given) / took))}/s"
+    return f"{2 * len(given) / took / 1e6:.0f} MB/s"
 
 
 def _check_end_of_input(made: Made) -> str:
@@ -362,7 +362,7 @@ _CHECKS: dict[str, Callable[[Made], str]] = {
     "both outputs arrive, apart and unchanged": _check_output,
     "exit statuses pass through": _check_status,
     "arguments pass through": _check_arguments,
-    f"{format_size(_BINARY_BYTES)} pass both ways": _check_binary,
+    f"{_BINARY_BYTES >> 20} MiB pass both ways": _check_binary,
     "what is killed outside ends inside": _check_end_of_input,
 }
 _OPTIONAL: tuple[tuple[str, Callable[[Definition], bool], Callable[[Made], str]], ...] = (

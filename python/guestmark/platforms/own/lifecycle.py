@@ -291,10 +291,22 @@ def _write_record(record: Record) -> tuple[Path, int]:
     return file, descriptor
 
 
-def destroy_orphans(*, dry_run: bool) -> list[str]:
-    """Destroy machines that nobody answers for any more, and return what each of them was, in words.
+@dataclass(frozen=True, slots=True)
+class OrphanMachine:
+    """A machine that nobody answers for any more; `problem` says why it could not be destroyed."""
 
-    With `dry_run` only says which. A machine that still cannot be destroyed keeps its record.
+    id: str
+    definition: str
+    problem: str = ""
+
+    def __str__(self) -> str:
+        return f"the machine {self.id} of own:{self.definition}"
+
+
+def destroy_orphans(*, dry_run: bool) -> list[OrphanMachine]:
+    """Destroy machines that nobody answers for any more, and return them; with `dry_run` only return them.
+
+    A machine that cannot be destroyed keeps its record.
     """
     found = []
     for file in sorted(_records_folder().glob(f"{PREFIX}*.json")):
@@ -302,13 +314,16 @@ def destroy_orphans(*, dry_run: bool) -> list[str]:
             # Whoever answers for the machine has this lock.
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             record = msgspec.json.decode(opened.read(), type=Record)
-            found.append(f"the machine {record.id} of own:{record.name}")
-            if dry_run:
-                continue
-            try:
-                run_command(record.destroy, {**os.environ, **record.env}, record.limit_s)
-            except MachineError as error:
-                found[-1] += f", which could not be destroyed ({error.message})"
-            else:
-                file.unlink(missing_ok=True)
+            problem = "" if dry_run else _destroy_orphan(record, file)
+            found.append(OrphanMachine(record.id, record.name, problem))
     return found
+
+
+def _destroy_orphan(record: Record, file: Path) -> str:
+    """Destroy a machine by its record, and return why that failed."""
+    try:
+        run_command(record.destroy, {**os.environ, **record.env}, record.limit_s)
+    except MachineError as error:
+        return error.message
+    file.unlink(missing_ok=True)
+    return ""

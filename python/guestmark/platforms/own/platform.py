@@ -165,9 +165,9 @@ class OwnPlatform:
         except GuestmarkError as error:
             return Unusable.from_error(error)
 
-    def clean(self, *, dry_run: bool) -> list[str]:
+    def clean_up(self, *, dry_run: bool) -> list[str]:
         """Destroy machines that nobody answers for any more."""
-        return destroy_orphans(dry_run=dry_run)
+        return [str(machine) for machine in destroy_orphans(dry_run=dry_run) if not machine.problem]
 
     def _read_version(self, definition: Definition) -> str:
         """Return what the definition's command `version` prints, asked once. Raises `PlatformUnusableError`."""

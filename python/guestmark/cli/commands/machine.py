@@ -1,0 +1,47 @@
+"""Declares `guestmark machine`."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from guestmark.cli import options
+from guestmark.core.option import Argument, Candidates, Option
+
+ACTIONS = {
+    "list": "",
+    "show": "MACHINE",
+    "new": "NAME",
+    "check": "MACHINE",
+    "trust": "FILE",
+}  # with what each takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Define machines of your own by commands in a file, and try whether they can be measured.
+
+    list: prints the machines that are defined: yours, and those that guestmark brings.
+
+    show MACHINE: prints the file of one.
+
+    new NAME: writes a file into your folder of machines, to edit; --from MACHINE begins with another one's.
+
+    check MACHINE: creates machines, and tries all that measuring needs of them: both streams, exit statuses, arguments,
+    64 MB both ways, 1,000 commands, what is killed, what is left. Each failing point says what to change.
+
+    trust FILE: allows the commands of a file that lies elsewhere to be executed, after printing them.
+
+    MACHINE is a name or a file.
+    """
+
+    action: Annotated[
+        str, Argument("ACTION", "list, show, new, check or trust.", candidates=Candidates.MACHINE_ACTIONS)
+    ]
+    machine: Annotated[
+        str | None, Argument("[MACHINE]", "A machine's name, or the path of its file.", Candidates.MACHINES)
+    ] = None
+    origin: Annotated[
+        str | None,
+        Option("--from", "new: begin with this machine's file.", "MACHINE", candidates=Candidates.MACHINES),
+    ] = None
+    json: Annotated[bool, Option("--json", "list, check: write JSON, for programs.")] = False
+    quiet: options.Quiet = False

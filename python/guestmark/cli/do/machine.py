@@ -1,0 +1,163 @@
+"""Lists, writes, checks and trusts definitions of machines."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from guestmark.cli.commands.machine import ACTIONS, Options
+from guestmark.core.errors import ExitStatus, UsageError, unknown
+from guestmark.page.say import say, tell
+from guestmark.platforms.own.conformance import Point, check_definition
+from guestmark.platforms.own.definition import NAME, Definition, read_definition
+from guestmark.platforms.own.store import (
+    add_file,
+    check_trust,
+    definitions,
+    find_definition,
+    is_trusted,
+    machines_directory,
+    trust,
+)
+
+_TEMPLATE = """\
+# A machine of your own. guestmark machine check {name} tries whether it can be measured.
+# Commands are split into words as by a shell, but no shell runs them: write sh -c '…' where one is needed.
+# {{id}} is the machine's name, new each time; {{NAME}} stands for the parameter NAME below.
+
+name    = "{name}"
+create  = "podman run --detach --name {{id}} --network none {{image}} sleep infinity"
+exec    = "podman exec -i {{id}} {{command}}"       # standard streams and the exit status pass through
+destroy = "podman rm --force --ignore --time 0 {{id}}"
+
+# Not needed, but useful:
+# ready   = "…"    # succeeds when exec works; tried until it does
+# version = "podman --version"
+# list    = "podman ps --all --format {{{{.Names}}}}"
+# pid     = "podman inspect --format {{{{.State.Pid}}}} {{id}}"   # for density: a process of this host
+# timeouts = {{ create = 300, ready = 120, exec = 60, destroy = 60 }}   # seconds
+# env = {{ KEY = "value" }}
+
+[parameters]                  # --set own.image=A,B compares two of them
+image = "docker.io/library/debian:stable-slim"
+# cpus = "1"                  # used as {{cpus}} in create, and compared with what the machine really has
+# memory = "512M"             # likewise
+"""
+
+
+def run(given: Options) -> int:
+    """Do what the action asks for."""
+    if given.action not in ACTIONS:
+        raise unknown("action", given.action, ACTIONS)
+    wanted = ACTIONS[given.action]
+    if bool(wanted) != (given.machine is not None):
+        raise UsageError(
+            f"machine {given.action} takes {f'one {wanted}' if wanted else 'no machine'}",
+            hint=f"guestmark machine {given.action} {wanted}".strip(),
+        )
+    if given.action == "list":
+        return _list_definitions(as_json=given.json)
+    assert given.machine is not None
+    if given.action == "new":
+        return _write_definition(given.machine, given.origin)
+    definition = _find(given.machine)
+    if given.action == "show":
+        tell(definition.path.read_text(encoding="utf-8").rstrip())
+        return ExitStatus.ALL_MEASURED
+    if given.action == "trust":
+        return _trust(definition)
+    return _check(definition, given)
+
+
+def _find(machine: str) -> Definition:
+    """Find a definition by name or by its file, which is known from then on. Raises `UsageError`."""
+    if "/" not in machine and not machine.endswith(".toml"):
+        return find_definition(machine)
+    path = Path(machine)
+    definition = read_definition(path)
+    add_file(path)
+    return definition
+
+
+def _list_definitions(*, as_json: bool) -> int:
+    found = sorted(definitions().values(), key=lambda each: (each.shipped, each.name))
+    if as_json:
+        rows = [
+            {
+                "name": each.name,
+                "help": each.help,
+                "file": str(each.path),
+                "shipped": each.shipped,
+                "trusted": is_trusted(each),
+                "parameters": each.values({}),
+            }
+            for each in found
+        ]
+        tell(msgspec.json.encode(rows).decode())
+        return ExitStatus.ALL_MEASURED
+    width = max(len(each.name) for each in found)
+    for each in found:
+        whose = "" if each.shipped else f"   {each.path}"
+        tell(f"own:{each.name:<{width}}  {each.help}{whose}".rstrip())
+    say(f"your own are in {machines_directory()}")
+    return ExitStatus.ALL_MEASURED
+
+
+def _write_definition(name: str, origin: str | None) -> int:
+    """Write a file to edit. Raises `UsageError` for a name that cannot be one, or is taken."""
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"a machine cannot be named {name!r}", hint="small letters, digits, and - . _ behind the first"
+        )
+    path = machines_directory() / f"{name}.toml"
+    if path.exists():
+        raise UsageError(
+            f"{path} exists", hint=f"edit it, or choose another name; guestmark machine show {name}"
+        )
+    if origin is None:
+        text = _TEMPLATE.format(name=name)
+    else:
+        source = _find(origin)
+        lines = source.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        text = "".join(f'name    = "{name}"\n' if line.startswith("name") else line for line in lines)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    say(f"{path} is written: edit it, then guestmark machine check {name}")
+    return ExitStatus.ALL_MEASURED
+
+
+def _trust(definition: Definition) -> int:
+    for key, template in definition.commands():
+        tell(f"{key:<8} {template}")
+    trust(definition)
+    say(f"own:{definition.name} may run these commands, until the file changes")
+    return ExitStatus.ALL_MEASURED
+
+
+def _check(definition: Definition, given: Options) -> int:
+    check_trust(definition)
+    show_progress = not given.quiet and sys.stderr.isatty()
+    points = check_definition(definition, lambda name: say(f"trying: {name}") if show_progress else None)
+    failed = [point for point in points if point.failed]
+    if given.json:
+        tell(
+            msgspec.json.encode({"machine": definition.name, "holds": not failed, "points": points}).decode()
+        )
+    else:
+        for point in points:
+            tell(_describe_point(point))
+        tell("")
+        tell(
+            f"own:{definition.name} can be measured: all {len(points)} points hold"
+            if not failed
+            else f"own:{definition.name} cannot be trusted to measure: {len(failed)} of {len(points)} points fail"
+        )
+    return ExitStatus.ALL_MEASURED if not failed else ExitStatus.SOME_FAILED
+
+
+def _describe_point(point: Point) -> str:
+    if not point.failed:
+        return f"✓ {point.name}{f' ({point.note})' if point.note else ''}"
+    return f"✗ {point.name}: {point.failed}\n    {point.change}"
