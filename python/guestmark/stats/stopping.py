@@ -1,29 +1,39 @@
-"""When a run is done: on precision or at its limits, never on significance."""
+"""Decides when a run is done: on precision or at its limits, never on significance."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from guestmark.core.model import CellStatus, Plan, Policy, RunState, Trial, TrialStatus
 from guestmark.core.rare import Rare
+from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.stats.compare import MIN_BLOCKS, Comparison
+from guestmark.stats.repetition import (
+    ANSWER_PRECISION,
+    blocks_needed,
+    expected_blocks,
+    half_width,
+    precise_enough,
+    predicted_half_width,
+)
+from guestmark.stats.slow_run_power import blocks_to_find_rare
+from guestmark.stats.validity import Severity
 
-if TYPE_CHECKING:
-    from guestmark.stats import Comparison
-    from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
-
-
-_SETTLED = 0.7  # of `Policy.fine_s`: in less, under 80 % of the time could be measuring
-FEW = 3  # blocks after which a difference that is far beyond any scatter is known well enough
-FORESEEN = 4  # blocks from which on it can be told how many more there will be
-GIVE_UP_AFTER = 3  # failures of a cell that never succeeded
+# Share of `Policy.fine_s` before which no run ends: in less time, under 80 % of it could be measuring.
+_SETTLED = 0.7
+# Blocks after which a difference far beyond any scatter is known well enough.
+FEW = 3
+# Blocks from which on the number of blocks to come can be forecast.
+FORESEEN = 4
+# Failures after which a cell that never succeeded is no longer tried.
+GIVE_UP_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether to stop, and as what; `goal` is the number of blocks expected in all, `left_s` the seconds until then.
+    """Whether to stop, and in which state.
 
-    Both are None while nothing can be said.
+    `goal` is the number of blocks expected in all, `left_s` the seconds until then; both are None if unknown.
     """
 
     state: RunState | None  # None: go on
@@ -32,12 +42,12 @@ class Decision:
 
 
 def block_cost(trials: Iterable[Trial]) -> float:
-    """Seconds of one block: the sum over the cells of their trials' mean duration."""
+    """Return the seconds that one block takes: the sum over the cells of their mean trial duration."""
     return sum(_mean_trial_lengths(trials).values())
 
 
 def _mean_trial_lengths(trials: Iterable[Trial]) -> dict[str, float]:
-    """Mean seconds of a trial, by cell; without the pilot, which has fewer iterations, where there are others."""
+    """Return the mean seconds of a trial by cell; the pilot has fewer iterations, so it only counts if alone."""
     kept = list(trials)
     pilot = min((trial.block for trial in kept), default=0)
     later = {trial.cell_id for trial in kept if trial.block != pilot}
@@ -49,7 +59,7 @@ def _mean_trial_lengths(trials: Iterable[Trial]) -> dict[str, float]:
 
 
 def out_of_time(policy: Policy, trials: Sequence[Trial], used_s: float) -> bool:
-    """Whether the next block would end past the time limit by more than one of its trials; the first one never."""
+    """Return True if the next block would end past the time limit by over one of its trials; never for the first."""
     lengths = _mean_trial_lengths(trials).values()
     return bool(lengths) and used_s + sum(lengths) - max(lengths) > policy.time_limit_s
 
@@ -58,9 +68,9 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
     plan: Plan,
     trials: Sequence[Trial],
     blocks: int,
-    analysis: "Analysis",
+    analysis: Analysis,
     used_s: float | None = None,
-    asked: "Sequence[Comparison] | None" = None,
+    asked: Sequence[Comparison] | None = None,
 ) -> Decision:
     """The decision after `blocks` complete blocks.
 
@@ -103,9 +113,9 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
 
 
 def _decide_search(
-    plan: Plan, trials: Sequence[Trial], blocks: int, analysis: "Analysis", used_s: float
+    plan: Plan, trials: Sequence[Trial], blocks: int, analysis: Analysis, used_s: float
 ) -> Decision:
-    """The decision for a run that is to find slow runs. Whether there are any does not end it."""
+    """Return the decision for a run that looks for slow runs; whether there are any does not end it."""
     policy, needed, cost = plan.policy, blocks_to_find(plan, analysis), block_cost(trials)
     if needed is not None and blocks >= max(needed, policy.min_blocks):
         return Decision(RunState.COMPLETE, blocks, 0.0)
@@ -116,7 +126,7 @@ def _decide_search(
 
 
 def count_compared_cells(plan: Plan) -> int:
-    """How many cells of the largest table are compared with its baseline; null copies are not."""
+    """Return how many cells of the largest table are compared with its baseline, without null copies."""
     sides = [
         sum(cell.null_of is None and cell.compares_with(baseline) for cell in plan.cells) - 1
         for baseline in plan.cells
@@ -125,10 +135,8 @@ def count_compared_cells(plan: Plan) -> int:
     return max(sides, default=0)
 
 
-def blocks_to_find(plan: Plan, analysis: "Analysis", rare: Rare | None = None) -> int | None:
-    """Blocks in all that find `rare`, or what the plan is to find, given how often the baselines have slow runs."""
-    from guestmark.stats.slow_run_power import blocks_to_find_rare
-
+def blocks_to_find(plan: Plan, analysis: Analysis, rare: Rare | None = None) -> int | None:
+    """Return the blocks in all that find `rare`, by default what the plan looks for; None if it looks for nothing."""
     rare = rare or plan.policy.find
     held = _iterations_per_trial(analysis)
     if rare is None or not held:
@@ -140,9 +148,9 @@ def blocks_to_find(plan: Plan, analysis: "Analysis", rare: Rare | None = None) -
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a run will know at its end, `left_s` from now: its widest log ratio to ± `half_width`.
+    """What a run will know at its end, `left_s` seconds from now: its widest log ratio to ± `half_width`.
 
-    After `rare_left_s` it would have found `rare`; None: not in any time that a run may take.
+    After `rare_left_s` seconds it would have found `rare`; None if that takes longer than a run may.
     """
 
     half_width: float
@@ -155,11 +163,9 @@ _USUALLY_SOUGHT = Rare(2.0, 0.05)
 
 
 def foresee_end(
-    plan: Plan, trials: Sequence[Trial], blocks: int, analysis: "Analysis", decision: Decision
+    plan: Plan, trials: Sequence[Trial], blocks: int, analysis: Analysis, decision: Decision
 ) -> Forecast | None:
-    """What is to be expected of the run by now; None while its end cannot be told, or where nothing is compared."""
-    from guestmark.stats.repetition import predicted_half_width
-
+    """Return the forecast for a run; None if its end is still unknown, or if nothing is compared."""
     if decision.goal is None or decision.left_s is None or blocks < FORESEEN:
         return None
     ends = [
@@ -174,21 +180,21 @@ def foresee_end(
     return Forecast(max(known), decision.left_s, rare, rare_left_s)
 
 
-def _iterations_per_trial(analysis: "Analysis") -> int:
-    """Of a trial of the last block; 0 without any."""
+def _iterations_per_trial(analysis: Analysis) -> int:
+    """Return the iterations of a trial in the last block; 0 without a trial."""
     trials = [trial for result in analysis.cells for trial in result.trials if trial.measurements]
     return len(max(trials, key=lambda trial: trial.block).measurements[0].iterations) if trials else 0
 
 
-def _baseline_slow_share(analysis: "Analysis") -> float:
-    """The share of slow runs on the baseline that has most, in steps of half a percent."""
+def _baseline_slow_share(analysis: Analysis) -> float:
+    """Return the share of slow runs on the baseline that has most of them, in steps of half a percent."""
     slow = [result.answers.slow for result in analysis.cells if result.answers is not None]
     most = max((each.baseline.slow_share for each in slow if each is not None), default=0.0)
     return min(round(200 * most) / 200, 0.5)
 
 
 def decide_timed_run(policy: Policy, trials: Sequence[Trial], blocks: int, used_s: float) -> Decision:
-    """The decision for a run that only has to last `enough_s` and have its fewest blocks. Every block ends in time."""
+    """Return the decision for a run that only has to last `enough_s` and to reach its fewest blocks."""
     if policy.enough_s is not None and blocks >= policy.min_blocks and used_s >= policy.enough_s:
         return Decision(RunState.COMPLETE, blocks, 0.0)
     cost = block_cost(trials)
@@ -200,14 +206,12 @@ def decide_timed_run(policy: Policy, trials: Sequence[Trial], blocks: int, used_
 
 
 def blocks_with_losses(trials: Iterable[Trial]) -> int:
-    """How many blocks lack a trial that was lost: as many more make up for them."""
+    """Return the number of blocks with at least one lost trial; as many more blocks make up for them."""
     return len({trial.block for trial in trials if trial.status is TrialStatus.LOST})
 
 
-def _assess_precision(analysis: "Analysis", precision: float) -> tuple[bool, int | None]:
-    """Whether everything that is compared is precise enough, and how many blocks that is expected to take."""
-    from guestmark.stats.repetition import expected_blocks, precise_enough
-
+def _assess_precision(analysis: Analysis, precision: float) -> tuple[bool, int | None]:
+    """Return whether all that is compared is precise enough, and how many blocks in all that is expected to take."""
     comparisons = _required_comparisons(analysis)
     if comparisons:
         goal = expected_blocks(comparisons, precision)
@@ -223,23 +227,19 @@ def _assess_precision(analysis: "Analysis", precision: float) -> tuple[bool, int
     ), analysis.blocks if not alive else None
 
 
-def is_settled(comparison: "Comparison", precision: float) -> bool:
-    """Whether more blocks would not change an answer: it is far beyond any scatter, or known to half of its effect.
+def is_settled(comparison: Comparison, precision: float) -> bool:
+    """Return True if more blocks would not change the answer: it is far beyond any scatter, or known to half of its
+    effect.
 
-    Two blocks may show the first, but their interval, Student's with one degree of freedom, says nothing.
+    Two blocks may show the former, but their interval is Student's with one degree of freedom, and says nothing.
     """
-    from guestmark.stats.compare import MIN_BLOCKS
-    from guestmark.stats.repetition import ANSWER_PRECISION, precise_enough
-
     if comparison.n < MIN_BLOCKS:
         return comparison.differs and comparison.n >= FEW
     return precise_enough(comparison, precision, ANSWER_PRECISION)
 
 
-def _assess_questions(plan: Plan, asked: "Sequence[Comparison]", blocks: int) -> tuple[bool, int | None]:
+def _assess_questions(plan: Plan, asked: Sequence[Comparison], blocks: int) -> tuple[bool, int | None]:
     """Whether what the questions compare is known well enough, and how many blocks that may take."""
-    from guestmark.stats.repetition import ANSWER_PRECISION, expected_blocks, precise_enough
-
     policy = plan.policy
     goal = expected_blocks(asked, policy.precision, ANSWER_PRECISION)
     if asked and plan.context.budget_s is not None:
@@ -249,26 +249,26 @@ def _assess_questions(plan: Plan, asked: "Sequence[Comparison]", blocks: int) ->
     return precise and _complete_blocks(asked, blocks) >= policy.min_blocks, goal
 
 
-def _complete_blocks(compared: "Sequence[Comparison]", blocks: int) -> int:
+def _complete_blocks(compared: Sequence[Comparison], blocks: int) -> int:
     """The number of blocks of the comparison that has fewest: a failed trial takes its block out."""
     return min((comparison.n for comparison in compared), default=blocks)
 
 
-def _required_comparisons(analysis: "Analysis") -> list["Comparison"]:
-    """What has to be precise: cells against their baseline; null cells only when there are no others."""
+def _required_comparisons(analysis: Analysis) -> list[Comparison]:
+    """Return the comparisons that have to be precise; those of null cells only if there are no others."""
     alive = [result for result in analysis.cells if result.comparison and not is_given_up(result.trials)]
     chosen = [result for result in alive if result.cell.null_of is None] or alive
     return [comparison for result in chosen for comparison in result.comparison.values()]
 
 
-def _blocks_to_settle_slow_runs(analysis: "Analysis") -> int:
-    """Blocks in all that are worth it, as slow runs were seen that so few could not call; 0 where there are none."""
+def _blocks_to_settle_slow_runs(analysis: Analysis) -> int:
+    """Return up to how many blocks a run continues to decide about slow runs that it saw; 0 without any."""
     answers = [result.answers for result in analysis.cells if not is_given_up(result.trials)]
     slow = [answer.slow for answer in answers if answer is not None and answer.slow is not None]
     return max((one.worth for one in slow if one.is_unsettled), default=0)
 
 
-def _summary_precise(result: "CellResult", precision: float) -> bool:
+def _summary_precise(result: CellResult, precision: float) -> bool:
     return all(
         summary.ci is not None
         and summary.mean != 0
@@ -278,9 +278,9 @@ def _summary_precise(result: "CellResult", precision: float) -> bool:
 
 
 def is_given_up(cell_trials: Sequence[Trial]) -> bool:
-    """Whether a cell is no longer tried: it has failed `GIVE_UP_AFTER` times and never succeeded.
+    """Return True if a cell is no longer tried: it has failed `GIVE_UP_AFTER` times and never succeeded.
 
-    Derived from the trials alone, so it holds after a resume, too.
+    It follows from the trials alone, so it also holds after a resume.
     """
     return len(cell_trials) >= GIVE_UP_AFTER and all(
         trial.status is TrialStatus.FAILED for trial in cell_trials
@@ -288,9 +288,10 @@ def is_given_up(cell_trials: Sequence[Trial]) -> bool:
 
 
 def is_hopeless(cells: Iterable[str], trials: Sequence[Trial]) -> bool:
-    """Whether a run is over as nothing in it works: each of its cells was tried, and all of these trials failed.
+    """Return True if a run is over because nothing in it works: each cell was tried, and all these trials failed.
 
-    One cell is as good as another for that, so many of them have to fail once. What may pass by itself does not count.
+    Failures that may pass by themselves do not count. The number of failures is counted over all cells, so that a run
+    of many cells need not fail `GIVE_UP_AFTER` times in each.
     """
     tried = {trial.cell_id for trial in trials}
     return (
@@ -305,7 +306,7 @@ def is_hopeless(cells: Iterable[str], trials: Sequence[Trial]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """How well a cell's ratio is known, as the half-width of its log, now and after more blocks."""
+    """How well a cell's ratio is known, as the half-width of its log: now, and after more blocks."""
 
     cell: str
     half_width: float
@@ -314,23 +315,20 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class MoreTime:
-    """What `blocks` more blocks, of about `seconds` in all, would buy the cells that are not known well enough."""
+    """What `blocks` more blocks, of about `seconds` in all, would gain for the cells that are not known well enough."""
 
     blocks: int
     seconds: float
     cells: tuple[Prospect, ...]
 
 
-def forecast_more_time(plan: Plan, analysis: "Analysis") -> MoreTime | None:
-    """What going on would buy; None when every ratio is as precise as asked for and every verdict is given.
+def forecast_more_time(plan: Plan, analysis: Analysis) -> MoreTime | None:
+    """Return what continuing would gain; None if every ratio is as precise as asked for and every verdict is given.
 
-    As many blocks as the precision needs, but no more than there are already: a forecast further ahead is a guess.
-    Where there are too few for any verdict, as many as one takes.
-    Verdicts that were taken back need another host or order, not more blocks.
+    As many blocks as the precision needs, but no more than there are already, since forecasts reach no further. If
+    there are too few for any verdict, as many as a verdict takes. Verdicts that were taken back need another host or
+    order, not more blocks.
     """
-    from guestmark.stats import blocks_needed, half_width, precise_enough, predicted_half_width
-    from guestmark.stats.compare import MIN_BLOCKS
-
     precision = plan.policy.precision
     more, lacking = 0, []
     for workload in analysis.workloads:
@@ -350,10 +348,8 @@ def forecast_more_time(plan: Plan, analysis: "Analysis") -> MoreTime | None:
     return MoreTime(more, more * block_cost(trials), tuple(found)) if found else None
 
 
-def _imprecise_cells(workload: "WorkloadResult", precision: float) -> Iterator[tuple[str, "Comparison"]]:
-    """The cells whose ratio more blocks could make better known, with their comparison in the primary metric."""
-    from guestmark.stats import Severity, precise_enough
-
+def _imprecise_cells(workload: WorkloadResult, precision: float) -> Iterator[tuple[str, Comparison]]:
+    """Yield the cells whose ratio more blocks could make more precise, with their comparison in the primary metric."""
     if not workload.metrics:
         return
     severe = [finding for finding in workload.findings if finding.severity is Severity.SEVERE]
@@ -376,10 +372,10 @@ def extend_policy(
     time_limit_s: float | None = None,
     used_s: float | None = None,
 ) -> Policy:
-    """The policy of a run that goes on although it had stopped, after `used_s` of wall time.
+    """Return the policy of a run that continues although it had stopped, after `used_s` seconds of wall time.
 
-    Until it has `blocks` blocks in all; otherwise until `precision` (None: as before) is reached. The time limit, None
-    for that of the policy, is for what is still to come.
+    It continues until it has `blocks` blocks in all, or else until `precision` is reached (None: as before). The time
+    limit (None: that of the policy) applies to what is still to come.
     """
     used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
     done = len({trial.block for trial in trials})

@@ -1,8 +1,8 @@
-"""Whether a run's own data contradict what its statistics take for granted.
+"""Tests whether a run's own data contradict the assumptions of its statistics.
 
-Comparisons are right when nothing but chance decides what a trial meets. Order inside a block is random, and
-a block begins with the cell that ended the one before, so what a guest leaves behind (a warm cache, a processor awake,
-dirty pages) meets all cells alike. Earlier runs, and machines that share a plan, have no such balance. Order,
+Comparisons are right if nothing but chance decides what a trial meets. Order inside a block is random, and a block
+begins with the cell that ended the one before, so what a guest leaves behind (a warm cache, a processor awake, dirty
+pages) meets all cells alike. Runs of earlier versions, and machines that share a plan, have no such balance. So order,
 trends and clocks are tested here on the run's own values.
 """
 
@@ -18,20 +18,22 @@ from guestmark.stats.special import f_survival, student_t_cdf, student_t_quantil
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-ALPHA = 0.01  # a sound run should not be warned of one time in twenty
-CORRECTED = 0.05  # a carry-over is corrected for from here on, and warned of from `ALPHA` on
+# Below .05, because a sound run should not get a warning one time in twenty.
+ALPHA = 0.01
+# A carry-over is corrected for below this p, and warned of only below `ALPHA`.
+CORRECTED = 0.05
 MIN_TRIALS_LEFT = 8  # degrees of freedom below which nothing is tested
 CLOCKS_APART = 0.01
 CLOCKS_FAR_APART = 0.05
-CLOCK_READING_S = (
-    0.001  # the clocks are held against each other by messages, which a busy host delays this long
-)
+# The clocks are compared by messages, which a busy host may delay this long.
+CLOCK_READING_S = 0.001
 _ROUNDING = 1e-12
-_WINSOR = 3.0  # times the spread; a spike should neither hide an order effect nor make one
+# Values are drawn in to this many spreads, so that a spike neither hides an order effect nor makes one.
+_WINSOR = 3.0
 
 
 class OrderFinding(StrEnum):
-    """Names of the findings that a test of the run's values makes: each has an error rate."""
+    """Findings of statistical tests on the run's values; each has an error rate."""
 
     CARRY_OVER = "carry-over"
     POSITION = "position"
@@ -39,7 +41,7 @@ class OrderFinding(StrEnum):
 
 
 class Severity(StrEnum):
-    """What a finding does: stands in the report, stands beside the verdict, or takes the verdict back."""
+    """A finding's consequence: it stands in the report, stands beside the verdict, or takes the verdict back."""
 
     NOTE = "note"
     WARNING = "warning"
@@ -50,12 +52,13 @@ class Severity(StrEnum):
 class Finding:
     """One thing that limits what a run means: `message` says what it is and `advice` what to do, in one line each.
 
-    `effect` is its size (relative, 0.05: 5 %), `p` that of its absence (None: not a test). `corrected` holds, where the
-    effect could be allowed for, each cell's ratio to the baseline with it and the ends of its 95 % interval, and
-    `carried` what to subtract. `widens` has, by cell, the log by which the finding may be the reason of a ratio of
-    clock times: intervals are wider by that. `slows` likewise, of the processor time that a guest's own clock counted,
-    which the baseline's need not have. `cells` are those whose verdicts a severe finding takes back: those of all
-    metrics, or when `primary_only` was tested, of that one.
+    - `effect`: its size (relative, 0.05: 5 %); `p`: that of its absence (None: not a test).
+    - `corrected`: if the effect could be allowed for, each cell's corrected ratio to the baseline and the ends of its
+      95 % interval; `carried` is what to subtract.
+    - `widens`: by cell, the log by which the finding may explain a ratio of clock times; intervals are wider by that.
+      `slows`: the same for processor time that a guest's own clock counted, from which the baseline may not suffer.
+    - `cells`: those whose verdicts a severe finding takes back, for all metrics or, with `primary_only`, for the
+      primary one.
     """
 
     name: str
@@ -76,8 +79,8 @@ class Finding:
 class CarryOver:
     """What trials owe to the cell that ran before them, as logs by cell.
 
-    `owed`, shape (K,), is what to subtract from each trial's log value; `error` the half-width of the 95 % interval of
-    what that does to the cell's log ratio to the baseline.
+    `owed`, shape (K,), is what to subtract from each trial's log value. `error` is the half-width of the 95 % interval
+    of what that does to the cell's log ratio to the baseline.
     """
 
     owed: Mapping[str, Array]
@@ -85,7 +88,7 @@ class CarryOver:
 
 
 def subtract_carry_over(values: Array, carried: CarryOver | None, cell_id: str) -> Array:
-    """A cell's values, shape (K,) or (K, m), without what they owe to the cell that ran before."""
+    """Return a cell's values, shape (K,) or (K, m), without what they owe to the cell that ran before."""
     if carried is None or cell_id not in carried.owed:
         return values
     factor = np.exp(-carried.owed[cell_id])
@@ -93,7 +96,7 @@ def subtract_carry_over(values: Array, carried: CarryOver | None, cell_id: str) 
 
 
 def severe_by_cell(findings: Iterable[Finding]) -> dict[str, list[str]]:
-    """The names of the severe findings that take verdicts back, each once, by the cell whose verdicts they are."""
+    """Return the names of the severe findings, each once, by the cell whose verdicts they take back."""
     names: dict[str, dict[str, None]] = {}
     for finding in findings:
         if finding.severity is Severity.SEVERE:
@@ -119,13 +122,13 @@ def detect_order_effects(
 ) -> tuple[Finding, ...]:
     """Test whether a trial depends on which cell ran before it (carry-over) or on its position in the block.
 
-    `values` and `positions` map cell ids to shape (K,): the value (NaN: missing; it must be above 0) and the position,
-    from 0, at which it ran in its block (NaN: it did not run). `kind` maps cells to what they are: a null copy is the
-    same kind as the cell it copies. Each effect is the F test of its columns in the linear model log value = block +
-    cell + effect, on values drawn in to three spreads (median polish; Tukey 1977), their p values doubled as they are
-    two. A carry-over is corrected for: `corrected` has the ratios that the model leaves (Jones and Kenward, "Design and
-    Analysis of Cross-Over Trials", 3rd ed., 5), `carried` what the comparisons subtract. A position that matters costs
-    precision and no bias, as order is random.
+    `values` and `positions` map cell ids to arrays of shape (K,): the value, above 0 (NaN: missing), and the position
+    from 0 at which it ran in its block (NaN: it did not run). `kind` maps cells to what they are; a null copy is of the
+    same kind as the cell it copies. Each effect is tested by the F test of its columns in the linear model log value =
+    block + cell + effect, on values winsorized to three spreads (median polish; Tukey 1977); their p values are
+    doubled, as there are two. A carry-over is corrected for: `corrected` has the ratios that the model leaves (Jones
+    and Kenward, "Design and Analysis of Cross-Over Trials", 3rd ed., 5), `carried` what the comparisons subtract. A
+    position effect costs precision but gives no bias, since order is random.
     """
     names = list(values)
     data = np.array([values[name] for name in names], dtype=np.float64).T
@@ -167,7 +170,7 @@ def detect_order_effects(
 def _correct_carry_over(
     fitted: "_OrderFit", names: Sequence[str], baseline: str, before: Array
 ) -> tuple[dict[str, tuple[float, float, float]], CarryOver, float]:
-    """Ratios with the carry-over allowed for, what to subtract from each trial, and the largest change of a ratio."""
+    """Return the corrected ratios, what to subtract from each trial, and the largest relative change of a ratio."""
     owed = fitted.carried_over(before)
     origin = names.index(baseline)
     shares = fitted.level_shares(before)
@@ -191,7 +194,7 @@ def _correct_carry_over(
 
 
 def _preceding_kinds(place: Array, kinds: Index) -> Array:
-    """The kind that ran before each trial, shape (K, cells), NaN for the run's first and for what did not run."""
+    """Return the kind that ran before each trial, shape (K, cells); NaN for the run's first and for missing trials."""
     before = np.full(place.shape, np.nan)
     previous = np.nan
     for row in range(place.shape[0]):
@@ -203,7 +206,7 @@ def _preceding_kinds(place: Array, kinds: Index) -> Array:
 
 
 def _winsorize(logs: Array) -> Array:
-    """The values with those further than three spreads from cell and block drawn in to there."""
+    """Return the values with those over three spreads from the fit of cell and block drawn in to that distance."""
     with np.errstate(all="ignore"):
         fit = np.zeros_like(logs)
         for _ in range(2):
@@ -211,7 +214,8 @@ def _winsorize(logs: Array) -> Array:
             fit += _nan_median(logs - fit, 1)
         residual = logs - fit
         away = np.abs(residual[~np.isnan(residual)])
-        away = away[away > _ROUNDING]  # medians of small blocks leave many residuals of exactly nothing
+        # Medians of small blocks leave many residuals that are exactly 0, which say nothing about the spread.
+        away = away[away > _ROUNDING]
         reach = _WINSOR * 1.4826 * float(np.median(away)) if away.size else 0.0
     return np.asarray(fit + np.clip(residual, -reach, reach), dtype=np.float64) if reach > 0 else logs
 
@@ -226,9 +230,11 @@ def _nan_median(values: Array, axis: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _OrderFit:
-    """The factor's p and range, and both models' effects of `cells`; `scatter` is the covariance of the second's.
+    """The F test of a factor, and the cell effects of the models without and with it.
 
-    `shifts` are the effects of the factor's `levels`, the first one's being 0, and `shift_scatter` their covariance.
+    `shifts` are the effects of the factor's `levels`, the first one being 0, and `shift_scatter` their covariance.
+    `plain` and `allowed` are the effects of `cells` without and with the factor, `scatter` the covariance of the
+    latter.
     """
 
     p: float
@@ -243,27 +249,27 @@ class _OrderFit:
     left: int  # degrees of freedom
 
     def cell_difference(self, cell: int, origin: int) -> tuple[float, float, float]:
-        """Log ratio of two cells without and with the factor, and the half-width of the latter's 95 % interval."""
+        """Return the log ratio of two cells without and with the factor, and the latter's 95 % half-width."""
         i, j = self.cells.index(cell), self.cells.index(origin)
         variance = self.scatter[i, i] + self.scatter[j, j] - 2 * self.scatter[i, j]
         half = float(student_t_quantile(self.left, 0.975)) * float(np.sqrt(max(variance, 0.0)))
         return float(self.plain[i] - self.plain[j]), float(self.allowed[i] - self.allowed[j]), half
 
     def carried_over(self, factor: Array) -> Array:
-        """The factor's effect at its levels, of the shape of `factor`; its mean where that is unknown."""
+        """Return the factor's effect at each element of `factor`; the mean effect if its level is unknown."""
         found = np.full(factor.shape, np.nan)
         for level, shift in zip(self.levels, self.shifts, strict=True):
             found[factor == level] = shift
         return np.where(np.isnan(found), np.nanmean(found), found)
 
     def level_shares(self, factor: Array) -> Array:
-        """How often each column of `factor`, shape (K, cells), has each level, shape (cells, levels)."""
+        """Return how often each column of `factor`, shape (K, cells), has each level, shape (cells, levels)."""
         counts = np.stack([(factor == level).sum(axis=0) for level in self.levels], axis=1)
         return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), dtype=np.float64)
 
 
 def _f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) -> _OrderFit | None:
-    """The F test of the factor beside blocks and cells; None unless p is `below`, or there is too little to tell."""
+    """Return the F test of the factor beside blocks and cells; None unless p is `below`, or with too few trials."""
     plain, cells = _design_columns(block, cell)
     full = np.hstack([plain, *[(factor == level)[:, None] for level in np.unique(factor)[1:]]])
     if full.shape[1] == plain.shape[1]:
@@ -271,6 +277,7 @@ def _f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) ->
     reduced_fit, reduced_rss, reduced_rank = _least_squares(plain, y)
     full_fit, full_rss, full_rank = _least_squares(full, y)
     left = y.size - full_rank
+    # A perfect fit has no residual variance to compare with.
     if full_rank == reduced_rank or left < MIN_TRIALS_LEFT or full_rss <= 1e-24 * max(float(y @ y), 1e-300):
         return None
     f = (reduced_rss - full_rss) / (full_rank - reduced_rank) / (full_rss / left)
@@ -297,23 +304,25 @@ def _f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) ->
 
 
 def _design_columns(block: Index, cell: Index) -> tuple[Array, list[int]]:
+    """Return the indicator columns of blocks (but the first) and cells, and the cells."""
     blocks, cells = np.unique(block), np.unique(cell)
     columns = [block[:, None] == blocks[None, 1:], cell[:, None] == cells[None, :]]
     return np.hstack(columns).astype(np.float64), [int(one) for one in cells]
 
 
 def _least_squares(design: Array, y: Array) -> tuple[Array, float, int]:
+    """Return coefficients, residual sum of squares and rank."""
     fit, _, rank, _ = np.linalg.lstsq(design, y, rcond=None)
     residual = y - design @ fit
     return np.asarray(fit, dtype=np.float64), float(residual @ residual), int(rank)
 
 
 def detect_trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | None:
-    """Test whether the ratio itself changed in the course of the run: Spearman's rank correlation of d with the block.
+    """Test whether the ratio changed in the course of the run: Spearman's rank correlation of d with the block.
 
-    `d`, shape (K,), are log ratios, NaN where missing. A host that gets slower for all cells alike cancels and is no
-    finding. Reported with the change over the run by Theil and Sen's median slope (Sen 1968); a warning if that exceeds
-    `margin`, as no single ratio then describes the run, else a note.
+    `d`, shape (K,), are log ratios, NaN if missing. A host that gets slower for all cells alike cancels, and is no
+    finding. Returns None unless p is below `alpha`. The change over the run is Theil and Sen's median slope (Sen 1968):
+    a warning if it exceeds `margin`, since no single ratio then describes the run, else a note.
     """
     block = np.flatnonzero(~np.isnan(d)).astype(np.float64)
     x = d[~np.isnan(d)]
@@ -336,17 +345,17 @@ def detect_trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | 
 
 
 def _average_ranks(x: Array) -> Array:
-    """Ranks from 1, ties with their average."""
+    """Return ranks from 1; ties have their average."""
     ordered = np.sort(x)
     return (np.searchsorted(ordered, x, "left") + np.searchsorted(ordered, x, "right") + 1) / 2
 
 
 def detect_clock_disagreement(host_s: Sequence[float], guest_s: Sequence[float]) -> Finding | None:
-    """Compare durations, seconds, that the host's and the guest's clock gave of the same iterations.
+    """Compare the durations in seconds that the host's and the guest's clock gave for the same iterations.
 
     By the median of |guest / host - 1|: a warning above 1 %, severe above 5 %, when the guest's own figures (processor
     time, a tool's rate) cannot be believed; None otherwise. Pairs that are not finite and above 0 are left out, and
-    differences of up to `CLOCK_READING_S` count as none.
+    differences of up to `CLOCK_READING_S` count as 0.
     """
     host, guest = np.asarray(host_s, dtype=np.float64), np.asarray(guest_s, dtype=np.float64)
     usable = np.isfinite(host) & np.isfinite(guest) & (host > 0) & (guest > 0)
