@@ -1,8 +1,8 @@
-"""The conditions a run was made under: one list of checks, each of which may limit what its figures mean.
+"""The conditions under which a run was made: a list of checks, each of which may limit what its figures mean.
 
-A check is a function of `Compared` (cells that are held against each other) or `Whole` (the run) that yields
-findings. Severe is what makes a figure one about something else than its words say: it takes verdicts back. What the
-user asked for by name stays a warning beside the figure, and what cannot be known is a note.
+A check is a function of `ComparedCells` (cells that are compared with each other) or `WholeRun` that yields findings.
+Severe findings are those that make a figure one about something other than its words say; they take verdicts back. What
+the user asked for by name is a warning beside the figure, and what cannot be known is a note.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,12 +67,12 @@ _ORDER = (Severity.SEVERE, Severity.WARNING, Severity.NOTE)
 
 
 def check_cells(compared: ComparedCells) -> tuple[Finding, ...]:
-    """All findings about cells that are compared, the severe ones first."""
+    """Return all findings about cells that are compared, the severe ones first."""
     return _severest_first(finding for check in CELL_CHECKS for finding in check(compared))
 
 
 def check_run(whole: WholeRun) -> tuple[Finding, ...]:
-    """All findings about the run, the severe ones first."""
+    """Return all findings about the run, the severe ones first."""
     return _severest_first(finding for check in RUN_CHECKS for finding in check(whole))
 
 
@@ -92,10 +92,10 @@ def examine_cells(  # noqa: PLR0917 (as `estimands.answer_questions`)
     row: Mapping[int, int],
     primary: Metric,
 ) -> tuple[Finding, ...]:
-    """What limits what `cells` mean: the conditions they were measured under, carry-over, position, trends, cold runs.
+    """Return what limits the meaning of `cells`: their conditions, carry-over, position, trends and missing warm-up.
 
-    `values` are those of the metric `primary` of all cells of the plan by id, shape (K,), NaN where there is none or a
-    cell is not among `cells`; `row` has the position of each block in them.
+    `values` maps all cells of the plan to values of the metric `primary`, shape (K,), NaN if there is none or the cell
+    is not among `cells`. `row` maps blocks to their position in these arrays.
     """
     baseline = next((cell.id for cell in cells if cell.baseline), None)
     cold = find_cold_runs(primary, cells, trials, plan.policy.warmup)
@@ -115,7 +115,7 @@ def examine_cells(  # noqa: PLR0917 (as `estimands.answer_questions`)
 
 
 def warning_level(plan: Plan) -> float:
-    """The level of a kind of warning in one table: all tables of a report share `ALPHA`."""
+    """Return the level of one kind of warning in one table; all tables of a report share `ALPHA`."""
     return ALPHA / max(sum(cell.baseline for cell in plan.cells), 1)
 
 
@@ -126,7 +126,7 @@ def estimate_carry_over(
     values: Mapping[str, Array],
     row: Mapping[int, int],
 ) -> CarryOver | None:
-    """What trials of a metric owe to the cell that ran before them; None where nothing shows that they do."""
+    """Return what trials of a metric owe to the cell that ran before them; None if nothing shows that they do."""
     baseline = next((cell.id for cell in cells if cell.baseline), None)
     if baseline is None:
         return None
@@ -150,13 +150,14 @@ def _test_order_effects(  # noqa: PLR0917 (as `estimands.answer_questions`)
         for trial in trials[cell.id]:
             positions[cell.id][row[trial.block]] = trial.order
     kind = {cell.id: cell.null_of or cell.id for cell in plan.cells}
-    if len(cells) < len(plan.cells):  # many cells: what a platform leaves behind, whatever ran on it
+    if len(cells) < len(plan.cells):
+        # With several workloads there are too many kinds to test; what a platform leaves behind is common to them.
         kind = {cell.id: str(cell.platform) for cell in plan.cells}
     return detect_order_effects(values, positions, baseline, kind=kind, alpha=level)
 
 
 def _log_ratios_by_block(values: Array, reference: Array) -> Array:
-    """Log ratios by block, shape (K,), NaN where there is none."""
+    """Return log ratios by block, shape (K,), NaN if there is none."""
     with np.errstate(invalid="ignore", divide="ignore"):
         d = np.log(values) - np.log(reference)
     return np.where(np.isfinite(d), d, np.nan)

@@ -1,4 +1,4 @@
-"""Whether cells that are compared had the same processors, disks, binaries and clocks."""
+"""Checks whether cells that are compared had the same processors, disks, binaries and clocks."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,9 +21,9 @@ _SMP = "smp"
 
 
 def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
-    """Whether the machines have equally many processors; severe where nobody asked for anything else.
+    """Check that all machines have equally many processors; severe if the difference was not asked for.
 
-    Several machines at once share all of them.
+    Machines that run at once on one host share its processors, and are not checked.
     """
     numbers = {
         cell.id: _processor_counts(compared, cell) for cell in compared.cells if not registry.is_crowd(cell)
@@ -61,16 +61,13 @@ def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
 
 
 def _chose_processors(cell: Cell) -> bool:
-    """Whether its number of processors is the user's choice, or that of a time before placements."""
+    """Return True if the user chose the number of processors, or if the cell predates placements."""
     return _SMP in cell.factors or cell.factors.get(NAME) != PINNED
 
 
 def _processor_counts(compared: ComparedCells, cell: Cell) -> frozenset[int]:
-    return frozenset(
-        number
-        for trial in compared.good_trials(cell)
-        if (number := _machine_processors(trial.facts)) is not None
-    )
+    numbers = {_machine_processors(trial.facts) for trial in compared.good_trials(cell)}
+    return frozenset(number for number in numbers if number is not None)
 
 
 def _machine_processors(facts: Facts) -> int | None:
@@ -80,20 +77,21 @@ def _machine_processors(facts: Facts) -> int | None:
         return guest.guest.processors
     host = facts.of(HostMachine)
     if host is not None and host.placement is not None and host.placement.level == FREE:
-        return len(read_list(host.placement.machine))  # it may use them all, whatever it was to have
+        # A free machine may use all of them, however many it was meant to have.
+        return len(read_list(host.placement.machine))
     return None if host is None else host.processors
 
 
 def check_placement(compared: ComparedCells) -> Iterator[Finding]:
-    """Whether every machine was where it was asked to be, and whether that says anything about where."""
+    """Check that every machine ran where it was asked to, and that the place was decided at all."""
     yield from _check_attested_placement(compared)
     yield from _check_free_placement(compared)
-    refused = [
-        trial for cell in compared.cells for trial in compared.trials.get(cell.id, ())
-        if trial.cause is Cause.PLACEMENT
-    ]  # fmt: skip
+    refused, whole = [], 0
+    for cell in compared.cells:
+        trials = compared.trials.get(cell.id, ())
+        whole += len(trials)
+        refused += [trial for trial in trials if trial.cause is Cause.PLACEMENT]
     if refused:
-        whole = sum(len(compared.trials.get(cell.id, ())) for cell in compared.cells)
         yield Finding(
             "placement not held",
             Severity.WARNING,
@@ -105,7 +103,7 @@ def check_placement(compared: ComparedCells) -> Iterator[Finding]:
 
 
 def _check_attested_placement(compared: ComparedCells) -> Iterator[Finding]:
-    """A placement that was asked for and is not what trials found, or that none of them looked at."""
+    """Yield a finding if trials did not run on the processors that were asked for, or did not check that."""
     wrong: dict[str, str] = {}
     for cell in compared.cells:
         asked = cell.factors.get(NAME)
@@ -150,15 +148,10 @@ def _check_free_placement(compared: ComparedCells) -> Iterator[Finding]:
 
 
 def _check_moved_machines(compared: ComparedCells) -> Iterator[Finding]:
-    """Machines of one cell that were on other processors later, and what could not be kept apart."""
+    """Yield findings about cells whose machines moved between trials, and about processors that were shared."""
     for cell in compared.cells:
-        places = list(
-            dict.fromkeys(
-                found.machine
-                for trial in compared.good_trials(cell)
-                if (found := attested_placement(trial.facts)) is not None
-            )
-        )
+        attested = [attested_placement(trial.facts) for trial in compared.good_trials(cell)]
+        places = list(dict.fromkeys(found.machine for found in attested if found is not None))
         if len(places) > 1 and cell.factors.get(NAME) != FREE:
             yield Finding(
                 "placement changed",
@@ -187,9 +180,9 @@ def _join_numbers(numbers: frozenset[int]) -> str:
 
 
 def check_storage(compared: ComparedCells) -> Iterator[Finding]:
-    """Disks in memory: severe where nobody named the place, a warning where it was asked for.
+    """Check for disks in memory: severe if nobody named the place, a warning if it was asked for.
 
-    Images of guests inside guests are always in the outer guest's memory: that is only reported.
+    Images of guests inside guests always lie in the outer guest's memory, so they are only reported.
     """
     unnamed = set(compared.plan.context.default_locations)
     found = [cell for cell in compared.cells if any(map(_in_memory, compared.good_trials(cell)))]
@@ -216,7 +209,7 @@ def check_storage(compared: ComparedCells) -> Iterator[Finding]:
 
 
 def check_unwritten_disks(compared: ComparedCells) -> Iterator[Finding]:
-    """Disks that rows name and to which their workload wrote nothing: a note where it read, else a warning."""
+    """Check for disks that a row names, but its workload did not write: a note if it read them, else a warning."""
     found = [cell for cell in compared.cells if cell.null_of is None]
     idle = [
         cell.id
@@ -257,14 +250,15 @@ def _in_memory(trial: Trial) -> bool:
     stored = trial.facts.of(Storage)
     if stored is not None:
         return any(disk.in_memory for disk in stored.disks.values())
-    flushes = trial.facts.of(Flushes)  # of trials before there was `Storage`
+    # Ledgers of earlier versions have no `Storage`.
+    flushes = trial.facts.of(Flushes)
     return flushes is not None and flushes.in_memory
 
 
 def check_builds(compared: ComparedCells) -> Iterator[Finding]:
-    """A program of another architecture is another binary: a ratio to it holds compilers and versions, too.
+    """Check for binaries that differ: a ratio to a program of another architecture includes compilers and versions.
 
-    Who names an architecture asks for that, so it is a warning; another version of the program is severe.
+    A warning if only the architecture differs, since whoever names one asks for that; severe for another version.
     """
     by_words: dict[tuple[str, bool], list[Cell]] = {}
     for cell in compared.cells:
@@ -275,7 +269,7 @@ def check_builds(compared: ComparedCells) -> Iterator[Finding]:
     for (said, same), cells in sorted(by_words.items()):
         ids = [cell.id for cell in cells if cell.null_of is None]
         if len(cells) == len(compared.cells) and len(by_words) == 1:
-            continue  # all ran the same one
+            continue
         yield Finding(
             "other binaries",
             Severity.WARNING if same else Severity.SEVERE,
@@ -292,13 +286,12 @@ def _describe_build(build: Build) -> tuple[str, bool]:
 
 
 _HOST, _GUEST = "wall_s", "guest_wall_s"
-_ON_HOST_ONLY = frozenset(
-    {"host_flush_s", "launch_s"}
-)  # with these, the host's duration holds more than the guest's
+# With these metrics the host's duration includes work that the guest's does not.
+_ON_HOST_ONLY = frozenset({"host_flush_s", "launch_s"})
 
 
 def check_clocks(compared: ComparedCells) -> Iterator[Finding]:
-    """Cells whose runs lasted longer or shorter on the guest's clock than on the host's."""
+    """Check for cells whose runs lasted longer or shorter on the guest's clock than on the host's."""
     for cell in compared.cells:
         finding = _compare_clocks(compared, cell)
         if finding is not None:

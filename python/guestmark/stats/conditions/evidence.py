@@ -1,4 +1,4 @@
-"""What checks look at."""
+"""What checks examine: cells that are compared with each other, or a whole run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from guestmark.core.units import counted
 
 T = TypeVar("T")
 
-_MANY = 3  # cells that can be named in a sentence
+_MANY = 3  # more cells than this are too many to name in a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedCells:
-    """Cells that are held against one baseline, with their trials by id."""
+    """Cells that are compared with one baseline, and their trials by cell id."""
 
     plan: Plan
     cells: Sequence[Cell]
@@ -22,15 +22,15 @@ class ComparedCells:
 
     @property
     def baseline(self) -> Cell | None:
-        """The cell that the others are held against."""
+        """The cell that the others are compared with."""
         return next((cell for cell in self.cells if cell.baseline), None)
 
     def good_trials(self, cell: Cell) -> list[Trial]:
-        """The cell's trials that give values."""
+        """Return the cell's trials that give values."""
         return [trial for trial in self.trials.get(cell.id, ()) if trial.status is TrialStatus.OK]
 
     def cells_spoilt_by(self, cells: Iterable[str]) -> tuple[str, ...]:
-        """The cells whose comparisons hold any of `cells`: these, or all when the baseline is among them."""
+        """Return the cells whose comparisons involve any of `cells`: these, or all if the baseline is among them."""
         named = set(cells)
         if self.baseline is None:
             return ()
@@ -40,7 +40,7 @@ class ComparedCells:
 
 @dataclass(frozen=True, slots=True)
 class WholeRun:
-    """A run: its trials, and the environment at its start and at every time it was resumed."""
+    """A run: its trials, and the environments in which it was started and resumed."""
 
     plan: Plan
     trials: Sequence[Trial]
@@ -48,7 +48,7 @@ class WholeRun:
 
 
 def name_cells(cells: Iterable[str], among: Iterable[Cell] = ()) -> str:
-    """The cells in a sentence; as a number where they are all of many there are."""
+    """Return the cells as they are named in a sentence; their number if they are all of many."""
     ids = list(cells)
     everyone = [cell.id for cell in among if cell.null_of is None]
     if len(everyone) > _MANY and set(everyone) <= set(ids):
@@ -57,18 +57,18 @@ def name_cells(cells: Iterable[str], among: Iterable[Cell] = ()) -> str:
 
 
 def group_by_platform(cells: Iterable[Cell], values: Mapping[str, T]) -> dict[str, T]:
-    """What is known of cells, by id; by platform where all of a platform's cells have the same."""
+    """Return values by cell id, or by platform if all of a platform's cells have the same value."""
     found: dict[str, dict[str, T]] = {}
     for cell in cells:
         if cell.id in values:
             found.setdefault(str(cell.platform), {})[cell.id] = values[cell.id]
-    said: dict[str, T] = {}
+    grouped: dict[str, T] = {}
     for platform, own in found.items():
         first, *others = own.values()
-        said |= {platform: first} if all(other == first for other in others) else own
-    return said
+        grouped |= {platform: first} if all(other == first for other in others) else own
+    return grouped
 
 
 def format_trial_count(count: int, whole: int) -> str:
-    """`3 of 10 trials`."""
+    """Return text such as `3 of 10 trials`."""
     return f"{count} of {counted(whole, 'trial')}"

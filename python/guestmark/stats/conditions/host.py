@@ -1,9 +1,9 @@
-"""Whether the machines had the processors they were given: others that ran there, and the host's own host.
+"""Checks whether the machines had the processors they were given: other programs there, and the host's own host.
 
 Load costs width, not the answer. Cells of one platform suffer from it alike, whatever it does meanwhile: their order is
-random, and what it adds to the scatter is in the interval. Platforms that are unlike need not suffer alike. A share s
-of the time for which they waited makes a run up to 1/(1 - s) times as long, so ratios of clock times between them are
-known less well by that. Processor time, counts and printed figures do not wait.
+random, and the scatter that it adds is in the interval. Platforms that differ need not suffer alike. A share s of the
+time spent waiting makes a run up to 1/(1 - s) times as long, so ratios of clock times between platforms are less
+certain by that factor. Processor time, counts and printed figures do not wait.
 """
 
 import math
@@ -17,12 +17,14 @@ from guestmark.stats.conditions.evidence import ComparedCells, WholeRun, format_
 from guestmark.stats.noise import THRESHOLDS, foreign_share, stolen_share, waiting_share
 from guestmark.stats.validity import Finding, Severity
 
-_ONE_THREAD = 1.02  # processor time of a run over its wall time, up to which only one thread ran
-_MOST = 0.9  # a larger share is no longer a time that a run waits for
+# Up to this ratio of processor time to wall time, at most one thread ran at a time.
+_ONE_THREAD = 1.02
+# Beyond this share 1/(1 - s) grows without bound, and says nothing.
+_MOST = 0.9
 
 
 def check_foreign_load(compared: ComparedCells) -> Iterator[Finding]:
-    """Other programs on the machines' processors."""
+    """Check for other programs on the machines' processors."""
     share = foreign_share(_local_noise(compared))
     if share is not None and share > THRESHOLDS["foreign_cpu"]:
         yield _report_lost_time(
@@ -35,7 +37,7 @@ def check_foreign_load(compared: ComparedCells) -> Iterator[Finding]:
 
 
 def check_steal(compared: ComparedCells) -> Iterator[Finding]:
-    """Time that the hypervisor of a virtual host gave to others."""
+    """Check for processor time that the hypervisor of a virtual host gave to other guests."""
     share = stolen_share(_local_noise(compared))
     if share is not None and share > THRESHOLDS["steal"]:
         yield _report_lost_time(
@@ -48,13 +50,14 @@ def check_steal(compared: ComparedCells) -> Iterator[Finding]:
 
 
 def _local_noise(compared: ComparedCells) -> Iterator[Mapping[str, object]]:
-    """Of the trials that were made on this host: it says nothing about another machine's processors."""
+    """Yield the noise of trials on this host, since it says nothing about another machine's processors."""
     for cell in compared.cells:
         if not cell.platform.is_elsewhere:
             yield from (trial.noise for trial in compared.good_trials(cell))
 
 
 def _report_lost_time(compared: ComparedCells, name: str, share: float, said: str, advice: str) -> Finding:
+    """Return the finding about a lost share of processor time, with how far it may explain ratios between platforms."""
     base = compared.baseline
     unlike = [cell for cell in compared.cells if base is not None and cell.platform != base.platform]
     widens = {cell.id: -math.log1p(-_largest_waiting_share(compared, cell, share)) for cell in unlike}
@@ -70,20 +73,21 @@ def _report_lost_time(compared: ComparedCells, name: str, share: float, said: st
 
 
 def _largest_waiting_share(compared: ComparedCells, cell: Cell, share: float) -> float:
-    """For which share of its time the cell, or its baseline, may have waited for a processor; at most `share`."""
+    """Return the share of its time that the cell or its baseline may have waited; at most `share`."""
     both = [one for one in (cell, compared.baseline) if one is not None]
     waited = [_waiting_share_of(compared.good_trials(one)) for one in both]
     return min(share, max(share if found is None else found for found in waited), _MOST)
 
 
 def _guest_held_share(compared: ComparedCells, cell: Cell, share: float) -> float:
-    """For which share of its time the cell's guest may have been kept from its processor, as its own clock counts."""
+    """Return the share of time that a guest may have been kept from its processor while its own clock counted."""
     waited = _waiting_share_of(compared.good_trials(cell))
     return min(max(share, waited or 0.0), _MOST)
 
 
 def _waiting_share_of(trials: Sequence[Trial]) -> float | None:
-    """As its hypervisor's threads did; on the host the part of the time that one thread did not run. None: unknown."""
+    """Return the share of time spent waiting for a processor; None if unknown."""
+    # A hypervisor's threads were watched. On the host itself, a single thread waited for what it did not run.
     threads = waiting_share(trial.noise for trial in trials)
     if threads is not None:
         return threads
@@ -98,16 +102,16 @@ def _waiting_share_of(trials: Sequence[Trial]) -> float | None:
     return max(0.0, 1 - sum(spent) / len(spent))
 
 
-FEW_THROTTLED = (
-    0.1  # share of a cell's trials that may have met a throttled processor without taking verdicts back
-)
-APART = 0.10  # relative, of two cells' frequencies
+# Throttled shares of two cells' trials that differ by no more than this do not take verdicts back.
+FEW_THROTTLED = 0.1
+# Relative difference of two cells' frequencies from which on it is reported.
+APART = 0.10
 _STEADY = frozenset({"performance", "userspace"})
 _PERFORMANCE = "set the governor to performance while you measure: cpupower frequency-set -g performance"
 
 
 def check_governor(whole: WholeRun) -> Iterator[Finding]:
-    """A governor that lets the frequency follow the load; a note where nobody can see it."""
+    """Check for a governor that lets the frequency follow the load; a note if it is not visible."""
     for environment in whole.environments[:1]:
         known: Mapping[str, Any] = environment.get("frequency") or {}
         found = known.get("governor")
@@ -136,7 +140,7 @@ def check_governor(whole: WholeRun) -> Iterator[Finding]:
 
 
 def check_turbo(whole: WholeRun) -> Iterator[Finding]:
-    """Boost, whose reach depends on heat and on how many processors are busy."""
+    """Check for boost, whose frequency depends on heat and on how many processors are busy."""
     for environment in whole.environments[:1]:
         if (environment.get("frequency") or {}).get("boost") is True:
             yield Finding(
@@ -148,9 +152,7 @@ def check_turbo(whole: WholeRun) -> Iterator[Finding]:
 
 
 def check_throttling(compared: ComparedCells) -> Iterator[Finding]:
-    """Processors that were slowed down because of their heat; severe when the baseline met it and others did not,
-    or the other way round.
-    """
+    """Check for processors slowed down by heat; severe if only the baseline was affected, or only others were."""
     met = {cell.id: _count_throttled(compared, cell) for cell in compared.cells}
     if not any(hot for hot, _ in met.values()):
         return
@@ -176,13 +178,13 @@ def _count_throttled(compared: ComparedCells, cell: Cell) -> tuple[int, int]:
 
 
 def _throttled_unequally(mine: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether one side was throttled in two trials or more and in clearly larger a share of its trials."""
+    """Return True if one side was throttled in at least two trials, and in a clearly larger share of its trials."""
     shares = [hot / whole if whole else 0.0 for hot, whole in (mine, other)]
     return max(mine[0], other[0]) >= 2 and abs(shares[0] - shares[1]) > FEW_THROTTLED
 
 
 def check_frequencies(compared: ComparedCells) -> Iterator[Finding]:
-    """Cells that were measured at another frequency than the baseline, of which their ratio is a part."""
+    """Check for cells measured at another frequency than the baseline, which then is part of their ratio."""
     baseline = compared.baseline
     reference = None if baseline is None else _typical_megahertz(compared, baseline)
     if baseline is None or not reference:
@@ -201,7 +203,7 @@ def check_frequencies(compared: ComparedCells) -> Iterator[Finding]:
 
 
 def _typical_megahertz(compared: ComparedCells, cell: Cell) -> float | None:
-    """The typical frequency at the end of the cell's trials."""
+    """Return the median frequency at the end of the cell's trials; None if unknown."""
     ends = [
         float(seen[-1])
         for trial in compared.good_trials(cell)

@@ -1,4 +1,4 @@
-"""Whether all of a run was made in one environment, and what changed between two."""
+"""Checks whether all of a run was made in one environment, and describes what changed between two."""
 
 import hashlib
 import itertools
@@ -15,7 +15,7 @@ from guestmark.stats.validity import Finding, Severity
 
 Environment = Mapping[str, Any]
 
-# What figures depend on: how it is called, and where an environment has it.
+# Facts that figures depend on: their names, and their paths in an environment.
 DECISIVE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("processor", ("processor", "model")),
     ("processors", ("processor", "count")),
@@ -30,34 +30,27 @@ DECISIVE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("highest frequency", ("frequency", "maximum_khz")),
     ("boost", ("frequency", "boost")),
 )
+# Facts that figures may depend on.
 OTHER: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("huge pages", ("transparent_hugepages",)),
     ("guestmark", ("guestmark", "version")),
     ("guestmark commit", ("guestmark", "commit")),
     ("agent", ("guestmark", "agent_sha256")),
 )
-_SAME_MEMORY = 0.02  # what kernels take for themselves differs from boot to boot by less
-_DIGEST = 12  # digits of one that are shown
+# The memory that kernels reserve for themselves differs from boot to boot by less than this.
+_SAME_MEMORY = 0.02
+_DIGEST = 12  # digits of a digest that are shown
 
 
 def compare_environments(
     old: Environment, new: Environment, hypervisors: frozenset[str] | None = None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """What differs, as `old → new` by name: what decides figures, and what may.
+    """Return what differs between two environments, as `old → new` by name: what decides figures, and what may.
 
-    Only what both know counts. Of the programs those decide that are among `hypervisors`, by the name of the file that
-    was run; None: all of them.
+    Only facts known in both count. Programs decide if they are among `hypervisors`, by file name, or if that is None;
+    others may decide.
     """
-    decisive = {
-        name: said
-        for name, path in DECISIVE
-        if (said := _describe_difference(_look_up(old, path), _look_up(new, path)))
-    }
-    other = {
-        name: said
-        for name, path in OTHER
-        if (said := _describe_difference(_look_up(old, path), _look_up(new, path)))
-    }
+    decisive, other = _compare_facts(DECISIVE, old, new), _compare_facts(OTHER, old, new)
     if memory := _describe_memory_change(_look_up(old, ("memory_bytes",)), _look_up(new, ("memory_bytes",))):
         other["memory"] = memory
     before, after = _look_up(old, ("programs",)) or {}, _look_up(new, ("programs",)) or {}
@@ -89,7 +82,7 @@ def _compare_facts(
 
 
 def digest_environment(of: Environment) -> str:
-    """The same for environments between which nothing has changed; another one says only that something may have."""
+    """Return a digest that is equal for equal environments; if it differs, something may have changed."""
     paths = [path for _, path in (*DECISIVE, *OTHER)] + [("programs",), ("packages",), ("mitigations",)]
     memory = f"{float(_look_up(of, ('memory_bytes',)) or 0):.1e}"
     text = json.dumps([*(_look_up(of, path) for path in paths), memory], sort_keys=True, default=str)
@@ -97,8 +90,8 @@ def digest_environment(of: Environment) -> str:
 
 
 def check_environment(whole: WholeRun) -> Iterator[Finding]:
-    """A run that was resumed in another environment than some of its trials come from, or whose guests changed."""
-    used = [_environment for _environment in _environments_with_trials(whole) if _environment]
+    """Check for a run that was resumed in another environment, or whose guests changed."""
+    used = [recorded for recorded in _environments_with_trials(whole) if recorded]
     hypervisors = frozenset(
         os.path.basename(trial.command_line[0]) for trial in whole.trials if trial.command_line
     )
@@ -127,12 +120,12 @@ def check_environment(whole: WholeRun) -> Iterator[Finding]:
 
 
 def describe_changes(changed: Mapping[str, str]) -> str:
-    """`kernel 6.1.0-41 → 6.1.0-43, governor powersave → performance`."""
+    """Return text such as `kernel 6.1.0-41 → 6.1.0-43, governor powersave → performance`."""
     return ", ".join(f"{name} {change}" for name, change in changed.items())
 
 
 def _environments_with_trials(whole: WholeRun) -> list[Environment]:
-    """The environments that trials with values were made in, in order."""
+    """Return the environments in which trials with values were made, in order."""
     begun = [_recorded_time(environment) for environment in whole.environments]
     if not begun or any(time is None for time in begun):
         return []
@@ -157,7 +150,7 @@ def _recorded_time(environment: Environment) -> float | None:
 
 
 def _find_guest_changes(whole: WholeRun) -> dict[str, str]:
-    """Guests of one cell that had another kernel or hypervisor later, as the trials themselves attest."""
+    """Return what changed in the kernel or hypervisor of guests of one cell, as their trials attest."""
     seen: dict[str, dict[str, dict[str, None]]] = {}
     for trial in sorted(whole.trials, key=lambda trial: (trial.block, trial.order)):
         if trial.status is TrialStatus.OK:
@@ -212,7 +205,7 @@ def _abbreviate(value: Any) -> str:
 
 
 def _program_version(line: Any) -> Any:
-    """`7.2.22 (Debian 1:7.2+dfsg-7)` of what a program said of itself."""
+    """Return the version in what a program printed about itself, such as `7.2.22 (Debian 1:7.2+dfsg-7)`."""
     return line if not isinstance(line, str) else line.partition(" version ")[2] or line
 
 

@@ -1,8 +1,7 @@
-"""The race: after each block, who is still in it, who was dropped and why, and what is to be measured next."""
+"""The race: after each block, who is still in it, who was dropped and why, and what to measure next."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ T = TypeVar("T")
 
 
 class DropReason(StrEnum):
-    """Why a candidate is out, which is also how sure that is."""
+    """Why a candidate is out, which also tells how certain that is."""
 
     BARRED = "barred"  # it is not what was asked for
     FAILED = "failed"
@@ -42,7 +41,7 @@ class DropReason(StrEnum):
 
 
 class Stage(StrEnum):
-    """What a race does."""
+    """The stages of a race."""
 
     SCREENING = "screening"
     RACING = "racing"
@@ -52,7 +51,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Who left the race after how many blocks, and why."""
+    """A candidate that left the race, after how many blocks, and why."""
 
     id: str
     blocks: int
@@ -62,7 +61,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A candidate's distance from the best one as a ratio, with its interval; `verdict` is that of fresh blocks."""
+    """A candidate's distance from the leader as a ratio, with its interval; `verdict` is that of fresh blocks."""
 
     ratio: float
     low: float
@@ -78,7 +77,7 @@ class TimeBudget:
     spent: Mapping[int, float]
 
     def allows_block(self, race: Race, settings: Settings, ended: Mapping[int, frozenset[str]]) -> bool:
-        """Whether there is time for another block and the confirmation after it."""
+        """Return True if there is time for another block and the confirmation after it."""
         used, trial_s = self._spent_so_far(race, ended)
         to_come = len(race.alive) + settings.confirm * min(settings.finalists, len(race.alive))
         return used + to_come * trial_s <= self.limit_s
@@ -86,13 +85,13 @@ class TimeBudget:
     def affordable_finalists(
         self, race: Race, settings: Settings, ended: Mapping[int, frozenset[str]]
     ) -> int:
-        """For how many of its finalists there is time to be confirmed, at least two."""
+        """Return how many of the finalists there is time to confirm, at least two."""
         used, trial_s = self._spent_so_far(race, ended)
         room = math.inf if trial_s <= 0 else (self.limit_s - used) / (settings.confirm * trial_s)
         return int(max(2, min(settings.finalists, room)))
 
     def _spent_so_far(self, race: Race, ended: Mapping[int, frozenset[str]]) -> tuple[float, float]:
-        """Seconds of all trials before this block, and of one on average."""
+        """Return the seconds of all trials before this block, and of one trial on average."""
         used = sum(seconds for block, seconds in self.spent.items() if block < race.block)
         trials = sum(len(names) for block, names in ended.items() if block < race.block)
         return used, used / max(trials, 1)
@@ -100,7 +99,9 @@ class TimeBudget:
 
 @dataclass(slots=True)
 class Race:
-    """A race as its trials leave it: in `block` those in `due` are measured next; none when it is done."""
+    """The state of a race after its trials: the candidates in `due` are measured next, in `block`; none when it is
+    done.
+    """
 
     stage: Stage = Stage.SCREENING
     block: int = 0
@@ -116,12 +117,12 @@ class Race:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether fresh blocks are as many as `run` takes for evidence."""
+        """True if there are as many fresh blocks as a verdict of `run` needs."""
         return self.fresh >= MIN_BLOCKS
 
     @property
     def leads_alone(self) -> bool:
-        """Whether fresh blocks show the leader ahead of every other one that was not dropped."""
+        """True if fresh blocks show the leader ahead of every other candidate that was not dropped."""
         beside = [name for name in self.alive if name != self.leader]
         found = [self.distances[name].verdict for name in beside if name in self.distances]
         return self.is_confirmed and len(found) == len(beside) and set(found) <= {Verdict.SLOWER}
@@ -136,10 +137,11 @@ def run_race(
     *,
     clock: TimeBudget | None = None,
 ) -> Race:
-    """The state of a race. `ended` are the candidates whose trial of a block has ended, also badly; `limited` are the
-    values of metrics that have a limit. Without a `clock` it takes as long as it takes.
+    """Return the state of a race, as a pure function of its arguments, so that a killed race continues where it
+    stopped.
 
-    A pure function of its arguments, so that a race that was killed goes on where it stopped.
+    `values` are log values by block and candidate. `ended` are the candidates whose trial of a block has ended, even
+    badly; `limited` are the values of metrics that have a limit. Without a `clock` the race takes as long as it takes.
     """
     race = Race(
         dropped=[Dropped(one.id, 0, one.barred, DropReason.BARRED) for one in candidates if one.barred]
@@ -231,7 +233,7 @@ def _confirm_finalists(
 
 
 def _recall_nearest(race: Race) -> None:
-    """A single one that is left is confirmed against the nearest of those that the race's own rule dropped."""
+    """Confirm a single survivor against the nearest candidate that the race's own rule dropped."""
     raced = [entry for entry in race.dropped if entry.kind is DropReason.RACED and entry.id in race.distances]
     if raced:
         nearest = min(raced, key=lambda entry: race.distances[entry.id].ratio)
@@ -240,7 +242,7 @@ def _recall_nearest(race: Race) -> None:
 
 
 def _settle_finalists(race: Race, settings: Settings, fresh: Values) -> None:
-    """What fresh blocks say about the finalists, by the rule of every run: who is beyond the margin for it leaves."""
+    """Drop finalists that fresh blocks show beyond the margin, by the rule of every run."""
     known = [name for name in race.finalists if _count_values(fresh, name)]
     if not known:
         return
@@ -271,7 +273,7 @@ def _settle_finalists(race: Race, settings: Settings, fresh: Values) -> None:
 def _advance_blocks(
     race: Race, count: int, names: Sequence[str], ended: Mapping[int, frozenset[str]]
 ) -> bool:
-    """Goes on by so many blocks of these candidates; False, with what is due, when the next is not complete."""
+    """Advance by `count` blocks of these candidates; if one is incomplete, set what is due and return False."""
     wanted = frozenset(names)
     for _ in range(count):
         if not wanted <= ended.get(race.block, frozenset()):
@@ -288,12 +290,13 @@ def _drop_losers(
     looks: int,
     limited: Limited,
 ) -> None:
-    """One look: drops who has no values, breaks a limit, or is worse than the leader beyond the margin.
+    """Take one look: drop candidates that have no values, break a limit, or are worse than the leader beyond the
+    margin.
 
-    This is sooner than `run` gives a verdict, so it has a rule of its own: a one-sided t interval with moderated
-    variances, whose `error` is spread over all looks and over all that are held against a leader that was chosen by the
-    same blocks. In simulation under 5 % of races drop anybody who is within the margin of the best
-    (docs/results/statistics.md). What is named best in the end is judged by the rule of `run`, in fresh blocks.
+    This happens before `run` would give a verdict, so it has its own rule: a one-sided t interval with moderated
+    variances, whose `error` is spread over all looks and over all candidates that are compared with a leader chosen by
+    the same blocks. In simulation, under 5 % of races drop a candidate within the margin of the best
+    (docs/results/tuning.md). The final winner is judged by the rule of `run` in fresh blocks.
     """
     for name in list(race.alive):
         if not _count_values(values, name):
@@ -336,7 +339,7 @@ def _forget_dropped(race: Race) -> None:
 
 
 def _rows_before(rows: Mapping[int, T], block: int) -> dict[int, T]:
-    """What was known then: a decision is made once, and stays what it was when more is known."""
+    """Return the rows before a block, so that a decision once made stays the same when more is known."""
     return {number: row for number, row in rows.items() if number < block}
 
 
@@ -350,7 +353,7 @@ def _count_values(values: Values, name: str) -> int:
 
 
 def _adjusted_means(values: Values, names: Sequence[str]) -> dict[str, float]:
-    """Means with the effects of blocks taken out: a block's is that of those that are in all of them."""
+    """Return the means with block effects removed; a block effect comes from candidates that are in all blocks."""
     rows = [row for row in values.values() if any(name in row for name in names)]
     everywhere = [name for name in names if all(name in row for row in rows)]
     sums: dict[str, list[float]] = {}
@@ -366,7 +369,7 @@ def _adjusted_means(values: Values, names: Sequence[str]) -> dict[str, float]:
 
 
 def _moderated_variances(values: Values, names: Sequence[str]) -> dict[str, float]:
-    """Of a candidate's value within a block, block effects taken out, moderated towards that of all."""
+    """Return the variances of candidates' values within a block, block effects removed, shrunk towards their pool."""
     means = _adjusted_means(values, names)
     squares = dict.fromkeys(names, 0.0)
     degrees = dict.fromkeys(names, 0.0)
@@ -388,7 +391,7 @@ def _moderated_variances(values: Values, names: Sequence[str]) -> dict[str, floa
 def _distance_from_leader(
     values: Values, name: str, leader: str, variances: Mapping[str, float], error: float
 ) -> Interval | None:
-    """From the blocks that have both; None when there is none."""
+    """Return the distance over the blocks that hold both; None if there is none."""
     if name == leader:
         return Interval(1.0, 1.0, 1.0)
     differences = [row[name] - row[leader] for row in values.values() if name in row and leader in row]
@@ -396,32 +399,25 @@ def _distance_from_leader(
         return None
     count = len(differences)
     mean = sum(differences) / count
-    half = quantile(1 - error, _PRIOR + count - 1) * math.sqrt((variances[name] + variances[leader]) / count)
+    half = student_t_quantile(_PRIOR + count - 1, 1 - error) * math.sqrt(
+        (variances[name] + variances[leader]) / count
+    )
     return Interval(math.exp(mean), math.exp(mean - half), math.exp(min(mean + half, 50.0)))
 
 
-@functools.cache
-def quantile(probability: float, freedom: float) -> float:
-    """Student's t."""
-    return float(student_t_quantile(freedom, probability))
-
-
 def pareto_front(points: Mapping[str, Sequence[float]], better: Sequence[Better]) -> list[str]:
-    """The points that no other equals or beats in every coordinate, the best in the first one first."""
+    """Return the points that no other equals or beats in every coordinate, best first coordinate first."""
     signed = {
         name: tuple(
             value if way is Better.LOWER else -value for value, way in zip(values, better, strict=True)
         )
         for name, values in points.items()
     }
-    kept = [
-        name
-        for name, mine in signed.items()
-        if not any(
-            all(theirs <= own for theirs, own in zip(other, mine, strict=True)) and other != mine
-            for other in signed.values()
-        )
-    ]
+
+    def beats(theirs: tuple[float, ...], own: tuple[float, ...]) -> bool:
+        return theirs != own and all(one <= other for one, other in zip(theirs, own, strict=True))
+
+    kept = [name for name, own in signed.items() if not any(beats(theirs, own) for theirs in signed.values())]
     return sorted(kept, key=lambda name: signed[name])
 
 
@@ -432,7 +428,7 @@ def replay_race(
     trials: Iterable[Trial],
     limit_s: float = math.inf,
 ) -> Race:
-    """The race as far as these trials go, which may take `limit_s` together."""
+    """Return the race as far as these trials go; they may take `limit_s` seconds together."""
     candidates = candidates_of(cells, why_barred)
     values: dict[int, dict[str, float]] = {}
     ended: dict[int, set[str]] = {}
@@ -454,7 +450,7 @@ def replay_race(
 
 
 def candidates_of(cells: Sequence[Cell], why_barred: Mapping[str, str] | None = None) -> list[Candidate]:
-    """The cells as candidates, with the levels of what differs between them."""
+    """Return the cells as candidates, with the levels in which they differ."""
     factors = varying_factors(cells)
     return [
         Candidate(
@@ -466,13 +462,13 @@ def candidates_of(cells: Sequence[Cell], why_barred: Mapping[str, str] | None = 
 
 
 def varying_factors(cells: Sequence[Cell]) -> list[str]:
-    """Factors that differ between the cells."""
+    """Return the factors that differ between the cells."""
     names = sorted({name for cell in cells for name in cell.factors})
     return [name for name in names if len({cell.factors.get(name) for cell in cells}) > 1]
 
 
 def trial_value(trial: Trial, metric: str) -> float | None:
-    """A metric of a good trial."""
+    """Return a metric's value in a trial; None unless the trial is ok and has it."""
     if trial.status is not TrialStatus.OK:
         return None
     return next((one.value for one in trial.measurements if one.metric.name == metric), None)

@@ -1,8 +1,8 @@
-"""Screening: a fraction of a factorial is measured, and main effects say which of the rest are worth measuring.
+"""Screening: a fraction of a factorial is measured, and main effects tell which of the rest are worth measuring.
 
 The fraction is chosen greedily for the determinant of its information matrix (D-optimality; Mitchell 1974, "An
-algorithm for the construction of D-optimal experimental designs"). What main effects leave unexplained, interactions
-and noise, widens what is kept: where they explain little, nothing is dropped.
+algorithm for the construction of D-optimal experimental designs"). What main effects do not explain, interactions and
+noise, widens the set that is kept: if they explain little, nothing is dropped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from guestmark.core.tuning import Candidate
 
-SMALLEST = 16  # candidates for which a fraction saves anything
+# Among fewer candidates a fraction saves nothing.
+SMALLEST = 16
 _SHARE = 0.34
 _SPARE = 5  # runs beyond the parameters of the model
 _WIDE = 2.5  # residual standard deviations
@@ -23,33 +24,28 @@ Matrix = NDArray[np.float64]
 
 
 def design_matrix(candidates: Sequence[Candidate]) -> Matrix:
-    """A row for each candidate: the intercept, and its levels in deviation coding."""
+    """Return a row for each candidate: the intercept, then its levels in deviation coding."""
     names = sorted({name for candidate in candidates for name in candidate.levels})
     columns = [np.ones(len(candidates))]
     for name in names:
         levels = sorted({candidate.levels.get(name, "") for candidate in candidates})
         for level in levels[1:]:
-            column = [
-                1.0
-                if (found := candidate.levels.get(name, "")) == level
-                else -1.0
-                if found == levels[0]
-                else 0.0
-                for candidate in candidates
-            ]
+            # Deviation coding: the first level is minus the sum of the others, so the intercept is the overall mean.
+            code = {level: 1.0, levels[0]: -1.0}
+            column = [code.get(candidate.levels.get(name, ""), 0.0) for candidate in candidates]
             columns.append(np.array(column))
     return np.column_stack(columns)
 
 
 def choose_fraction(candidates: Sequence[Candidate]) -> list[str]:
-    """The ids of those that are measured first; all where a fraction would save nothing."""
+    """Return the ids of the candidates to measure first; all of them if a fraction would save nothing."""
     chosen = _choose_rows(tuple(tuple(sorted(candidate.levels.items())) for candidate in candidates))
     return [candidates[number].id for number in chosen]
 
 
 @functools.lru_cache(maxsize=8)  # a race asks again after each block
 def _choose_rows(levels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[int, ...]:
-    """The numbers of the candidates with these levels that are measured first."""
+    """Return the numbers of the candidates with these levels to measure first."""
     matrix = design_matrix([Candidate("", dict(each)) for each in levels])
     parameters = int(np.linalg.matrix_rank(matrix))
     wanted = max(parameters + _SPARE, round(_SHARE * len(levels)))
@@ -59,7 +55,7 @@ def _choose_rows(levels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[int, 
 
 
 def choose_informative(candidates: Sequence[Candidate], number: int) -> list[str]:
-    """The ids of that many candidates, chosen as a fraction is: together they show most of every level."""
+    """Return the ids of `number` candidates, chosen as a fraction is: together they show most of every level."""
     return [
         candidates[each].id
         for each in _choose_greedily(design_matrix(candidates), min(number, len(candidates)))
@@ -67,7 +63,7 @@ def choose_informative(candidates: Sequence[Candidate], number: int) -> list[str
 
 
 def _choose_greedily(matrix: Matrix, wanted: int) -> tuple[int, ...]:
-    """The numbers of the rows that add most to the determinant of the information matrix, one by one."""
+    """Return the numbers of the rows that add most to the determinant of the information matrix, one by one."""
     inverse = np.eye(matrix.shape[1]) * 1e3
     left = list(range(len(matrix)))
     chosen: list[int] = []
@@ -85,9 +81,9 @@ def _choose_greedily(matrix: Matrix, wanted: int) -> tuple[int, ...]:
 def predict_losers(
     candidates: Sequence[Candidate], means: Mapping[str, float], margin: float
 ) -> dict[str, str]:
-    """Which candidates are not worth measuring, by id, and why; `means` are log values, lower is better.
+    """Return the candidates that are not worth measuring, by id, and why.
 
-    `means` has those of the fraction, block effects taken out.
+    `means` are the log values of the fraction, lower is better, with block effects removed.
     """
     matrix = design_matrix(candidates)
     measured = [number for number, candidate in enumerate(candidates) if candidate.id in means]
@@ -116,7 +112,7 @@ def predict_losers(
 def estimate_main_effects(
     candidates: Sequence[Candidate], means: Mapping[str, float]
 ) -> dict[str, dict[str, float]]:
-    """By factor and level: the ratio to the factor's mean, other factors held equal; of those that were measured."""
+    """Return by factor and level the ratio to the factor's mean, other factors held equal, over measured candidates."""
     known = [candidate for candidate in candidates if candidate.id in means]
     if len(known) < 2:
         return {}
@@ -139,9 +135,9 @@ def estimate_main_effects(
 def find_interactions(
     candidates: Sequence[Candidate], means: Mapping[str, float]
 ) -> list[tuple[tuple[str, str], float]]:
-    """Pairs of levels whose mean is not what the main effects say, largest first, as ratios; those above the noise.
+    """Return pairs of levels whose mean differs from what the main effects predict, as ratios, largest first.
 
-    The noise is what is left when the pair's own effect is taken out, by its standard error (two of them).
+    Only pairs above the noise: over two standard errors of what is left when the pair's own effect is removed.
     """
     known = [candidate for candidate in candidates if candidate.id in means]
     if len(known) < _SPARE:
