@@ -7,14 +7,14 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "python")]
+sys.path[:0] = [str(ROOT), str(ROOT / "python")]
 
 project = "guestmark"
 author = "the guestmark authors"
 copyright = "the guestmark authors"  # noqa: A001 - Sphinx's name for it
 html_title = "guestmark"
 
-extensions = ["myst_parser", "reference"]  # tools/reference.py
+extensions = ["myst_parser", "tools.reference"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 nitpicky = True

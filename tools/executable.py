@@ -1,6 +1,6 @@
 """Makes a file in a source distribution executable: maturin packs all of them as if they were not.
 
-usage: tools/executable.py ARCHIVE.tar.gz PATH
+usage: python -m tools.executable ARCHIVE.tar.gz PATH
 """
 
 import gzip

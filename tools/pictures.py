@@ -1,6 +1,6 @@
 """Draws the pictures of the README from a run that was really made, which is kept beside them.
 
-`tools/pictures.py` draws them again; `tools/pictures.py RUN` takes another run of the ledger first. A test compares the
+`python -m tools.pictures` draws them again; with RUN it takes another run of the ledger first. A test compares the
 pictures with what this makes, so they show what the program prints today.
 """
 

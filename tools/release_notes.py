@@ -1,6 +1,6 @@
 """Prints one version's part of CHANGELOG.md, for the notes of its release.
 
-usage: tools/release_notes.py VERSION
+usage: python -m tools.release_notes VERSION
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What guestmark ships besides its own code: `tools/sbom.py` writes sbom.cdx.json, `tools/sbom.py --check` compares.
+"""What guestmark ships besides its own code: `python -m tools.sbom` writes sbom.cdx.json, `--check` compares.
 
 A bill of materials in CycloneDX 1.6: the Python packages that the program runs with, those that fleets, change points
 and data frames install on first use (optional), and the crates that are linked into the agent and the capture analysis.
@@ -56,14 +56,16 @@ def main(arguments: list[str]) -> int:
     try:
         made = json.dumps(bill(), indent=1, ensure_ascii=False) + "\n"
     except (UnknownLicenceError, subprocess.CalledProcessError, OSError) as error:
-        print(f"tools/sbom.py: {error}", file=sys.stderr)
+        print(f"tools.sbom: {error}", file=sys.stderr)
         return 1
     if "--check" not in arguments:
         FILE.write_text(made)
         return 0
     if FILE.exists() and FILE.read_text() == made:
         return 0
-    print("sbom.cdx.json is not what the lock files say\n  make it anew: tools/sbom.py", file=sys.stderr)
+    print(
+        "sbom.cdx.json is not what the lock files say\n  make it anew: python -m tools.sbom", file=sys.stderr
+    )
     return 1
 
 

@@ -28,7 +28,7 @@ def main(words: list[str]) -> int:
     stale = [file for file, text in texts().items() if not file.exists() or file.read_text() != text]
     if words == ["--check"]:
         for file in stale:
-            print(f"{file.relative_to(ROOT)} is not made from the types: tools/schema.py makes it")
+            print(f"{file.relative_to(ROOT)} is not made from the types: python -m tools.schema makes it")
         return int(bool(stale))
     for file, text in texts().items():
         file.write_text(text)

@@ -131,7 +131,7 @@ make_beside() { # PARTS BUILDS
 # The manual page, where man looks for that of a program in PATH, and the completions of shells. Nothing needs them.
 make_manual() {
     [ "$root/share/man/man1/guestmark.1" -nt "$root/python/guestmark/cli" ] ||
-        PYTHONPATH=$root/python "$root/.venv/bin/python" "$root/tools/manual.py" "$root" >>"$log" 2>&1 || true
+        (cd "$root" && PYTHONPATH=python .venv/bin/python -m tools.manual "$root") >>"$log" 2>&1 || true
 }
 
 # What ./test needs besides. A program that cannot be had makes the check or the tests that need it fail.

@@ -221,7 +221,9 @@ def main() -> int:
     if sys.argv[1:] == ["--check"]:
         if MADE.exists() and MADE.read_text() == text:
             return 0
-        print("python/guestmark/agent/wire.py is not what crates/wire says: tools/wire.py makes it anew")
+        print(
+            "python/guestmark/agent/wire.py is not what crates/wire says: python -m tools.wire makes it anew"
+        )
         return 1
     MADE.write_text(text)
     return 0

@@ -1,6 +1,5 @@
 """Python's frames are made from those of Rust, and a change of either alone is noticed."""
 
-import importlib.util
 import shutil
 import sys
 from pathlib import Path
@@ -9,14 +8,7 @@ import msgspec
 import pytest
 
 from guestmark.agent import frames, wire
-from tests.framework import CHECKOUT
-
-SPEC = importlib.util.spec_from_file_location("wire_tool", CHECKOUT / "tools" / "wire.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-tool = importlib.util.module_from_spec(SPEC)
-sys.modules["wire_tool"] = tool
-SPEC.loader.exec_module(tool)
+from tools import wire as tool
 
 
 @pytest.fixture

@@ -43,8 +43,8 @@ def test_the_help_ends_with_them(guestmark: CommandLine, verb: str) -> None:
 
 
 def test_the_manual_page_has_them_and_set_up_makes_it(tmp_path: Path) -> None:
-    tool = [CHECKOUT / ".venv/bin/python", CHECKOUT / "tools/manual.py", tmp_path]
-    subprocess.run(tool, check=True, capture_output=True, env={"PYTHONPATH": str(CHECKOUT / "python")})
+    tool = [str(CHECKOUT / ".venv/bin/python"), "-m", "tools.manual", str(tmp_path)]
+    subprocess.run(tool, check=True, capture_output=True, cwd=CHECKOUT, env={"PYTHONPATH": "python"})
     page = tmp_path / "share/man/man1/guestmark.1"
     text = page.read_text().replace("\\-", "-").replace("\\e", "\\")
     assert not [line for _, line in LINES if f"guestmark {line}" not in text]

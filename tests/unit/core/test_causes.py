@@ -1,6 +1,5 @@
 """Why something failed is a `Cause`, and nothing is decided on the words of a message."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -12,13 +11,8 @@ from guestmark.ledger import open_ledger
 from guestmark.ledger.codec import pack_trial, unpack_trial
 from guestmark.report.document import result_document
 from guestmark.stats.analysis import analyse_run
-from tests.framework import CHECKOUT, recorded
-
-SPEC = importlib.util.spec_from_file_location("decisions", CHECKOUT / "tools" / "decisions.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-tool = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(tool)
+from tests.framework import recorded
+from tools import decisions as tool
 
 
 def test_nothing_in_the_package_decides_on_words(capsys: pytest.CaptureFixture[str]) -> None:

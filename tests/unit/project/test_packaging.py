@@ -1,6 +1,5 @@
 """What a product to install brings along: manual page, completions, the step of a build server."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -15,12 +14,7 @@ from guestmark.cli.verbs import VERBS
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 from tests.framework.known import known
-
-SPEC = importlib.util.spec_from_file_location("manual", CHECKOUT / "tools" / "manual.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-manual = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(manual)
+from tools import manual, release_notes
 
 
 @pytest.fixture(scope="module")
@@ -157,13 +151,6 @@ def test_the_job_of_gitlab(guestmark: CommandLine, tmp_path: Path) -> None:
     assert "::warning" not in printed
     for name in re.findall(r"guestmark[a-z.-]+\.(?:html|xml)", text.partition("  artifacts:")[2]):
         assert (tmp_path / name).exists()
-
-
-NOTES = importlib.util.spec_from_file_location("release_notes", CHECKOUT / "tools" / "release_notes.py")
-assert NOTES is not None
-assert NOTES.loader is not None
-release_notes = importlib.util.module_from_spec(NOTES)
-NOTES.loader.exec_module(release_notes)
 
 
 def test_the_notes_of_a_release_are_its_part_of_the_changelog() -> None:

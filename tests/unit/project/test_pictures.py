@@ -1,22 +1,21 @@
 """The README's pictures show what the program prints of a run that was really made."""
 
 import re
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 from guestmark.core.model import TrialStatus
+from tools import pictures
 
 CHECKOUT = Path(__file__).parents[3]
-sys.path.insert(0, str(CHECKOUT / "tools"))
-
-import pictures  # noqa: E402
 
 
 def test_the_pictures_are_what_the_program_draws_today() -> None:
     run = pictures.kept()
-    assert pictures.terminal_svg(run) == pictures.TERMINAL.read_text(), "tools/pictures.py draws it anew"
-    assert pictures.chart_svg(run) == pictures.CHART.read_text(), "tools/pictures.py draws it anew"
+    assert pictures.terminal_svg(run) == pictures.TERMINAL.read_text(), (
+        "python -m tools.pictures draws it anew"
+    )
+    assert pictures.chart_svg(run) == pictures.CHART.read_text(), "python -m tools.pictures draws it anew"
 
 
 def test_the_run_was_made_and_names_nobody() -> None:

@@ -1,16 +1,9 @@
 """tools/prose.py finds what it is there for, and lets pass what is meant."""
 
-import importlib.util
-
 import pytest
 
 from tests.framework import CHECKOUT
-
-SPEC = importlib.util.spec_from_file_location("prose", CHECKOUT / "tools" / "prose.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-prose = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(prose)
+from tools import prose
 
 HOST = ".".join(("packages", "registry", "io"))  # put together here, so that this file keeps the rules itself
 TICKET = "issue " + "42"

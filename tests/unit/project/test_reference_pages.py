@@ -1,6 +1,5 @@
 """tools/reference.py: the reference has everything that the program knows, and pages name no part that is not made."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -11,13 +10,9 @@ from guestmark.core import registry
 from guestmark.core.architectures import ARCHITECTURES
 from guestmark.core.platform_kind import platform_forms
 from guestmark.setting.base import DiskSetting
+from tools import reference
 
 ROOT = Path(__file__).resolve().parents[3]
-SPEC = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "reference.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-reference = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(reference)
 
 
 def test_every_command_has_a_heading_and_its_options() -> None:

@@ -1,7 +1,6 @@
 """The published schemas: made from the types, and kept by every document that can be made."""
 
 import base64
-import importlib.util
 import json
 import re
 import zlib
@@ -16,12 +15,7 @@ from guestmark.report import schema
 from guestmark.report.document import result_document
 from tests.framework import CHECKOUT, run_kinds
 from tests.framework.command_line import CommandLine
-
-SPEC = importlib.util.spec_from_file_location("schema_tool", CHECKOUT / "tools" / "schema.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-tool = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(tool)
+from tools import schema as tool
 
 
 def test_the_files_are_made_from_the_types() -> None:
