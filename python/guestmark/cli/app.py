@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -146,9 +147,36 @@ app = Program(
 
 
 def run_command_line(words: list[str]) -> int:
-    """Parses the words after the program's name and runs the command; its exit status."""
+    """Parses the words after the program's name, runs the command, and returns its exit status. Raises `UsageError`."""
     try:
         with app.make_context("guestmark", words) as context:
             return app.invoke(context) or 0
     except click.exceptions.Exit as end:
         return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        raise _explain_mistake(error) from error
+
+
+def _explain_mistake(error: click.UsageError) -> UsageError:
+    """What the parser found, in our own form."""
+    name = getattr(error, "option_name", "")
+    nearest = getattr(error, "possibilities", None) or ()
+    message = f"no such option: {name}" if isinstance(error, click.NoSuchOption) else error.format_message()
+    # Click sets a list of choices on lines of their own.
+    message = " ".join(message.split()).rstrip(".")
+    message = message[0].lower() + message[1:]
+    if replacement := hyperfine.REPLACEMENTS.get(name):
+        return UsageError(message, hint=replacement)
+    command = error.ctx.command_path if error.ctx else _typed_command()
+    hint = f"{command} --help shows what can be given"
+    if nearest:
+        hint = f"did you mean {' or '.join(nearest)}? {hint}"
+    return UsageError(message, hint=hint)
+
+
+def _typed_command() -> str:
+    """The command whose help is meant where the parser does not say."""
+    return " ".join(["guestmark", *(word for word in sys.argv[1:2] if word in VERBS)])

@@ -10,12 +10,8 @@ import time
 import traceback
 from pathlib import Path
 
-import click
-
 from guestmark.cli.exit_status import command_line_has_gate, status_without_judgement
-from guestmark.cli.hyperfine import REPLACEMENTS
-from guestmark.cli.verbs import VERBS
-from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
+from guestmark.core.errors import ExitStatus, GuestmarkError
 from guestmark.core.home import state_directory
 from guestmark.core.redaction import redact, redact_words
 from guestmark.page.say import say
@@ -43,12 +39,6 @@ def _report(error: BaseException) -> int:
     if isinstance(error, GuestmarkError):
         show_error(error)
         return int(error.exit_status)
-    if isinstance(error, click.UsageError):
-        return _report_mistake(error)
-    return _report_unexpected(error)
-
-
-def _report_unexpected(error: BaseException) -> int:
     # What Python makes of Ctrl-C in the middle of a class's definition is a RuntimeError.
     if isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
         return int(ExitStatus.INTERRUPTED)
@@ -58,36 +48,6 @@ def _report_unexpected(error: BaseException) -> int:
     if isinstance(error, Exception):
         return _report_bug(error)
     raise error
-
-
-def _report_mistake(error: click.UsageError) -> int:
-    """Reports what the parser of the command line found, in our own form."""
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        error.show()
-    else:
-        show_error(_explain_mistake(error))
-    return error.exit_code
-
-
-def _explain_mistake(error: click.UsageError) -> UsageError:
-    name = getattr(error, "option_name", "")
-    nearest = getattr(error, "possibilities", None) or ()
-    message = f"no such option: {name}" if isinstance(error, click.NoSuchOption) else error.format_message()
-    # Click sets a list of choices on lines of their own.
-    message = " ".join(message.split()).rstrip(".")
-    message = message[0].lower() + message[1:]
-    if replacement := REPLACEMENTS.get(name):
-        return UsageError(message, hint=replacement)
-    command = error.ctx.command_path if error.ctx else _typed_command()
-    hint = f"{command} --help shows what can be given"
-    if nearest:
-        hint = f"did you mean {' or '.join(nearest)}? {hint}"
-    return UsageError(message, hint=hint)
-
-
-def _typed_command() -> str:
-    """The command whose help is meant where the parser does not say."""
-    return " ".join(["guestmark", *(word for word in sys.argv[1:2] if word in VERBS)])
 
 
 def _status_of_exit(end: SystemExit) -> int:

@@ -11,10 +11,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from guestmark.cli.console import Console
 from guestmark.cli.exit_status import status_without_judgement
-from guestmark.cli.gate_status import judge_gates
 from guestmark.cli.live_progress import LiveProgress
-from guestmark.cli.options import check_published
-from guestmark.cli.outputs import Outputs
+from guestmark.cli.outputs import Outputs, check_published
 from guestmark.cli.plain_progress import PlainProgress
 from guestmark.cli.present import show_result
 from guestmark.core.errors import ExitStatus
@@ -45,7 +43,7 @@ def measure_plan(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     preflight.check_requests(plan, plan.cells)
     with _quiet_host(outputs), open_ledger(ledger_path) as ledger:
         judgement, state = run.execute_plan(
-            plan, ledger, build_audience(outputs), outputs.run_options, clock=start_process_clock()
+            plan, ledger, build_audience(outputs), _make_run_options(outputs), clock=start_process_clock()
         )
         return _finish_run(judgement, state, outputs)
 
@@ -55,7 +53,7 @@ def create_run(plan: Plan, ledger_path: str | None, outputs: Outputs) -> str:
     plan = with_gates(plan, outputs.gates)
     preflight.check_requests(plan, plan.cells)
     with open_ledger(ledger_path) as ledger:
-        return run.prepare_run(plan, ledger, build_audience(outputs), outputs.run_options).id
+        return run.prepare_run(plan, ledger, build_audience(outputs), _make_run_options(outputs)).id
 
 
 def continue_run(
@@ -79,6 +77,10 @@ def continue_run(
                 stored, ledger, audience, further, wait=outputs.wait, clock=start_process_clock(), trust=trust
             )
         return _finish_run(judgement, state, outputs)
+
+
+def _make_run_options(outputs: Outputs) -> run.RunOptions:
+    return run.RunOptions(outputs.remarks, outputs.prove, outputs.budget_s, outputs.wait, outputs.partial)
 
 
 @contextmanager
@@ -140,15 +142,24 @@ def _finish_run(judgement: Judgement, state: RunState, outputs: Outputs) -> int:
     stored = judgement.stored
     ended = _exit_status(stored, state)
     status = int(ended)
-    judged = judge_gates(stored, judgement.analysis, outputs.save_junit)
-    if judged is not None:
-        usable = ended in {ExitStatus.ALL_MEASURED, ExitStatus.SOME_FAILED}
-        status = int(judged) if usable else status_without_judgement(ended)
+    if stored.plan.context.gates:
+        status = _judge_gates(judgement, ended, outputs)
     left_out = dict.fromkeys(entry.name for entry in stored.unusable)
     # The user named these platforms, and a script may read this line alone.
     if left_out and stored.plan.context.typed:
         say(f"not measured, as it cannot be used here: {', '.join(left_out)} (exit status {status})")
     return status
+
+
+def _judge_gates(judgement: Judgement, ended: ExitStatus, outputs: Outputs) -> int:
+    # Few runs have gates, and their files and sentences take long to import.
+    from guestmark.cli.gate_status import judge_gates
+
+    status = judge_gates(judgement.stored, judgement.analysis, outputs.save_junit)
+    if status is None:
+        return int(ended)
+    usable = ended in {ExitStatus.ALL_MEASURED, ExitStatus.SOME_FAILED}
+    return int(status) if usable else status_without_judgement(ended)
 
 
 def _exit_status(stored: StoredRun, state: RunState) -> ExitStatus:

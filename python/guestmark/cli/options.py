@@ -12,7 +12,7 @@ from guestmark.plan.policy_options import policy_option
 from guestmark.plan.scale import parse_scale
 
 if TYPE_CHECKING:
-    from guestmark.core.model import Plan
+    pass
 
 
 def platforms_option(explained: str, metavar: str = "PLATFORM,...") -> Option:
@@ -221,15 +221,6 @@ Details = Annotated[
 ]
 Trust = Annotated[bool, Option("--trust", "Run the commands of an imported run; they are shown first.")]
 Published = Annotated[bool, Option("--published --then", "Show published figures beside the measured ones.")]
-
-
-def check_published(plan: Plan) -> None:
-    """Raises `UsageError` if the plan has no figures for `--published`."""
-    if not plan.published:
-        raise UsageError(
-            f"--published: plan {plan.name} has no published figures",
-            hint="see docs/reference/plan-files.md",
-        )
 
 
 Name = Annotated[str | None, Option("--name", "A name for the run, usable as RUN.", "NAME")]

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guestmark.cli.measure_options import MeasureOptions
 from guestmark.cli.style import Style
 from guestmark.core.errors import GuestmarkError, UsageError
-from guestmark.engine.run import RunOptions
+from guestmark.core.temporary import replacing
 from guestmark.ledger.run_annotations import NOTHING, Remarks
 from guestmark.ledger.validation import RESERVED, WORD
 from guestmark.page.figures import TimeUnit
 from guestmark.page.text import make_inert
-from guestmark.report import formats
 from guestmark.report.export_format import Format
 from guestmark.report.row_order import Sort
 
 if TYPE_CHECKING:
+    from guestmark.cli.measure_options import MeasureOptions
+    from guestmark.core.model import Plan
     from guestmark.ledger.model import StoredRun
     from guestmark.page.nodes import Page
 
@@ -94,11 +94,6 @@ class Outputs:
     def takes_stdout(self) -> bool:
         """Whether a document goes to standard output, so that nothing else may."""
         return self.junit == STANDARD_OUTPUT or any(path == STANDARD_OUTPUT for *_, path in self.files())
-
-    @property
-    def run_options(self) -> RunOptions:
-        """How a new run is made."""
-        return RunOptions(self.remarks, self.prove, self.budget_s, self.wait, self.partial)
 
     def check(self) -> None:
         """Raises `UsageError` for outputs that cannot be written, before anything is measured."""
@@ -183,6 +178,15 @@ def _parse_label(text: str) -> tuple[str, str]:
     return name, value.strip()
 
 
+def check_published(plan: Plan) -> None:
+    """Raises `UsageError` if the plan has no figures for `--published`."""
+    if not plan.published:
+        raise UsageError(
+            f"--published: plan {plan.name} has no published figures",
+            hint="see docs/reference/plan-files.md",
+        )
+
+
 @contextmanager
 def reporting_failed_writes() -> Iterator[None]:
     """Reports a failed write to standard output in one line. A closed pipe is not an error; see `error_report`."""
@@ -205,7 +209,7 @@ def reporting_failed_writes() -> Iterator[None]:
 def write_document(data: bytes, path: str) -> None:
     """Writes a document to a file, or for `-` to standard output. Raises `GuestmarkError` when it cannot."""
     if path != STANDARD_OUTPUT:
-        formats.write(Path(path), data)
+        write_file(Path(path), data)
         return
     with reporting_failed_writes():
         sys.stdout.flush()
@@ -214,3 +218,30 @@ def write_document(data: bytes, path: str) -> None:
             data = make_inert(data.decode(errors="replace"), lines=True).encode()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
+
+
+def write_file(file: Path, data: bytes) -> None:
+    """Writes `data` to `file`, all of it or nothing: an older file is replaced only by a complete one.
+
+    Raises `GuestmarkError` when that cannot be done.
+    """
+    try:
+        if file.exists() and not file.is_file():  # a pipe or a terminal cannot be replaced
+            file.write_bytes(data)
+            return
+        target = file.resolve()
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_read_umask()
+        with replacing(target) as part:
+            part.write_bytes(data)
+            part.chmod(mode)
+    except OSError as error:
+        raise GuestmarkError(
+            f"{file} cannot be written: {error.strerror or error}.",
+            hint="The run is in the ledger all the same: guestmark export writes it again.",
+        ) from error
+
+
+def _read_umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

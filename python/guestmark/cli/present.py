@@ -8,8 +8,6 @@ from guestmark.cli.style import Style
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Page
-from guestmark.report import formats
-from guestmark.report.full_report import make_page
 from guestmark.report.render import terminal
 from guestmark.report.row_order import ordered
 from guestmark.report.short_report import make_short_report, make_then_and_now
@@ -47,6 +45,11 @@ def show_result(
 
 
 def _write_files(stored: StoredRun, outputs: Outputs, analysis: Analysis, own_page: Page | None) -> None:
+    if not outputs.files():
+        return
+    # Most runs are only shown, and the formats of files take longer to import than the answer.
+    from guestmark.report import formats
+
     first = () if own_page is None else own_page.sections
     for _, form, path in outputs.files():
         document = formats.render(stored, form, analysis, first=first, referenced=outputs.has_reference)
@@ -57,6 +60,9 @@ def _build_page(
     stored: StoredRun, outputs: Outputs, analysis: Analysis, width: int, *, is_latest: bool
 ) -> Page:
     if outputs.details or outputs.environment:
+        # So do the sections of the whole report.
+        from guestmark.report.full_report import make_page
+
         return make_page(
             stored,
             analysis,

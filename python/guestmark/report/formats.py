@@ -10,16 +10,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
-from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Trial
 from guestmark.core.own_program import bring
-from guestmark.core.temporary import replacing
 from guestmark.ledger.model import StoredRun
 from guestmark.page.json_text import strict_json
 from guestmark.page.nodes import Note, Page, Section
@@ -127,35 +123,8 @@ def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def write(file: Path, data: bytes) -> None:
-    """Writes `data` to `file`, all of it or nothing: an older file is replaced only by a complete one.
-
-    Raises `GuestmarkError` when that cannot be done.
-    """
-    try:
-        if file.exists() and not file.is_file():  # a pipe or a terminal cannot be replaced
-            file.write_bytes(data)
-            return
-        target = file.resolve()
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-        with replacing(target) as part:
-            part.write_bytes(data)
-            part.chmod(mode)
-    except OSError as error:
-        raise GuestmarkError(
-            f"{file} cannot be written: {error.strerror or error}.",
-            hint="The run is in the ledger all the same: guestmark export writes it again.",
-        ) from error
-
-
 def _analysed(run: StoredRun) -> Analysis:
     return analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[dict[str, Any]]:

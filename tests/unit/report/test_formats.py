@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import guestmark
+from guestmark.cli.outputs import write_file
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.findings import Facts
 from guestmark.core.metric import Measurement
@@ -26,7 +27,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page.text import escape_for_csv
 from guestmark.report.document import result_document
 from guestmark.report.export_format import Format
-from guestmark.report.formats import columns, render, trial_rows, write
+from guestmark.report.formats import columns, render, trial_rows
 from guestmark.report.shared_facts import parted, whole
 from tests.framework import CHECKOUT, GOLDEN
 from tests.framework.runs import host_uml_tcg, memory_sweep, renamed
@@ -379,13 +380,13 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     file.write_text("old")
     file.chmod(0o640)
-    write(file, b"new")
+    write_file(file, b"new")
     assert file.read_bytes() == b"new"
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert [entry.name for entry in tmp_path.iterdir()] == ["out.json"]
     link = tmp_path / "link"
     link.symlink_to(file)
-    write(link, b"newer")
+    write_file(link, b"newer")
     assert link.is_symlink()
     assert file.read_bytes() == b"newer"
 
@@ -394,7 +395,7 @@ def test_a_pipe_is_written_into(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write(pipe, b"data")
+    write_file(pipe, b"data")
     assert os.read(reader, 100) == b"data"
     os.close(reader)
 
@@ -402,6 +403,6 @@ def test_a_pipe_is_written_into(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     for bad in (tmp_path / "none" / "out.json", Path("/dev/full"), tmp_path):
         with pytest.raises(GuestmarkError, match="cannot be written") as raised:
-            write(bad, b"x" * 100)
+            write_file(bad, b"x" * 100)
         assert "in the ledger" in raised.value.hint
     assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from guestmark.capture.binary import (
     MOST_SEQUENCES,
@@ -19,9 +20,11 @@ from guestmark.capture.binary import (
     start_analysis,
     stream_output,
 )
-from guestmark.capture.model import Document, Trace
 from guestmark.cli.commands.capture import TABLE_ROWS, Format, Options
 from guestmark.core.errors import GuestmarkError, UsageError
+
+if TYPE_CHECKING:
+    from guestmark.capture.model import Document, Trace
 
 _GRACE_MS = 2000  # in which a tool that captures hands over what it still has
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from guestmark.cli.cell_list import show_cells
 from guestmark.cli.commands.run import Options
 from guestmark.cli.measure import create_run, measure_plan
-from guestmark.cli.options import check_published, list_platforms
-from guestmark.cli.outputs import collect_outputs
+from guestmark.cli.options import list_platforms
+from guestmark.cli.outputs import check_published, collect_outputs
 from guestmark.cli.stored_runs import open_ledger_if_any
 from guestmark.core.context import Caller
 from guestmark.core.errors import ExitStatus

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import gc
 import os
-import webbrowser
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from guestmark.agent.wire import StandardOutput
-from guestmark.cli.commands.show import Options
-from guestmark.cli.options import check_published
-from guestmark.cli.outputs import Outputs, reporting_failed_writes
+from guestmark.cli.outputs import Outputs, check_published
 from guestmark.cli.present import show_result
-from guestmark.core.errors import ExitStatus, unknown
-from guestmark.core.home import LATEST, LEDGER, default_path
-from guestmark.core.model import TrialStatus
+from guestmark.core.errors import ExitStatus
+from guestmark.core.home import LATEST, LEDGER
 from guestmark.ledger import open_ledger, run_history
 from guestmark.ledger.model import StoredRun
-from guestmark.page.say import say, tell
 from guestmark.plan.matrix import change_baseline
-from guestmark.report import formats
-from guestmark.report.export_format import Format
 from guestmark.stats.analysis import Analysis
-from guestmark.workloads.exec.command import command_of
+
+if TYPE_CHECKING:
+    from guestmark.cli.commands.show import Options
 
 _DETAILS = "--details"
 
@@ -50,12 +45,16 @@ def run(given: Options) -> int:
     )
     if given.console_of is not None:
         outputs.check()
+        from guestmark.cli.run_views import show_console
+
         with open_ledger(given.ledger, writable=False) as ledger:
             stored = ledger.load_run(given.run)
-        _show_console(stored, given.console_of)
+        show_console(stored, given.console_of)
     elif given.browser:
         outputs.check()
-        _open_in_browser(*_load_analysed(given.run, given.ledger, given.baseline))
+        from guestmark.cli.run_views import open_in_browser
+
+        open_in_browser(*_load_analysed(given.run, given.ledger, given.baseline))
     else:
         _show_report(given.run, outputs, given.ledger, given.baseline)
     return ExitStatus.ALL_MEASURED
@@ -84,35 +83,3 @@ def _load_analysed(
             cells = change_baseline(stored.plan.cells, baseline)
             stored = replace(stored, plan=replace(stored.plan, cells=cells))
         return stored, run_history.judged(ledger, stored)
-
-
-def _open_in_browser(stored: StoredRun, analysis: Analysis) -> None:
-    """Writes the run's page beside the ledger, where only its owner writes, and hands it to the desktop's browser."""
-    folder = default_path().parent / "pages"
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{stored.id}.html"
-    formats.write(file, formats.render(stored, Format.HTML, analysis))
-    tell(str(file))
-    if not webbrowser.open(file.as_uri()):
-        say("no browser was found; open that file in one")
-
-
-def _show_console(stored: StoredRun, cell_id: str) -> None:
-    """Prints the console of the cell's last failed trial, or else of its last, without control characters."""
-    ids = [cell.id for cell in stored.plan.cells]
-    if cell_id not in ids:
-        raise unknown("cell", cell_id, ids)
-    trials = [trial for trial in stored.trials if trial.cell_id == cell_id]
-    failed = [trial for trial in trials if trial.status is not TrialStatus.OK]
-    if not trials:
-        say(f"{cell_id} has no trial in run {stored.id}")
-        return
-    console = (failed or trials)[-1].console
-    if console.strip():
-        with reporting_failed_writes():
-            tell(console)
-    command = command_of(stored.plan.cells[ids.index(cell_id)])
-    if command is not None and command.output is StandardOutput.NULL:
-        say("standard output went to /dev/null; exec --show-output keeps it")
-    elif not console.strip():
-        say("nothing was printed")

@@ -1,0 +1,52 @@
+"""The list of the built-in plans, each with the time that it takes here."""
+
+from __future__ import annotations
+
+from rich.padding import Padding
+from rich.text import Text
+
+from guestmark.cli.console import Console
+from guestmark.core.context import Caller
+from guestmark.core.errors import GuestmarkError
+from guestmark.core.model import Plan
+from guestmark.core.units import counted
+from guestmark.engine.time_estimate import estimate_time
+from guestmark.ledger.store import Ledger
+from guestmark.plan import library
+from guestmark.plan.load import load_outline
+from guestmark.plan.outline import assemble_plan
+
+_UNLIMITED = 1000  # columns, for a program that reads the list
+
+
+def list_plans(ledger: Ledger | None) -> None:
+    """Prints each plan with its question, its cells and its time; by earlier runs if there are any."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = _UNLIMITED
+    for name in library.list_plan_names():
+        head = Text(name, style="bold")
+        try:
+            plan = assemble_plan(load_outline(*library.find_plan(name)), Caller())
+        except GuestmarkError as error:
+            head.append(f"  {error.message}: {error.hint}", style="red")
+            console.print(head)
+            continue
+        head.append(f"  {plan.title}", style="not bold")
+        console.print(head)
+        facts = Text(_describe_plan(plan, ledger), style="dim")
+        console.print(Padding(facts, (0, 0, 0, 2), expand=False))
+    console.print(
+        Text(
+            "guestmark run NAME runs one, --for 5m what fits; guestmark plans show NAME explains it",
+            style="dim",
+        )
+    )
+
+
+def _describe_plan(plan: Plan, ledger: Ledger | None) -> str:
+    found = estimate_time(plan, ledger)
+    platforms = ", ".join(dict.fromkeys(str(cell.platform) for cell in plan.cells))
+    origin = f" ({found.origin})" if found.origin else ""
+    published = "; --published shows published figures" if plan.published else ""
+    return f"{counted(len(plan.cells), 'cell')} on {platforms}; {found.expectation}{origin}{published}"

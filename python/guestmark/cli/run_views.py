@@ -1,0 +1,49 @@
+"""Rarer views of a run: its page in a browser, and the console of one of its cells."""
+
+from __future__ import annotations
+
+import webbrowser
+
+from guestmark.agent.wire import StandardOutput
+from guestmark.cli.outputs import reporting_failed_writes, write_file
+from guestmark.core.errors import unknown
+from guestmark.core.home import default_path
+from guestmark.core.model import TrialStatus
+from guestmark.ledger.model import StoredRun
+from guestmark.page.say import say, tell
+from guestmark.report import formats
+from guestmark.report.export_format import Format
+from guestmark.stats.analysis import Analysis
+from guestmark.workloads.exec.command import command_of
+
+
+def open_in_browser(stored: StoredRun, analysis: Analysis) -> None:
+    """Writes the run's page beside the ledger, where only its owner writes, and hands it to the desktop's browser."""
+    folder = default_path().parent / "pages"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{stored.id}.html"
+    write_file(file, formats.render(stored, Format.HTML, analysis))
+    tell(str(file))
+    if not webbrowser.open(file.as_uri()):
+        say("no browser was found; open that file in one")
+
+
+def show_console(stored: StoredRun, cell_id: str) -> None:
+    """Prints the console of the cell's last failed trial, or else of its last, without control characters."""
+    ids = [cell.id for cell in stored.plan.cells]
+    if cell_id not in ids:
+        raise unknown("cell", cell_id, ids)
+    trials = [trial for trial in stored.trials if trial.cell_id == cell_id]
+    failed = [trial for trial in trials if trial.status is not TrialStatus.OK]
+    if not trials:
+        say(f"{cell_id} has no trial in run {stored.id}")
+        return
+    console = (failed or trials)[-1].console
+    if console.strip():
+        with reporting_failed_writes():
+            tell(console)
+    command = command_of(stored.plan.cells[ids.index(cell_id)])
+    if command is not None and command.output is StandardOutput.NULL:
+        say("standard output went to /dev/null; exec --show-output keeps it")
+    elif not console.strip():
+        say("nothing was printed")
