@@ -24,9 +24,9 @@ OWN_PARAMETER = "own."
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of the distribution that guestmark runs; `package` installs it on Debian.
+    """A program of the distribution that guestmark runs; `package` is the Debian package that installs it.
 
-    `elsewhere` are paths where distributions keep it, as it is for other programs and not in `PATH`.
+    `elsewhere` lists paths outside `PATH` where distributions keep programs that only other programs start.
     """
 
     name: str
@@ -35,34 +35,32 @@ class Program:
 
     @property
     def path(self) -> str | None:
-        """Where it is installed; None where it is not."""
-        there = (path for path in self.elsewhere if os.access(path, os.X_OK))
-        return shutil.which(self.name) or next(there, None)
+        """Path of the installed program; None if it is not installed."""
+        installed = (path for path in self.elsewhere if os.access(path, os.X_OK))
+        return shutil.which(self.name) or next(installed, None)
 
     @property
     def command(self) -> str:
-        """The word to run it by: its name where that is enough, else where it is."""
+        """The word that runs it: its bare name if `PATH` finds it, else its path."""
         return self.name if shutil.which(self.name) else self.path or self.name
 
 
 @contextlib.contextmanager
 def start_version_queries() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Starts programs that are asked for their version, with pipes for what they say, and ends them all.
-
-    Some make a directory of theirs just to say it: it is removed when they have ended, which they do with us.
-    """
+    """Yields a function that starts `PROGRAM --version` with pipes for its output, and ends all of them on leaving."""
+    # Only few commands ask for versions; the others shall not wait for these imports.
     import subprocess
 
-    # Neither is what every command line waits for.
     from guestmark.core.supervision import supervision
     from guestmark.core.temporary import scratch_directory
 
-    with scratch_directory("version") as theirs, supervision() as supervised:
+    # Some programs make a runtime directory only to print their version: it is theirs, and removed with them.
+    with scratch_directory("version") as runtime_directory, supervision() as supervised:
 
         def start(path: str) -> subprocess.Popen[bytes]:
             return subprocess.Popen(
                 [*supervised.before, path, "--version"],
-                env={**os.environ, "XDG_RUNTIME_DIR": str(theirs)},
+                env={**os.environ, "XDG_RUNTIME_DIR": str(runtime_directory)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -76,28 +74,28 @@ _VERSION_S = 10.0
 
 
 def read_version_line(path: str) -> str:
-    """The first line of what a program says of its version.
+    """Returns the first line that `PROGRAM --version` prints.
 
-    Raises `OSError`, `subprocess.SubprocessError` where it cannot be asked, and `IndexError` when it says nothing.
+    Raises `OSError` or `subprocess.SubprocessError` if it cannot be run, and `IndexError` if it prints nothing.
     """
     import subprocess
 
-    with start_version_queries() as start, start(path) as asked:
+    with start_version_queries() as start, start(path) as process:
         try:
-            said, complaints = asked.communicate(timeout=_VERSION_S)
+            output, errors = process.communicate(timeout=_VERSION_S)
         except subprocess.TimeoutExpired:
-            asked.kill()
+            process.kill()
             raise
-    if asked.returncode:
-        raise subprocess.CalledProcessError(asked.returncode, asked.args, said, complaints)
-    return said.decode(errors="replace").splitlines()[0]
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args, output, errors)
+    return output.decode(errors="replace").splitlines()[0]
 
 
 def _no_advice(_destination: str) -> str:
     return ""
 
 
-def _one(_levels: Levels) -> int:
+def _one_processor(_levels: Levels) -> int:
     return 1
 
 
@@ -105,84 +103,82 @@ def _one(_levels: Levels) -> int:
 class PlatformKind:
     """One kind of platform; a name such as `tcg/kvm` is made of one or more of them.
 
-    `load_class` imports and returns the class whose instances start its machines: called with a `platform_spec.Layer`
-    the class gives a `platforms.base.Platform`. A kind without it is reserved: its name is understood, and refused as
-    not supported. `load_nested_class` does the same for guests inside such a machine; that class is called with the
-    whole `PlatformSpec`. Both are functions because a description is imported at every start, and the classes take
-    longer to import than most command lines take to run.
+    `load_class` imports and returns the class that starts its machines: called with a `platform_spec.Layer` it gives a
+    `platforms.base.Platform`. A kind without it is reserved: its name is understood, and refused as not supported.
+    `load_nested_class` does the same for guests inside such a machine; that class is called with the whole
+    `PlatformSpec`. Both are functions because every start imports the descriptions, and importing the classes takes
+    longer than most command lines run.
     """
 
     name: str
     # What it is, in a few words, for newcomers.
     help: str
     load_class: Callable[[], Callable[[Any], Any]] | None = None
-    # Whether another guest can be started inside it.
+    # True if another guest can be started inside its machines.
     holds_guests: bool = False
-    # Whether it starts only where there is /dev/kvm.
+    # True if it starts only where there is /dev/kvm.
     needs_kvm: bool = False
     load_nested_class: Callable[[], Callable[[Any], Any]] | None = None
-    # Boots a kernel of its own; otherwise workloads run on one that runs already.
+    # True if it boots a kernel of its own; otherwise workloads run on a kernel that runs already.
     guest: bool = True
-    # Whether, without a guest, another kernel than this host's answers system calls.
+    # True if, without a guest, a kernel other than this host's answers system calls (gVisor).
     own_kernel: bool = False
-    # Another machine, with files, users and processors of its own.
+    # True if it is another machine, with files, users and processors of its own.
     remote: bool = False
-    # Whether such a machine is run by this host all the same.
+    # True if this host runs such a machine all the same.
     on_this_host: bool = False
-    # Whether its name may be followed by @ARCH.
+    # Whether @ARCH may, or must, follow its name.
     takes_arch: bool = False
-    needs_arch: bool = False  # whether it must be
-    # Whether what its agent does itself would be done by the host.
+    needs_arch: bool = False
+    # True if only programs are emulated, so that what the agent does itself would be done by the host.
     only_programs: bool = False
-    # What its name is followed by after a colon, such as DEST.
+    # What follows its name after a colon, such as DEST, and an example of it for errors.
     destination: str = ""
-    example_destination: str = "lab1"  # one, for errors
-    # What to do about a destination that it cannot have; empty for one that it can.
+    example_destination: str = "lab1"
+    # Returns what to do about a destination that it cannot have; empty for one that it can.
     advice: Callable[[str], str] = _no_advice
-    # Whether it has firmware, and network cards that boot.
+    # True if it has firmware, and network cards that boot.
     boots_firmware: bool = False
-    # What runs its machines: factors that name it are theirs.
+    # What runs its machines: they accept the factors that name it, and `factors`.
     machine: Machine = Machine.NONE
-    # Others that its machines accept.
     factors: tuple[Factor, ...] = ()
-    # What it is around other guests: factors that name it are theirs too.
+    # What it is around other guests: those accept the factors that name it, and `outer_factors`.
     outer: Machine = Machine.NONE
-    # Others that guests inside it accept.
     outer_factors: tuple[Factor, ...] = ()
-    disk: Mapping[str, str] = field(
-        default_factory=dict
-    )  # levels of disk factors that every disk of its machines has
+    # Levels of disk factors that every disk of its machines has.
+    disk: Mapping[str, str] = field(default_factory=dict)
     # The factor that selects how its disks are attached.
     bus_factor: str = "bus"
     # Filesystems with which it mounts directories of this host.
     shares: tuple[str, ...] = ()
-    programs: tuple[Program, ...] = ()  # those it needs on the host
-    # Of a machine with these levels of its factors.
-    processors: Callable[[Levels], int] = _one
-    # Of `platforms.counters`: what its hypervisor counts when a system call leaves the guest.
+    # Programs that it needs on the host.
+    programs: tuple[Program, ...] = ()
+    # Number of processors of a machine with these levels of its factors.
+    processors: Callable[[Levels], int] = _one_processor
+    # What its hypervisor counts when a system call leaves the guest; a counter of `platforms.counters`.
     counter: str = ""
-    # Whether this process knows when the start of such a remote machine was ordered.
+    # True if this process knows when the start of such a remote machine was ordered.
     starts_timed: bool = False
-    # Factors that begin so are parameters of its machines, whatever follows.
+    # Prefix of the factors that are parameters of its machines, whatever follows.
     parameter_prefix: str = ""
-    # Whether it is named before all others.
+    # True if it is named before all others.
     first: bool = False
-    # A start that takes longer has failed.
+    # Seconds after which a start has failed.
     start_limit_s: float = 60.0
 
     @property
     def is_supported(self) -> bool:
-        """Whether machines of this kind can be started at all by this version."""
+        """Whether this version can start machines of this kind."""
         return self.load_class is not None
 
     @property
     def takes_destination(self) -> bool:
-        """Whether its name goes on with which machine is meant."""
+        """Whether a colon and a destination follow its name, as in `ssh:DEST`."""
         return bool(self.destination)
 
     @property
     def example_name(self) -> str:
-        """A name of one of its machines, for errors."""
+        """Name of one of its machines, for errors."""
         return f"{self.name}:{self.example_destination}" if self.takes_destination else self.name
 
     @property
@@ -196,7 +192,7 @@ class PlatformKind:
         return (*self.outer_factors, *settings_of(self.outer))
 
     def takes_factor(self, factor: str) -> bool:
-        """Whether its machines accept the factor of this name."""
+        """Returns whether its machines accept the factor of this name."""
         if self.parameter_prefix and factor.startswith(self.parameter_prefix):
             return True
         return any(known.name == factor for known in self.accepted_factors)
@@ -204,7 +200,7 @@ class PlatformKind:
 
 @functools.cache
 def platform_kinds() -> Mapping[str, PlatformKind]:
-    """All kinds of platforms by name, the host first, then in alphabetical order; reserved ones are among them."""
+    """Returns all kinds of platforms by name, reserved ones included: the host first, the others in alphabetical order."""
     kinds: list[PlatformKind] = [
         kind for module in described(_PACKAGE) for kind in getattr(module, "PLATFORMS", ())
     ]
@@ -214,9 +210,9 @@ def platform_kinds() -> Mapping[str, PlatformKind]:
 
 
 def platform_names() -> tuple[str, ...]:
-    """The names of single layers that can be measured, as offered by errors, help and completion.
+    """Returns the names of single layers that can be measured, for errors, help and completion.
 
-    Those that need an architecture or the user's own destination behind them are not among them.
+    Layers that need an architecture or a destination after their name are left out.
     """
     return tuple(
         name
@@ -226,22 +222,24 @@ def platform_names() -> tuple[str, ...]:
 
 
 def platform_forms() -> tuple[str, ...]:
-    """How single layers are written, for errors: `kvm`, `tcg[@ARCH]`, `user@ARCH`, `ssh:DEST`."""
-    return tuple(
-        f"{name}:{kind.destination}"
-        if kind.takes_destination
-        else f"{name}@ARCH"
-        if kind.needs_arch
-        else f"{name}[@ARCH]"
-        if kind.takes_arch
-        else name
-        for name, kind in platform_kinds().items()
-        if kind.is_supported
-    )
+    """Returns how single layers are written, for errors: `kvm`, `tcg[@ARCH]`, `user@ARCH`, `ssh:DEST`."""
+    forms: list[str] = []
+    for name, kind in platform_kinds().items():
+        if not kind.is_supported:
+            continue
+        if kind.takes_destination:
+            forms.append(f"{name}:{kind.destination}")
+        elif kind.needs_arch:
+            forms.append(f"{name}@ARCH")
+        elif kind.takes_arch:
+            forms.append(f"{name}[@ARCH]")
+        else:
+            forms.append(name)
+    return tuple(forms)
 
 
 def is_machine_factor(factor: str) -> bool:
-    """Whether machines of some kind, or the guest around one, can be given the factor of this name."""
+    """Returns whether any kind of machine, or a guest around one, accepts the factor of this name."""
     return any(
         kind.takes_factor(factor) or any(known.name == factor for known in kind.accepted_inside)
         for kind in platform_kinds().values()

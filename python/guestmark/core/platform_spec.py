@@ -1,4 +1,4 @@
-"""The names of platforms: `host`, `kvm`, `tcg`, `uml`, `ssh:DEST`; `@ARCH`; `/` nests, outermost first."""
+"""Names of platforms: `host`, `kvm`, `tcg`, `uml`, `ssh:DEST`; `@ARCH` follows a layer, `/` nests, outermost first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?[A-Za-z0-9_:\[][A-Za-z0-9
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One level of nesting: `kind`, the guest's architecture (None: the host's) and, for ssh, the destination."""
+    """One level of nesting: `kind`, the guest's architecture (None means the host's) and, for ssh, the destination."""
 
     kind: str
     arch: str | None = None
@@ -28,7 +28,7 @@ class Layer:
 
     @property
     def description(self) -> PlatformKind:
-        """The description of its kind. Raises `UsageError` for a kind that this version does not have."""
+        """Description of its kind. Raises `UsageError` for a kind that this version does not have."""
         kinds = platform_kinds()
         if self.kind not in kinds:
             raise unknown("platform", self.kind, platform_forms())
@@ -36,7 +36,7 @@ class Layer:
 
     @property
     def architecture(self) -> Architecture:
-        """That of its machines. Raises `UsageError` for one that this version does not have."""
+        """Architecture of its machines. Raises `UsageError` for one that this version does not have."""
         return host_architecture() if self.arch is None else architecture(self.arch)
 
     @property
@@ -49,9 +49,9 @@ class Layer:
 
 
 class PlatformSpec:
-    """A parsed platform name; `str()` gives its canonical spelling, which is also what is stored.
+    """A parsed platform name. `str()` gives its canonical spelling, which is also what the ledger stores.
 
-    Immutable, and equal to those of equal layers. Not a dataclass, so that it is stored as its name.
+    Immutable, and equal to a spec of equal layers. It is no dataclass, because the codec would store its fields.
     """
 
     __slots__ = ("layers",)
@@ -62,17 +62,17 @@ class PlatformSpec:
 
     @classmethod
     def read(cls, text: str) -> PlatformSpec:
-        """A name that was checked when it was stored; kinds removed since then are accepted."""
+        """Reads a name that was checked when it was stored. Kinds that were removed since then are accepted."""
         return cls(_split_layer(part) for part in text.split("/"))
 
     @property
     def outer(self) -> Layer:
-        """The layer this host starts itself."""
+        """The layer that this host starts itself."""
         return self.layers[0]
 
     @property
     def inner(self) -> Layer:
-        """The layer the workload runs on."""
+        """The layer that the workload runs on."""
         return self.layers[-1]
 
     @property
@@ -89,15 +89,15 @@ class PlatformSpec:
     def is_this_host(self) -> bool:
         """Whether the workload runs on this very host's kernel.
 
-        Its loop devices, users, processors, memory and directories are then those of this process.
+        If so, its loop devices, users, processors, memory and directories are those of this process.
         """
         return not self.is_guest and not self.is_elsewhere
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether all of it happens on another machine: its hypervisors too take nothing of this host.
+        """Whether all of it happens on another machine, so that its hypervisors take nothing of this host either.
 
-        Also asked for reports of runs whose kind this version does not have, of which no such thing is known.
+        Reports also ask this of runs whose kind this version does not have; the answer is then False.
         """
         kind = platform_kinds().get(self.outer.kind)
         return kind is not None and kind.remote
@@ -109,7 +109,7 @@ class PlatformSpec:
 
     @property
     def uses_this_host(self) -> bool:
-        """Whether some of it happens here, so that this host must not be measured by anybody else meanwhile."""
+        """Whether some of it happens here, so that nobody else may measure this host meanwhile."""
         return not self.is_elsewhere or self.outer.description.on_this_host
 
     @property
@@ -119,12 +119,12 @@ class PlatformSpec:
 
     @property
     def foreign_architecture(self) -> Architecture | None:
-        """The architecture of its machines where that is not this host's, else None."""
+        """Architecture of its machines if that is not this host's, else None."""
         named = next((layer for layer in reversed(self.layers) if layer.arch is not None), None)
         return named.architecture if named is not None and named.is_foreign else None
 
     def takes_factor(self, factor: str) -> bool:
-        """Whether the machine that the workload runs on accepts the factor of this name."""
+        """Returns whether the machine that the workload runs on accepts the factor of this name."""
         if self.inner.description.takes_factor(factor):
             return True
         outers = [layer.description for layer in self.layers[:-1]]
@@ -159,7 +159,7 @@ _DEEPEST = 3
 
 
 def parse_platform(text: str) -> PlatformSpec:
-    """Parses one platform name. Raises `UsageError` naming what is wrong and the nearest known name."""
+    """Parses one platform name. Raises `UsageError` that says what is wrong and suggests the nearest known name."""
     stripped = text.strip()
     if not stripped:
         raise UsageError("a platform's name is empty", hint=f"known: {', '.join(platform_forms())}")
@@ -191,7 +191,10 @@ def parse_platform(text: str) -> PlatformSpec:
 
 
 def parse_platforms(values: Iterable[str]) -> tuple[PlatformSpec, ...]:
-    """All platforms of repeated, comma-separated `--on` values in order; duplicates stay (they are null cells)."""
+    """Parses all platforms of repeated, comma-separated `--on` values, in order.
+
+    Duplicates are kept: comparing a platform with itself is a null comparison.
+    """
     names: Sequence[str] = [name for value in values for name in value.split(",")]
     if not any(name.strip() for name in names):
         raise UsageError("no platform is given", hint="e.g. --on host,uml,tcg")
@@ -202,7 +205,7 @@ def _split_layer(part: str) -> Layer:
     text = part.strip()
     head, _, arch = text.partition("@")
     kind, colon, _ = head.partition(":")
-    # A destination may hold an @ of its own.
+    # A destination may hold an @ of its own, as in ssh:user@host, so it is split off first.
     if colon:
         return Layer(kind, dest=text.partition(":")[2] or None)
     return Layer(kind, arch=arch or None)
@@ -210,9 +213,11 @@ def _split_layer(part: str) -> Layer:
 
 def _parse_layer(part: str, whole: str) -> Layer:
     layer = _split_layer(part)
-    # Announces something that is missing.
-    if part.strip().endswith(("@", ":")):
-        layer = Layer(layer.kind, *(("", None) if part.strip().endswith("@") else (None, "")))
+    # A mark at the end announces something that is missing: the empty text is refused below, with a hint.
+    if part.strip().endswith("@"):
+        layer = Layer(layer.kind, arch="")
+    elif part.strip().endswith(":"):
+        layer = Layer(layer.kind, dest="")
     kind = platform_kinds().get(layer.kind)
     if kind is not None and kind.takes_destination:
         dest = layer.dest or ""

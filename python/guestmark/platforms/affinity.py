@@ -1,7 +1,7 @@
-"""Putting machines, their emulators and this process where `core.placement` chose, and finding out where they are.
+"""Puts machines, their emulators and this process on the processors that `core.placement` chose, and attests it.
 
-No privileges are needed: a thread's processors are inherited by what it starts, so a machine is where it belongs from
-its first instruction; QEMU's virtual processors, which are threads, are moved when its monitor has told which they are.
+No privileges are needed. A thread passes its processors on to what it starts, so a machine is in its place from its
+first instruction. QEMU's virtual processors, which are threads, are moved as soon as its monitor says which they are.
 """
 
 from __future__ import annotations
@@ -36,23 +36,29 @@ if TYPE_CHECKING:
     from guestmark.core.model import Cell
 
 _CPUS = Path("/sys/devices/system/cpu")
-_PASSES = 5  # until no new thread has come up while the others were moved
+# A thread that starts while others are moved inherits the old processors. QEMU stops starting threads soon, so a few
+# passes find all of them; what is still wrong then is found by the attestation.
+_PASSES = 5
 
 
 @dataclass(slots=True)
 class Seat:
-    """The place of one machine; without a `placement` (a cell from before there were any) it is wherever it is."""
+    """The place of one machine. Without a `placement` (the cell is older than the factor) the kernel schedules it
+    freely.
+    """
 
     placement: Placement | None = None
-    virtual: tuple[int, ...] = field(default=())  # threads that are virtual processors, by their number
+    # Ids of the threads that are virtual processors, by the processor's number.
+    virtual: tuple[int, ...] = field(default=())
 
     def move_threads(self, virtual: Sequence[int]) -> None:
-        """Moves the threads of a hypervisor that has started: its virtual processors, and all others."""
+        """Moves the threads of a started hypervisor: its virtual processors to theirs, all others to the emulator's."""
         self.virtual = tuple(virtual)
         if self.placement is None or not virtual:
             return
         hypervisor = [_process_of(virtual[0])]
-        for number, thread in enumerate(virtual):  # a listing of threads may lack some while others end
+        # /proc may omit threads from a listing while others end, so virtual processors are moved by their ids first.
+        for number, thread in enumerate(virtual):
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(thread, self._wanted_processors(thread, {thread: number}))
         for _ in range(_PASSES):
@@ -62,16 +68,17 @@ class Seat:
                 if asked != found
             ]
             for thread, asked in wrong:
-                with contextlib.suppress(OSError):  # what did not take effect is found by `attest`
+                # A call that had no effect is found by `attest`.
+                with contextlib.suppress(OSError):
                     os.sched_setaffinity(thread, asked)
             if not wrong:
                 return
 
     def attest(self, pid: int | None) -> Placed | None:
-        """Where the machine and this process are; None without a placement.
+        """Returns where the machine and this process are; None without a placement.
 
-        `pid` is the process that the machine began with: all its descendants are looked at. Raises `AttestationError`
-        when that is not what was asked for.
+        `pid` is the process that the machine began with; all its descendants are checked too. Raises `AttestationError`
+        if a thread is not where it should be.
         """
         placement = self.placement
         if placement is None:
@@ -94,13 +101,14 @@ class Seat:
         )
 
     def _list_threads(self, pids: Iterable[int]) -> Iterator[tuple[int, frozenset[int], frozenset[int], str]]:
-        """Every thread: its id, the processors it was given, those it has, and what it is called."""
+        """Yields each thread: its id, the processors it should have, those it has, and how errors call it."""
         numbers = {thread: number for number, thread in enumerate(self.virtual)}
         for pid in pids:
             for thread in _tasks(pid):
                 found = _read_allowed(pid, thread)
+                # The thread has ended.
                 if not found:
-                    continue  # it has ended
+                    continue
                 yield (
                     thread,
                     self._wanted_processors(thread, numbers),
@@ -117,29 +125,31 @@ class Seat:
 
 
 class _ActivePlacements:
-    """The placements that are in force in this process, the innermost last.
+    """The placements in force in this process, the innermost last.
 
-    Those of outer guests that several trials share last longer than the trials'.
+    The placement of an outer guest that several trials share outlasts theirs.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._active: list[Placement] = []
-        self._own: frozenset[int] = frozenset()  # this process's processors before it was moved
-        self._along: tuple[int, ...] = ()  # processes that are where this one is
+        # This process's processors before it was moved.
+        self._own: frozenset[int] = frozenset()
+        # Processes that are kept where this one is.
+        self._along: tuple[int, ...] = ()
 
     def usable_processors(self) -> frozenset[int]:
-        """The processors that this process may use: its own mask, as its caller set it."""
+        """Returns the processors that this process may use: its affinity mask as its caller set it."""
         with self._lock:
             return self._own if self._active else frozenset(os.sched_getaffinity(0))
 
     def take_along(self, pids: Iterable[int]) -> None:
-        """From now on these processes are kept where this one is: they serve it, and belong beside no machine."""
+        """Keeps these processes where this one is from now on: they serve it, and must not run beside a machine."""
         with self._lock:
             self._along = tuple(pids)
 
     def enter(self, placement: Placement) -> None:
-        """From now on this process is at the placement's `control`, and what it starts as a machine at `machine`."""
+        """Moves this process to the placement's `control` processors; machines that it starts go to `machine`."""
         with self._lock:
             if not self._active:
                 self._own = frozenset(os.sched_getaffinity(0))
@@ -147,20 +157,21 @@ class _ActivePlacements:
             _move_all(placement.control, self._along)
 
     def leave(self, placement: Placement) -> None:
-        """The end of what `enter` began."""
+        """Undoes `enter`."""
         with self._lock:
             self._active.remove(placement)
             _move_all(self._active[-1].control if self._active else self._own, self._along)
 
     @contextlib.contextmanager
     def starting_machine(self) -> Iterator[None]:
-        """What this thread starts inside is a machine, and where machines belong."""
+        """Inside, this thread starts processes on the processors of machines."""
         with self._lock:
             placement = self._active[-1] if self._active else None
         if placement is None:
             yield
             return
-        # The emulator's threads are its main thread's children; virtual processors are moved once they are there.
+        # All threads of an emulator descend from its main thread and inherit these. Virtual processors have their own,
+        # and are moved once they exist.
         os.sched_setaffinity(0, placement.emulator)
         try:
             yield
@@ -176,9 +187,9 @@ take_along = _active.take_along
 
 @contextlib.contextmanager
 def take_seat(cell: Cell, *, emulator: bool) -> Iterator[Seat]:
-    """Around the whole life of a machine of `cell`; `emulator` as in `choose`.
+    """Holds a place for a machine of `cell` for the machine's whole life; `emulator` as in `choose`.
 
-    Nothing happens for a cell without the factor. Raises `UsageError` for a list that cannot be used.
+    Does nothing for a cell without the factor. Raises `UsageError` for a list that cannot be used.
     """
     level = cell.factors.get(NAME)
     if level is None:
@@ -194,15 +205,16 @@ def take_seat(cell: Cell, *, emulator: bool) -> Iterator[Seat]:
 
 
 def check_processor_lists(cells: Iterable[Cell]) -> None:
-    """Raises `UsageError` when a list of processors names some that this process may not use."""
+    """Raises `UsageError` if a list of processors names some that this process may not use."""
     for level in dict.fromkeys(cell.factors[NAME] for cell in cells if NAME in cell.factors):
         choose(_cached_topology(usable_processors()), level, 1)
 
 
 def find_vcpu_threads(told: Iterable[Mapping[str, Any]], pid: int | None) -> tuple[int, ...]:
-    """The threads of QEMU's virtual processors, from its answer to `query-cpus-fast`; its process here is `pid`.
+    """Returns the threads of QEMU's virtual processors, from its answer `told` to `query-cpus-fast`.
 
-    Raises `MachineError` when one of them is not among that process's: nobody else's threads are moved on its word.
+    `pid` is QEMU's process as this host sees it. Raises `MachineError` if one of the threads is not QEMU's: a guest
+    that has taken QEMU over must not make guestmark move other programs' threads.
     """
     ours = processes.map_threads(pid) if pid is not None else {}
     with require_shape():
@@ -220,7 +232,10 @@ def _cached_topology(numbers: frozenset[int]) -> Topology:
 
 
 def read_topology(numbers: Collection[int], cpus: Path = _CPUS) -> Topology:
-    """Of these processors from /sys; what it does not say is taken to be one core each, on one node, equally fast."""
+    """Reads the topology of these processors from /sys.
+
+    A processor about which /sys says nothing counts as a core of its own, on node 0, as fast as all others.
+    """
     node_of = {
         number: int(node.name.removeprefix("node"))
         for node in (cpus.parent / "node").glob("node[0-9]*")
@@ -245,7 +260,8 @@ def read_topology(numbers: Collection[int], cpus: Path = _CPUS) -> Topology:
 def _read_cpu_list(file: Path) -> tuple[int, ...]:
     try:
         return read_list(file.read_text())
-    except (OSError, ValueError):  # a node may have memory only
+    # A node may have memory and no processors.
+    except (OSError, ValueError):
         return ()
 
 
@@ -257,7 +273,7 @@ def _read_number(file: Path, otherwise: int) -> int:
 
 
 def _move_all(processors: Collection[int], others: Iterable[int]) -> None:
-    """All threads of this process and of others; new ones are where their makers are."""
+    """Moves all threads of this process and of `others`; threads they start later inherit the processors."""
     for pid in (os.getpid(), *others):
         for thread in _tasks(pid):
             with contextlib.suppress(OSError):  # it has ended
@@ -265,7 +281,7 @@ def _move_all(processors: Collection[int], others: Iterable[int]) -> None:
 
 
 def _process_of(thread: int) -> int:
-    """The process that a thread belongs to; 0 when it has ended."""
+    """Returns the process that a thread belongs to; 0 if it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{thread}/status").read_text(errors="replace").splitlines():
             if line.startswith("Tgid:"):
@@ -278,7 +294,7 @@ def _tasks(pid: int) -> list[int]:
 
 
 def _read_allowed(pid: int, thread: int) -> frozenset[int]:
-    """Empty when the thread has ended."""
+    """Returns the processors that the kernel lets the thread run on; empty if it has ended."""
     try:
         status = Path(f"/proc/{pid}/task/{thread}/status").read_text(errors="replace")
     except OSError:

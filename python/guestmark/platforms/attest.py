@@ -1,4 +1,4 @@
-"""What every guest is asked and held against: what the cell asked for. Nothing falls back silently."""
+"""Attestation that all guests share: what a guest really is, held against what its cell asked for."""
 
 import contextlib
 import functools
@@ -21,7 +21,7 @@ from guestmark.setting.memory import BALLOON, FREE_PAGE_REPORTING
 
 
 def query_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
-    """What QEMU says about each of our drives: format, cache switches, cluster size, node."""
+    """Returns what QEMU says about each of our drives (format, cache switches, cluster size, node), by the disk's name."""
     return {
         entry["device"]: entry["inserted"]
         for entry in query("query-block")
@@ -29,11 +29,12 @@ def query_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
+# The storage daemon opens few files, so the image is among its first descriptors.
 _MOST_DESCRIPTORS = 64
 
 
 def attest_each_disk(guest: Guest) -> dict[str, Disk]:
-    """The facts of every disk, by name. Raises `AttestationError` with both values where they differ."""
+    """Returns the facts of every disk, by name. Raises `AttestationError` with both values where they differ."""
     drives = query_drives(guest.query) if guest.query else {}
     used = find_async_engines(guest, guest.vmm_pid) if guest.query else frozenset()
     facts = {}
@@ -64,9 +65,10 @@ def attest_each_disk(guest: Guest) -> dict[str, Disk]:
 
 
 def _attest_directory(guest: Guest, disk: AttachedDisk) -> Disk:
-    """The facts of a directory of the host. What the guest mounts is attested when it does (`AttachedDisk.mount`).
+    """Returns the facts of a directory of the host. What the guest mounts is attested when it mounts it
+    (`AttachedDisk.mount`).
 
-    Raises `AttestationError` when QEMU was told something else of a directory it serves itself.
+    Raises `AttestationError` if QEMU's command line has other settings for a directory that QEMU serves itself.
     """
     spec, directory = disk.spec, disk.image.path
     how = str(spec.filesystem)
@@ -74,6 +76,7 @@ def _attest_directory(guest: Guest, disk: AttachedDisk) -> Disk:
         wanted = choose_security_model(spec)
         words = guest.place.read(f"/proc/{guest.vmm_pid}/cmdline").split("\0")
         told = next((word for word in words if word.startswith(f"local,id={spec.name},")), "")
+        # QEMU's option syntax writes a comma in a value twice.
         path = str(directory).replace(",", ",,")
         found = told.removeprefix(f"local,id={spec.name},path={path},")
         _require_disk_value(disk, "security model", f"security_model={wanted}", found, guest)
@@ -98,7 +101,8 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
     if not drive:
         raise make_mismatch(f"the {spec.name} disk", spec.name, "no such drive", guest)
     image = drive["image"]
-    if not spec.format.encrypted:  # its name is its whole description then
+    # QEMU reports an encrypted image by a JSON description of its layers, in place of a file name.
+    if not spec.format.encrypted:
         opened, found = disk.image.open_path, image["filename"]
         if disk.image.socket is None:
             opened, found = os.path.realpath(opened), os.path.realpath(found)
@@ -127,7 +131,7 @@ def _require_disk_checks(disk: AttachedDisk, checks: Iterable[Check], guest: Gue
 def _check_served(guest: Guest, disk: AttachedDisk, write_cache: str) -> None:
     """Holds what the process that serves a disk has opened against what was asked for. Raises `AttestationError`.
 
-    It has no monitor; whether it drops flushes is seen where they are watched.
+    The daemon has no monitor to ask. Whether it drops flushes is found where flushes are watched.
     """
     spec = disk.spec
     if guest.vmm_pid is None:
@@ -149,7 +153,7 @@ def _check_served(guest: Guest, disk: AttachedDisk, write_cache: str) -> None:
 
 
 def _find_open_flags(guest: Guest, process: int, image: str) -> int | None:
-    """The flags with which a process has opened an image; None when it has not."""
+    """Returns the flags with which a process has opened an image; None if it has not opened it."""
     for descriptor in range(_MOST_DESCRIPTORS):
         try:
             if guest.place.read_links(f"/proc/{process}/fd/{descriptor}") != [image]:
@@ -158,15 +162,18 @@ def _find_open_flags(guest: Guest, process: int, image: str) -> int | None:
         except OSError:
             continue
         return next(
-            (int(line.split()[1], 8) for line in told.splitlines() if line.startswith("flags:")), None
+            # The kernel prints the flags of open() in octal; see proc_pid_fdinfo(5).
+            (int(line.split()[1], 8) for line in told.splitlines() if line.startswith("flags:")),
+            None,
         )
     return None
 
 
 def find_async_engines(guest: Guest, pid: int | None) -> frozenset[str]:
-    """What a process has for asynchronous I/O: a context of Linux AIO, a ring of io_uring."""
+    """Returns the interfaces for asynchronous I/O that a process has set up: `native` (Linux AIO), `io_uring`."""
     process = f"/proc/{pid}"
     try:
+        # The kernel maps the completion ring of an AIO context into the process as /[aio].
         found = {"native"} if "/[aio]" in guest.place.read(f"{process}/maps") else set()
         if any("[io_uring]" in target for target in guest.place.read_links(f"{process}/fd")):
             found.add("io_uring")
@@ -176,7 +183,8 @@ def find_async_engines(guest: Guest, pid: int | None) -> frozenset[str]:
 
 
 def _read_block_device(guest: Guest, disk: AttachedDisk) -> tuple[int, str]:
-    """Size in bytes and write cache, as the guest's kernel has them."""
+    """Returns the disk's size in bytes and its write cache, as the guest's kernel reports them."""
+    # The size in sysfs counts sectors of 512 bytes, whatever the device's block size is.
     return int(_read_sysfs(guest, disk, "size") or 0) * 512, _read_sysfs(guest, disk, "queue/write_cache")
 
 
@@ -194,12 +202,12 @@ def _require_disk_value(disk: AttachedDisk, what: str, asked: object, found: obj
 
 
 def attest_disks(guest: Guest) -> dict[str, Disk] | None:
-    """The facts of the guest's disks by name; None where there are none. Raises `AttestationError`."""
+    """Returns the facts of the guest's disks by name; None if it has none. Raises `AttestationError`."""
     return attest_each_disk(guest) if guest.disks else None
 
 
 def describe_inside(guest: Guest) -> Inside:
-    """What the guest's own kernel says it is."""
+    """Returns what the guest's own kernel reports about the machine."""
     facts = guest.agent.read_facts()
     hello = guest.agent.hello()
     foreign = guest.cell.platform.foreign_architecture is not None
@@ -215,16 +223,16 @@ def describe_inside(guest: Guest) -> Inside:
         processors=facts.cpus_online,
         memory_bytes=facts.mem_total_kib * 1024,
         clocksource=facts.clocksource,
-        # Another architecture's have other names, which would say nothing.
+        # Other architectures name their features differently, so a comparison would say nothing.
         cpu_flags_missing=[] if foreign else sorted(read_host_cpu_flags() - set(facts.cpu_flags)),
         cpu_flags_more=[] if foreign else sorted(set(facts.cpu_flags) - read_host_cpu_flags()),
     )
 
 
 def measure_backing(guest: Guest) -> Backing | None:
-    """What the guest's memory is on this host: the largest mapping of its hypervisor but for code that it has made.
+    """Returns how this host backs the guest's memory: the largest writable mapping of its hypervisor.
 
-    None when that has gone.
+    Mappings that hold translated code are executable and do not count. None if the hypervisor has ended.
     """
     process = Path(f"/proc/{guest.vmm_pid}")
     try:
@@ -247,11 +255,13 @@ def measure_backing(guest: Guest) -> Backing | None:
             mergeable.add(start)
     sizes.pop("", None)
     start, found = max(sizes.items(), key=lambda item: item[1].get("Size", 0))
+    # Addresses in numa_maps have no leading zeros.
     places = dict(line.split(" ", 2)[:2] for line in policies.splitlines())
     told = guest.query("query-balloon") if BALLOON in guest.cell.levels and guest.query else None
     return Backing(
         page_bytes=found["KernelPageSize"],
         resident_bytes=found["Rss"] + found.get("Private_Hugetlb", 0) + found.get("Shared_Hugetlb", 0),
+        # A process may be refused huge pages by prctl(PR_SET_THP_DISABLE).
         thp_allowed="\nTHP_enabled:\t1" in status,
         thp_bytes=found.get("AnonHugePages", 0) + found.get("ShmemPmdMapped", 0),
         policy=places.get(start, places.get(start.lstrip("0"), "")),
@@ -269,7 +279,10 @@ def _read_merged_bytes(process: Path) -> int | None:
 
 
 def _negotiated_free_reporting(guest: Guest) -> bool:
-    """Whether its kernel has agreed with a balloon on that: bit 5 of the features, which sysfs has in order."""
+    """Returns whether the guest's kernel and its balloon have agreed on reporting free pages.
+
+    That is feature bit 5 (VIRTIO_BALLOON_F_REPORTING); sysfs lists the bits in order.
+    """
     for number in range(_MOST_VIRTIO):
         device = f"/sys/bus/virtio/devices/virtio{number}"
         with contextlib.suppress(CallError):
@@ -285,7 +298,7 @@ _MAPPING = re.compile(r"([0-9a-f]+)-[0-9a-f]+ (...)[ps] ")
 
 @functools.cache
 def read_host_cpu_flags() -> frozenset[str]:
-    """The features of this host's first processor, as its kernel names them."""
+    """Returns the features of this host's first processor, by the names that its kernel uses."""
     for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):
@@ -294,21 +307,21 @@ def read_host_cpu_flags() -> frozenset[str]:
 
 
 def check_kernel(asked: str, inside: Inside, guest: Guest, root: str = "overlay") -> None:
-    """Raises `AttestationError` when another kernel runs, or not on the overlay of the shared root.
+    """Raises `AttestationError` if another kernel runs, or the root is not the overlay over the shared root.
 
-    `root` is the type of the root filesystem where it is not that.
+    `root` is the expected type of the root filesystem.
     """
     require_same("the kernel", asked, inside.kernel, guest)
     require_same("the root filesystem", root, inside.root, guest)
 
 
 def require_same(what: str, asked: object, found: object, guest: Guest) -> None:
-    """Raises `AttestationError` with both values when they differ."""
+    """Raises `AttestationError` with both values if they differ."""
     if asked != found:
         raise make_mismatch(what, asked, found, guest)
 
 
 def require_checks(checks: Iterable[Check], guest: Guest) -> None:
-    """Raises `AttestationError` for the first comparison that fails."""
+    """Raises `AttestationError` for the first check that fails."""
     for check in checks:
         require_same(check.what, check.asked, check.found, guest)

@@ -1,4 +1,4 @@
-"""The contract between an experiment and anything a workload can run on."""
+"""The contract between an experiment and anything that a workload can run on."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """A machine of this platform has been started here; `ready_s` is the time from start to the agent's hello.
+    """A machine of this platform was started here; `ready_s` is the time from its start to the agent's hello.
 
-    `confined` says what keeps its hypervisor from the host; empty for a machine that is this host.
+    `confined` says what keeps its hypervisor from changing the host; empty for a machine that is this host.
     """
 
     ready_s: float
@@ -42,7 +42,7 @@ class Unusable:
 
     @classmethod
     def from_error(cls, error: GuestmarkError) -> Unusable:
-        """What kept a machine of it from starting."""
+        """Makes a finding of the error that kept a machine from starting."""
         return cls(error.message, error.hint, error.cause)
 
 
@@ -55,7 +55,7 @@ class BareMachine(Protocol):
 
     @property
     def command_line(self) -> tuple[str, ...]:
-        """Full command line of the hypervisor (of the agent, on the host)."""
+        """Full command line of the hypervisor, or of the agent on the host."""
 
     @property
     def vmm_pid(self) -> int | None:
@@ -71,21 +71,21 @@ class BareMachine(Protocol):
 
     @property
     def query(self) -> Callable[[str], Any] | None:
-        """Sends a command to the hypervisor's monitor (QMP); None where there is no monitor."""
+        """Function that sends a command to the hypervisor's monitor (QMP); None if there is no monitor."""
 
     def attest(self) -> MachineFacts:
-        """What the machine really is. Raises `AttestationError` when it is not what the cell asked for."""
+        """Returns what the machine really is. Raises `AttestationError` if that is not what the cell asked for."""
 
     def console(self) -> str:
-        """Everything the machine printed so far (empty on the host)."""
+        """Returns everything that the machine has printed so far (empty on the host)."""
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Counters of the hypervisor's process on the host: processor seconds, resident bytes, run-queue delay."""
+        """Returns counters of the hypervisor's process on the host: processor seconds, resident bytes, run-queue delay."""
 
     def counters(self) -> Mapping[str, float]:
-        """What the innermost hypervisor has counted since its start, to explain the times (`platforms.counters`).
+        """Returns what the innermost hypervisor has counted since its start, to explain times (`platforms.counters`).
 
-        Raises `MachineError` when the hypervisor does not answer.
+        Raises `MachineError` if the hypervisor does not answer.
         """
 
 
@@ -114,7 +114,7 @@ class StartedHere(Protocol):
 
     @property
     def groups(self) -> tuple[Path, ...]:
-        """The control groups that hold it and nothing else; none where it has none."""
+        """The control groups that hold the machine and nothing else; empty if it has none."""
 
 
 @runtime_checkable
@@ -127,34 +127,37 @@ class ListsProcesses(Protocol):
 
 @runtime_checkable
 class MakesRemarks(Protocol):
-    """What a machine has that can say something of itself at the end of a trial."""
+    """What a machine has in addition that reports about itself at the end of a trial."""
 
     def remarks(self) -> list[str]:
-        """Remarks such as clocks that disagree; what was attested may be completed."""
+        """Returns remarks, such as clocks that disagree. It may also complete what was attested."""
 
 
 @runtime_checkable
 class LoggedIn(Protocol):
-    """What a machine has in addition on which commands are those of another user, in other surroundings than here."""
+    """What a machine has in addition on which commands run as another user, in another environment than here."""
 
     @property
     def scratch(self) -> str:
-        """A private directory there, removed with the machine."""
+        """A private directory on the machine, removed with it."""
 
     def caller(self) -> Caller:
-        """That user, with their environment and home there."""
+        """Returns that user, with their environment and home directory there."""
 
 
 @runtime_checkable
 class KeepsRemoteFiles(Protocol):
-    """What a platform has that keeps something on other machines for later runs."""
+    """What a platform has in addition that keeps files on other machines for later runs."""
 
     def clean_up(self, *, dry_run: bool) -> list[str]:
-        """Removes what is kept there, and what crashes have left: the paths. With `dry_run` only says which."""
+        """Removes what is kept there and what crashes left behind; returns the paths.
+
+        With `dry_run` it removes nothing.
+        """
 
 
 def find_innermost(machine: Machine) -> Machine:
-    """The innermost machine, as seen from the host that runs its hypervisor."""
+    """Returns the innermost machine, as seen from the host that runs its hypervisor."""
     return machine.inner if isinstance(machine, HasInnerMachine) else machine
 
 
@@ -166,8 +169,8 @@ class Platform(Protocol):
     def start(self, cell: Cell) -> AbstractContextManager[Machine]:
         """Starts a fresh machine for `cell`; leaving the context stops it and leaves nothing behind.
 
-        Raises `MachineError` with the console when it does not get ready before its deadline.
+        Raises `MachineError` with the console if it is not ready before its deadline.
         """
 
     def probe(self) -> Usable | Unusable:
-        """Finds out by starting a machine, with a deadline; never just by looking at files."""
+        """Finds out whether it can be used by starting a machine, with a deadline; never by looking at files alone."""

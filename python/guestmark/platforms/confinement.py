@@ -1,6 +1,6 @@
-"""What keeps a hypervisor or a helper from this host (`agent.confinement`), as it can be seen while that runs.
+"""What keeps a hypervisor or a helper from changing this host (`agent.confinement`), read while it runs.
 
-Control groups bound the memory and the processes it can take, and end all of it together.
+Control groups limit the memory and the processes of a machine, and end all of it together.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from guestmark.disks.processes import find_caged_program
 
 _MEMBERS = "cgroup.procs"
 _GROUP_NAME = re.compile(r"guestmark-machine-[0-9a-f]{12}")
-_LEFTOVER_AGE_S = 2.0  # a younger one may have been made this moment
-_HOST_SHARE = 16  # of the host's memory: what is always left to it
+# A younger group may have been made a moment ago, before its first process entered it.
+_LEFTOVER_AGE_S = 2.0
+# One part in so many of the host's memory is always left to the host, and at least the bytes below.
+_HOST_SHARE = 16
 _HOST_LEAST = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Parent:
-    """Where groups can be made, and the files that set their limits."""
+    """A directory in which groups can be made, and the names of the files that set their limits."""
 
     directory: Path
     memory: str = ""
@@ -40,10 +42,10 @@ class _Parent:
 
 
 def make_control_groups(name: str, memory: int | None = None) -> tuple[Path, ...]:
-    """Fresh groups, which the keeper removes with what is in them; none where they cannot be had.
+    """Makes control groups, which the keeper removes with the processes in them; empty if none can be made.
 
-    The memory of all their processes, with the files that these have read and written, is bounded by `memory` bytes; if
-    not given, by what nobody else uses now, less a sixteenth of the host's.
+    `memory` limits the bytes of all processes in them together, page cache of the files they use included. By default
+    it is the memory that nobody uses now, less a sixteenth of the host's.
     """
     groups = []
     _remove_leftover_groups()
@@ -59,17 +61,17 @@ def make_control_groups(name: str, memory: int | None = None) -> tuple[Path, ...
 
 
 def can_make_groups() -> bool:
-    """Whether this process can make groups."""
+    """Returns whether this process can make control groups."""
     return bool(_find_parents())
 
 
 def is_group(path: Path) -> bool:
-    """Whether a directory is a control group."""
+    """Returns whether a directory is a control group."""
     return (path / _MEMBERS).exists()
 
 
 def find_leftover_groups() -> list[Path]:
-    """Groups of machines, in every place where this kernel has groups, that hold no process and are nobody's."""
+    """Returns groups of machines that hold no process and belong to nobody, wherever this kernel has groups mounted."""
     roots = [line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines()]
     found = []
     for root in (fields[1] for fields in roots if fields[2] in ("cgroup", "cgroup2")):
@@ -91,7 +93,7 @@ def _is_empty(group: Path) -> bool:
 
 @functools.cache
 def _remove_leftover_groups() -> None:
-    """Removes what is left where groups are made, of runs whose keepers were killed with them; once in a process."""
+    """Removes groups that runs left behind whose keepers were killed with them; once in a process."""
     for parent in _find_parents():
         with contextlib.suppress(OSError):
             for group in parent.directory.iterdir():
@@ -100,7 +102,10 @@ def _remove_leftover_groups() -> None:
 
 
 def read_limits(groups: tuple[Path, ...]) -> tuple[int | None, int | None]:
-    """What the kernel says that a machine in these groups has at most: bytes of memory, and processes."""
+    """Returns the kernel's limits for a machine in these groups: bytes of memory, and number of processes.
+
+    None stands for no limit. Both versions of control groups are read.
+    """
     memory = [
         _read_limit(group / name) for group in groups for name in ("memory.max", "memory.limit_in_bytes")
     ]
@@ -109,7 +114,7 @@ def read_limits(groups: tuple[Path, ...]) -> tuple[int | None, int | None]:
 
 
 def explain_exhaustion(groups: tuple[Path, ...]) -> str:
-    """What happened to a machine in these groups because it took all that it may have; empty: nothing."""
+    """Returns what happened to a machine in these groups because it reached a limit; empty if it did not."""
     memory, processes = read_limits(groups)
     if memory and _count_event(groups, ("memory.events", "memory.oom_control"), "oom_kill"):
         return f"one of its processes was killed: it took more memory than this host could spare, {format_size(memory)}"
@@ -134,7 +139,7 @@ def _read_limit(file: Path) -> int | None:
 
 @functools.cache
 def _find_parents() -> tuple[_Parent, ...]:
-    """Groups beside or below the one that this process is in, so that the limits above it hold on."""
+    """Returns groups beside or below this process's own, so that the limits above it hold for machines too."""
     own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     found = []
     for mount in mounts():
@@ -146,7 +151,8 @@ def _find_parents() -> tuple[_Parent, ...]:
                 root.rstrip("/")
             ):
                 here = Path(where, path.removeprefix(root.rstrip("/")).lstrip("/"))
-                # Of the second version, only groups without processes have others with limits below them.
+                # In version 2 a group that holds processes cannot give its children limits ("no internal processes",
+                # cgroups(7)), so machines go beside this process rather than below it.
                 for directory in (here.parent, here) if second and path != root else (here,):
                     if os.access(directory, os.W_OK) and os.access(directory / _MEMBERS, os.W_OK):
                         found.append(_read_parent(directory, controllers))
@@ -164,17 +170,22 @@ def _read_parent(directory: Path, controllers: str) -> _Parent:
     )
 
 
+# The agent leaves a report of what it set up in the environment of the program that it becomes.
 _REPORT_VARIABLE = "GUESTMARK_CONFINED="
-_MEMORY = "/dev/shm"  # where User-Mode Linux has its guest's memory
-_OWN_MOUNTS = {"temporary": "/tmp", "memory": _MEMORY}  # by the word that says so
-SERVES_ROOT = "virtiofsd"  # the helper that serves the host's root
-_FILTER, _NO_RINGS = "filter", "no-rings"  # words of it
+# User-Mode Linux keeps its guest's memory in a file there.
+_MEMORY = "/dev/shm"
+# Mounts of its own that a process may write to, by the word of the report.
+_OWN_MOUNTS = {"temporary": "/tmp", "memory": _MEMORY}
+# Name of the helper that serves the host's root.
+SERVES_ROOT = "virtiofsd"
+_FILTER, _NO_RINGS = "filter", "no-rings"
 _NAMESPACES = ("pid", "net", "ipc", "uts", "mnt", "user")
-_FILTERED = "2"  # of `Seccomp:` in /proc/PID/status
+# SECCOMP_MODE_FILTER in /proc/PID/status.
+_FILTERED = "2"
 
 
 def find_memory_directory() -> Path | None:
-    """A directory in memory that this process may write to; None where there is none."""
+    """Returns a directory in memory that this process may write to; None if there is none."""
     with contextlib.suppress(OSError):
         if filesystem_type_at(_MEMORY) == "tmpfs" and os.access(_MEMORY, os.W_OK | os.X_OK):
             return Path(_MEMORY)
@@ -182,11 +193,11 @@ def find_memory_directory() -> Path | None:
 
 
 class ConfinedProcess(Protocol):
-    """What of a supervised process is asked here."""
+    """What this module asks of a supervised process."""
 
     @property
     def writable(self) -> tuple[Path, ...]:
-        """The directories and files that it was given."""
+        """The directories and files that it may write to."""
 
     @property
     def groups(self) -> tuple[Path, ...]:
@@ -194,14 +205,14 @@ class ConfinedProcess(Protocol):
 
     @property
     def helpers(self) -> Mapping[str, ConfinedProcess]:
-        """What it ends with."""
+        """The processes that end with it, by name."""
 
     def pid(self) -> int | None:
-        """Its process id."""
+        """Returns its process id; None if it has ended."""
 
 
 def attest_with_helpers(process: ConfinedProcess) -> Confined | None:
-    """As `attested`, with what holds for its helpers, one of which may be the daemon that serves the host's root."""
+    """As `attest_process`, together with the process's limits and the confinement of its helpers."""
     found = attest_process(process.pid(), process.writable)
     if found is None:
         return None
@@ -216,9 +227,9 @@ def attest_with_helpers(process: ConfinedProcess) -> Confined | None:
 
 
 def attest_process(pid: int | None, writable: Iterable[Path]) -> Confined | None:
-    """What holds for a process, by what its kernel says; None when it is not there, or may not be looked at.
+    """Returns how the kernel confines a process; None if it has ended or may not be looked at.
 
-    `writable` are the directories and files that it was given.
+    `writable` are the directories and files that it was given to write to.
     """
     pid = find_caged_program(pid) if pid is not None else None
     if pid is None:
@@ -248,7 +259,7 @@ def attest_process(pid: int | None, writable: Iterable[Path]) -> Confined | None
 
 
 def list_own_namespaces(folder: Path, others: Path = Path("/proc/self")) -> list[str]:
-    """The namespaces of a process that are not those of another one (by default this one), as the kernel calls them."""
+    """Returns the namespaces, by the kernel's names, that a process does not share with another (by default this one)."""
     found = []
     for name in _NAMESPACES:
         with contextlib.suppress(OSError):
@@ -260,17 +271,23 @@ def list_own_namespaces(folder: Path, others: Path = Path("/proc/self")) -> list
 def _list_socket_kinds(said: list[str]) -> list[str] | None:
     if _FILTER not in said:
         return None
-    local = [] if "no-sockets" in said else ["own"] if "own-sockets" in said else ["local"]
-    return local + ([] if "no-network" in said else ["network"])
+    kinds = []
+    if "own-sockets" in said:
+        kinds.append("own")
+    elif "no-sockets" not in said:
+        kinds.append("local")
+    if "no-network" not in said:
+        kinds.append("network")
+    return kinds
 
 
 def _mounts_are_read_only(seen: Sequence[Mount], writable: set[str]) -> bool:
-    """Whether every mount is read-only but for what may be written to."""
+    """Returns whether every mount is read-only but for what may be written to."""
     return bool(seen) and all("ro" in mount.own or mount.where in writable for mount in seen)
 
 
 def describe_confinement(confined: Confined) -> str:
-    """In words: `read-only mounts, Landlock, seccomp`."""
+    """Returns the confinement in words, such as `read-only mounts, Landlock, seccomp`."""
     own = confined.namespaces or ()
     parts = [
         ("pid" in own and "net" in own, "a separate cage"),
@@ -283,10 +300,10 @@ def describe_confinement(confined: Confined) -> str:
 
 
 def list_remarks(found: MachineFacts) -> list[str]:
-    """A warning about a guest whose root could change this host."""
+    """Returns a warning about a guest whose root user could change this host."""
     if found.confined is None or found.confined.protects_files:
         return []
     return [
         "nothing but the guest itself keeps it from changing this host's files: neither read-only mounts nor Landlock "
-        "can be had here"
+        "are available here"
     ]

@@ -1,13 +1,13 @@
-"""Counters of a hypervisor that explain its times. All are cumulative; use the difference of two readings.
+"""Counters of a hypervisor that explain its times. All are cumulative: use the difference of two readings.
 
 | name | of | meaning |
 | --- | --- | --- |
 | `kvm_exits` | KVM | exits from the guest, all virtual processors together |
-| `kvm_*` | KVM | exits by kind and what they were for, as KVM's own statistics are called |
+| `kvm_*` | KVM | exits by kind and reason, named as in KVM's own statistics |
 | `tcg_blocks`, `tcg_code_bytes` | TCG | blocks translated so far and the code made of them; back to 0 at a flush |
 | `tcg_invalidations`, `tcg_flushes` | TCG | blocks dropped because their code was written to; all of them dropped |
-| `tcg_tlb_flushes` | TCG | times that an emulated TLB was flushed, whole or in part |
-| `uml_stops` | UML | times that the kernel resumed a process of its guest and waited until it stopped |
+| `tcg_tlb_flushes` | TCG | number of times that an emulated TLB was flushed, whole or in part |
+| `uml_stops` | UML | number of times that the kernel resumed a process of its guest and waited until it stopped |
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 Query = Callable[..., Any]
-_CPUCLOCK_SCHED = 2  # Linux, include/linux/posix-timers.h: the processor time of a whole process
+# Clock of a whole process's processor time: Linux, include/linux/posix-timers.h.
+_CPUCLOCK_SCHED = 2
 _KVM_COUNTERS = frozenset(
     {"exits", "pf_taken", "pf_fixed", "tlb_flush", "invlpg", "insn_emulation", "hypercalls"}
 )
@@ -48,7 +49,8 @@ _TCG_COUNTERS = {
     "TLB partial flushes": "tcg_tlb_flushes",
 }
 _DEBUGFS = Path("/sys/kernel/debug/kvm")
-COLUMN_NAMES = {  # counters of `platforms.counters`, and what their columns are called
+# Headings of the counters in tables.
+COLUMN_NAMES = {
     "kvm_exits": "exits",
     "uml_stops": "stops",
     "tcg_tlb_flushes": "flushes",
@@ -61,16 +63,18 @@ COLUMN_MEANINGS = {
     "blocks": "blocks of code that TCG translated",
 }
 KVM_PREFIX = "kvm_"
-_NOTABLE_SHARE = 0.02  # the share of all exits above which a kind is named
+# Kinds with a smaller share of all exits are not named.
+_NOTABLE_SHARE = 0.02
 
 
 def read_guest_counters(
     pid: int | None, query: Query | None, place: Place = HERE, scratch: Path | None = None
 ) -> dict[str, float]:
-    """Counters of the hypervisor with this process id at `place`: QEMU if it has a monitor, else UML or a small one.
+    """Returns counters of the hypervisor with this process id at `place`: QEMU if it has a monitor, else UML or a small
+    one.
 
-    `scratch` is the directory of the hypervisor. Unknown counters are absent. Raises `MachineError` when the monitor
-    does not answer.
+    `scratch` is the directory of the hypervisor. Unknown counters are absent. Raises `MachineError` if the monitor does
+    not answer.
     """
     if query is None:
         found = read_uml_stops(scratch, place) if scratch else {}
@@ -80,37 +84,39 @@ def read_guest_counters(
 
 
 def drop_restarted(advanced: Mapping[str, float]) -> dict[str, float]:
-    """Differences of two readings without those of counters that began again in between.
+    """Returns differences of two readings without those of counters that started again in between.
 
-    When its buffer is full TCG drops all blocks, and counts from 0 what it translates from then on.
+    When its buffer is full, TCG drops all blocks and counts from 0 what it translates from then on.
     """
     restarted = ("tcg_blocks", "tcg_code_bytes") if advanced.get("tcg_flushes") else ()
     return {name: value for name, value in advanced.items() if name not in restarted}
 
 
 _BACKGROUND_S = 1.0
-_TICKS = "ticks"  # a counter of ours beside the hypervisor's: the guest's own timer interrupts
+# A counter of ours beside the hypervisor's: the guest's own timer interrupts.
+_TICKS = "ticks"
 _FEWEST_TICKS = 20
-# Interrupts of the kernel below. How many find the guest running depends on how much of the time it runs, so they
-# cannot be estimated from another span; KVM counts them apart.
+# Exits for interrupts of the host's kernel. Their number depends on how much of the time the guest runs, so they cannot
+# be estimated from another span; KVM counts them separately.
 _INTERRUPTS = ("kvm_irq_exits", "kvm_irq_window_exits")
 
 
 def count_with_ticks(machine: Machine) -> dict[str, float]:
-    """The machine's counters and the timer interrupts that its guest has had. Raises `MachineError`."""
+    """Returns the machine's counters and the number of its guest's timer interrupts. Raises `MachineError`."""
     ticks = 0
     for line in machine.agent.read_file("/proc/interrupts").decode(errors="replace").splitlines():
         name, _, counts = line.partition(":")
+        # LOC is the local timer of x86; other architectures name a timer at the end of its line.
         if name.strip() == "LOC" or counts.rstrip().endswith("timer"):
             ticks += sum(int(word) for word in counts.split() if word.isdecimal())
     return {**machine.counters(), _TICKS: float(ticks)}
 
 
 def measure_per_tick(machine: Machine) -> dict[str, float]:
-    """What the hypervisor counts for each tick of the guest's clock, without interrupts of the kernel below.
+    """Returns what the hypervisor counts for each tick of the guest's clock, without interrupts of the host's kernel.
 
-    The agent computes on one of the guest's processors meanwhile and asks for nothing, so that ticks are all there is.
-    Raises `GuestmarkError` when the machine has gone; empty where the guest hardly ticks.
+    Meanwhile the agent computes on one of the guest's processors and calls nothing, so that ticks are the only cause.
+    Raises `GuestmarkError` if the machine has gone; empty if the guest hardly ticks.
     """
     _, computing = syscalls.measure_syscalls(
         machine.agent,
@@ -129,7 +135,9 @@ def measure_per_tick(machine: Machine) -> dict[str, float]:
 
 
 def subtract_ticks(counted: Mapping[str, float], each: Mapping[str, float]) -> dict[str, float]:
-    """The counts of `with_ticks` without what ticks and interrupts caused; `each` is what `per_tick` found."""
+    """Returns the counts of `count_with_ticks` without what ticks and interrupts caused; `each` comes from
+    `measure_per_tick`.
+    """
     ticks = counted.get(_TICKS, 0.0)
     return {
         name: max(0.0, value - ticks * each.get(name, 0.0))
@@ -139,7 +147,7 @@ def subtract_ticks(counted: Mapping[str, float], each: Mapping[str, float]) -> d
 
 
 def subtract_interrupts(counted: Mapping[str, float]) -> dict[str, float]:
-    """The counts without exits that an interrupt of the kernel below caused, whoever it was for."""
+    """Returns the counts without exits that an interrupt of the host's kernel caused, whoever the interrupt was for."""
     rest = {name: value for name, value in counted.items() if name not in _INTERRUPTS}
     if "kvm_exits" in rest:
         rest["kvm_exits"] -= sum(counted.get(name, 0.0) for name in _INTERRUPTS)
@@ -150,10 +158,11 @@ _STOPS_BYTES = 8
 
 
 def read_uml_stops(scratch: Path, place: Place = HERE) -> dict[str, float]:
-    """What the library that the agent puts before UML's libc has counted: its requests to resume a process.
+    """Returns how often UML's kernel asked to resume a process, as counted by the library that the agent preloads into
+    UML.
 
-    Each is one stop, whichever of the two processes ran first. Empty where none was counted: a kernel that was linked
-    statically does not load the library, and one that does not trace makes no such request.
+    Each request is one stop, whichever of the two processes ran first. Empty if none was counted: a statically linked
+    kernel does not load the library, and one that does not trace makes no such request.
     """
     with contextlib.suppress(OSError):
         content = place.read_bytes(f"{scratch}/{STOPS_FILE}")
@@ -163,7 +172,7 @@ def read_uml_stops(scratch: Path, place: Place = HERE) -> dict[str, float]:
 
 
 def read_kvm_counters(query: Query, pid: int | None, debugfs: Path = _DEBUGFS) -> dict[str, float]:
-    """KVM's statistics from QEMU's monitor; of QEMU older than 7.1, from debugfs. Empty without KVM."""
+    """Returns KVM's statistics from QEMU's monitor, or from debugfs with QEMU older than 7.1. Empty without KVM."""
     totals: dict[str, float] = {}
     try:
         answer = query("query-stats", {"target": "vcpu"})
@@ -178,7 +187,7 @@ def read_kvm_counters(query: Query, pid: int | None, debugfs: Path = _DEBUGFS) -
 
 
 def _read_debugfs(pid: int | None, debugfs: Path) -> dict[str, float]:
-    """The same counts, which KVM keeps in a directory `PID-FD` for each machine, for root to read."""
+    """Returns the same counts from the directory `PID-FD` that KVM keeps for each machine; only root may read it."""
     totals: dict[str, float] = {}
     with contextlib.suppress(OSError, ValueError):
         for folder in debugfs.glob(f"{pid}-*"):
@@ -193,7 +202,7 @@ def _is_counted(name: str) -> bool:
 
 
 def read_tcg_counters(query: Query) -> dict[str, float]:
-    """What TCG translated and flushed. Empty if QEMU cannot tell or does not use TCG."""
+    """Returns what TCG has translated and flushed. Empty if QEMU cannot tell or does not use TCG."""
     try:
         text = query("x-query-jit")["human-readable-text"]
     except UnknownCommandError:
@@ -210,9 +219,9 @@ def read_tcg_counters(query: Query) -> dict[str, float]:
 
 
 def read_processor_s(pid: int | None) -> float | None:
-    """Processor time of a process of this host and all below it, seconds; None once it is gone.
+    """Returns the processor time, in seconds, of a process of this host and all its descendants; None once it is gone.
 
-    By the kernel's clocks, in nanoseconds; of children that have ended, in ticks.
+    Live processes are read by the kernel's clocks, in nanoseconds; children that have ended, in ticks.
     """
     if pid is None:
         return None
@@ -226,11 +235,13 @@ def read_processor_s(pid: int | None) -> float | None:
 def _read_process_s(pid: int) -> float:
     fields = processes.read_status(pid)
     ticks = int(fields[13]) + int(fields[14])  # cutime and cstime
+    # The clock of another process's processor time has the complement of its id in its upper bits: the
+    # kernel's MAKE_PROCESS_CPUCLOCK.
     return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def describe_kinds(counted: Mapping[str, float]) -> str:
-    """What else KVM counted: the kinds that are a notable share of the exits, the most frequent first."""
+    """Returns the kinds of exits with a notable share of all exits, the most frequent first."""
     every = counted.get("kvm_exits", 0.0)
     told = sorted(
         (

@@ -1,6 +1,7 @@
 """Disks on a hypervisor's command line, the modules they need in the guest, and the disks of a started guest.
 
-Some are served over vhost-user by `qemu-storage-daemon`, which runs beside the hypervisor, in the guest's memory.
+Some disks are served over vhost-user by `qemu-storage-daemon`, which runs beside the hypervisor and shares the guest's
+memory.
 """
 
 import shlex
@@ -30,28 +31,31 @@ if TYPE_CHECKING:
     from guestmark.platforms.place import Place
 
 
-_DAEMON_START_S = 5  # at most until it does
+# Seconds within which the storage daemon must listen.
+_DAEMON_START_S = 5
 
 
 def _choose_driver(image: Image) -> str:
-    """A block device has another driver than a file: one of this host, or the outer guest's own disk."""
+    """Returns the storage daemon's driver for an image: block devices (of this host, or an outer guest's disk) need
+    another.
+    """
     path = str(image.path)
     return "host_device" if path.startswith("/dev/") and not path.startswith(f"{SHARED_MEMORY}/") else "file"
 
 
 def socket_name(spec: DiskSpec) -> str:
-    """The name of a disk's socket, in the hypervisor's scratch directory."""
+    """Returns the name of a disk's socket in the hypervisor's scratch directory."""
     return f"{spec.name}.socket"
 
 
 def add_storage_daemon(
     command: Sequence[str], made: Sequence[Image], scratch: Path, place: "Place"
 ) -> list[str]:
-    """`command`, which starts a hypervisor in `scratch`, with the daemon for those of its disks that need one.
+    """Returns `command`, which starts a hypervisor in `scratch`, with a storage daemon for those disks that need one.
 
     The daemon is started first and stays a descendant of the hypervisor: it ends with it, and its work is accounted to
-    it. The hypervisor ends with the daemon, too, without which its guest would wait for its disk for ever.
-    Images are named by links in the scratch directory, as the daemon has a syntax of its own.
+    it. The hypervisor also ends with the daemon, because its guest would otherwise wait for its disk for ever. Images
+    are named by links in the scratch directory, as the daemon has an option syntax of its own.
     """
     served = [image for image in made if image.spec.bus is Bus.VHOST_USER]
     if not served:
@@ -68,18 +72,19 @@ def add_storage_daemon(
             "--export", f"type=vhost-user-blk,id={spec.name},node-name={spec.name},addr.type=unix,"
             f"addr.path={socket_name(spec)},writable={format_switch(not spec.read_only)}{export}",
         ]  # fmt: skip
-    there = " && ".join(f"[ -S {socket_name(image.spec)} ]" for image in served)
+    listens = " && ".join(f"[ -S {socket_name(image.spec)} ]" for image in served)
     script = (
-        # Of a shell that still waits, the first signal is an end in order.
+        # While the shell still waits for the sockets, USR1 ends it with an exit status; once it has become the
+        # hypervisor, only KILL is sure to end it.
         f"trap 'exit 1' USR1; {{ {shlex.join([DAEMON, *arguments])}; kill -USR1 $$; sleep 0.1; kill -9 $$; }} & n=0; "
-        f"until {there}; do [ $((n += 1)) -lt {_DAEMON_START_S * 100} ] "
+        f"until {listens}; do [ $((n += 1)) -lt {_DAEMON_START_S * 100} ] "
         f"|| exit 1; sleep 0.01; done; exec {shlex.join(command)}"
     )
     return ["sh", "-c", script]
 
 
 def vhost_user_arguments(spec: DiskSpec) -> list[str]:
-    """A disk on QEMU's command line; its guest's memory must be shared."""
+    """Returns QEMU's arguments for a disk served over vhost-user; the guest's memory must be shared."""
     return [
         "-chardev", f"socket,id={spec.name},path={socket_name(spec)}",
         # The daemon serves one queue; QEMU would want one for each processor.
@@ -98,18 +103,20 @@ class VirtioBus:
     """The bus of a machine's virtio devices."""
 
     bus: MachineBus
-    pci_bus: str = ""  # its name where it is not the first
-    legacy: bool = False  # devices keep the interface from before virtio 1
+    # Name of the PCI bus if it is not the first.
+    pci_bus: str = ""
+    # True if devices keep the interface from before virtio 1.
+    legacy: bool = False
 
     @classmethod
     def for_machine(cls, architecture: Architecture, machine: str) -> "VirtioBus":
-        """The bus of a machine type; microvm has no PCI."""
+        """Returns the bus of a machine type; microvm has no PCI."""
         if machine.startswith("microvm"):
             return cls(MachineBus.MMIO)
         return cls(architecture.bus, architecture.pci_bus, architecture.legacy_virtio)
 
     def format_device(self, name: str) -> str:
-        """The `-device` of that name, `virtio-blk` for instance, with its first options."""
+        """Returns the argument of `-device` for that name, such as `virtio-blk`, with its first options."""
         return f"{name}-{self.bus}{self._format_legacy()}{self._format_bus()}"
 
     def _format_legacy(self) -> str:
@@ -120,7 +127,7 @@ class VirtioBus:
 
     @property
     def on_pci(self) -> bool:
-        """Whether there is PCI, and with it any device but virtio's."""
+        """Whether there is PCI, and with it any device other than virtio's."""
         return self.bus is MachineBus.PCI
 
     @property
@@ -131,12 +138,14 @@ class VirtioBus:
         ]
 
 
-_VIRTIO_ID_BLOCK = 2  # linux/virtio_ids.h
+# Device number of virtio-blk: linux/virtio_ids.h.
+_VIRTIO_ID_BLOCK = 2
 
 
 def list_qemu_modules(cell: Cell, also: Iterable[Filesystem] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Modules the guest needs for its disks: those of the bus, and those for filesystems, of which some may be built
-    in or absent. `also`: what else it is to have, if it has a filesystem.
+    """Returns the modules that the guest needs for its disks: those of the bus, and those for filesystems.
+
+    Filesystem modules may be built in or absent. `also` names further filesystems to load if the guest has any.
     """
     specs = cell.view(Disks)
     required = [module for spec in specs for module in spec.bus.modules]
@@ -152,7 +161,7 @@ def list_qemu_modules(cell: Cell, also: Iterable[Filesystem] = ()) -> tuple[tupl
 def plan9_arguments(
     tag: str, directory: Path | str, security_model: str, virtio: VirtioBus, *, read_only: bool
 ) -> list[str]:
-    """A directory of the host on QEMU's command line, for a guest that mounts it by 9p."""
+    """Returns QEMU's arguments that share a directory of the host with a guest by 9p."""
     return [
         "-fsdev", f"local,id={tag},path={_escape_commas(directory)},security_model={security_model}"
         f"{',readonly=on,multidevs=remap' if read_only else ''}",
@@ -161,7 +170,7 @@ def plan9_arguments(
 
 
 def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> list[str]:
-    """`-drive` and `-device` of every disk. Raises `UsageError` for a bus the machine does not have."""
+    """Returns `-drive` and `-device` of every disk. Raises `UsageError` for a bus that the machine does not have."""
     arguments: list[str] = []
     for index, image in enumerate(made):
         spec = image.spec
@@ -180,7 +189,8 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
             continue
         # An emulated IDE disk cannot be read-only; the agent opens sources for reading only.
         read_only = spec.read_only and spec.bus is not Bus.IDE
-        # A machine that stops because its disk is full would be waited for; its guest is told instead.
+        # By default QEMU stops the machine if the host's disk is full, and the run would wait for it. With these the
+        # guest sees an error.
         reported = ("werror=report", "rerror=report") if spec.logged else ()
         drive = [
             *(["readonly=on"] if read_only else []),
@@ -206,7 +216,9 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
 
 
 def replace_paths(arguments: Sequence[str], made: Sequence[Image]) -> list[str]:
-    """The same arguments with the size of each disk, which its guest sees, in place of where its image lies."""
+    """Returns the arguments with each image's path replaced by the size that the guest sees, so that they can be
+    compared.
+    """
     words = list(arguments)
     for image in made:
         path = _escape_commas(image.path if image.spec.is_directory else image.open_path)
@@ -219,7 +231,7 @@ def _escape_commas(path: Path | str) -> str:
 
 
 def list_writable_paths(made: Sequence[Image]) -> list[Path]:
-    """The images that a hypervisor opens for writing, and the sockets that others are served at."""
+    """Returns the images that a hypervisor opens for writing, and the sockets that other processes serve."""
     # An emulated IDE disk cannot be read-only.
     images = [image.path for image in made if not image.spec.read_only or image.spec.bus is Bus.IDE]
     return images + [image.socket for image in made if image.socket]
@@ -238,7 +250,7 @@ def _format_disk_device(bus: Bus, index: int, virtio: VirtioBus) -> str:
 
 
 def list_uml_modules(cell: Cell) -> ModuleList:
-    """Modules that a UML guest needs for its root and its disks."""
+    """Returns the modules that a UML guest needs for its root and its disks."""
     specs = cell.view(Disks)
     modules = [module for spec in specs for module in spec.bus.modules]
     optional = [module for spec in specs for module in spec.filesystem.modules]
@@ -246,7 +258,7 @@ def list_uml_modules(cell: Cell) -> ModuleList:
 
 
 def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, place: "Place") -> list[str]:
-    """`command`, which starts UML in `scratch`, with its disks.
+    """Returns `command`, which starts UML in `scratch`, with its disks.
 
     Images are named by links in the scratch directory: to `ubd` a comma or colon in a path means a COW file.
     """
@@ -266,9 +278,9 @@ def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, pl
 def find_attached_disks(
     made: Sequence[Image], agent: "Agent", serials: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[AttachedDisk, ...]:
-    """The disks of a started guest, each with its device there. Raises `MachineError` when one does not appear.
+    """Returns the disks of a started guest, each with its device there. Raises `MachineError` if one does not appear.
 
-    `serials` are the numbers of disks by name, where a hypervisor does not take the name itself.
+    `serials` holds the serial numbers of disks by name, for hypervisors that do not accept the name itself.
     """
     disks = []
     for index, unsettled in enumerate(made):
@@ -285,5 +297,5 @@ def find_attached_disks(
 
 
 def mount_point(spec: DiskSpec) -> str:
-    """The directory of a guest at which a disk is mounted."""
+    """Returns the directory of a guest at which a disk is mounted."""
     return f"/run/guestmark/{spec.name}"

@@ -1,8 +1,8 @@
-"""Exclusive use of machines: two guestmarks never measure on one at once, whoever started them.
+"""Exclusive use of machines: two guestmarks never measure on one machine at once, whoever started them.
 
-Each machine has one lock, a file that whoever measures holds with `flock`, so that the kernel gives it back however
-the holder ends. This host's is held for a whole run, that of another machine (`ssh:DEST`) for each trial, by the
-agent there (`crates/agent/src/lock.rs` has the same rules).
+Each machine has one lock file, which whoever measures holds with `flock`, so that the kernel releases it however the
+holder ends. This host's lock is held for a whole run; that of another machine (`ssh:DEST`) for each trial, by the agent
+there (`crates/agent/src/lock.rs` has the same rules).
 """
 
 from __future__ import annotations
@@ -31,21 +31,20 @@ if TYPE_CHECKING:
 
 LOCK_VARIABLE = "GUESTMARK_LOCK"
 NO_LOCK = "none"
-_SHARED_DIRECTORIES = (
-    "/run/lock",
-    "/dev/shm",
-    "/tmp",
-)  # the first where everybody may make files, so that all users agree
+# The lock is in the first of these where everybody may make files, so that all users agree on it.
+_SHARED_DIRECTORIES = ("/run/lock", "/dev/shm", "/tmp")
 _NAME = "guestmark.lock"
 _EVERYBODY = 0o666
 _MAX_HOLDER = 4096
 _PAUSE_S = 0.2
-_ANNOUNCE_EVERY_S = 60.0  # how often a long wait is told of
-_MAX_WHAT = 120  # characters of what is measured
+# Seconds between two lines about the same long wait.
+_ANNOUNCE_EVERY_S = 60.0
+# Longest description of a measurement that others are shown, in characters.
+_MAX_WHAT = 120
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """What whoever holds a lock says of itself; written for people, and never trusted."""
+    """What the holder of a lock says about itself; written for people, and never trusted."""
 
     pid: int = 0
     user: str = ""
@@ -56,7 +55,7 @@ class LockHolder(msgspec.Struct, frozen=True):
 
     @classmethod
     def describe_us(cls, what: str) -> LockHolder:
-        """This process, which measures `what`."""
+        """Describes this process, which measures `what`."""
         try:
             user = getpass.getuser()
         except (KeyError, OSError):  # a user without a name
@@ -65,7 +64,7 @@ class LockHolder(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, text: bytes) -> LockHolder:
-        """What a lock's file says; nothing of what cannot be understood."""
+        """Reads the content of a lock file; empty fields if it cannot be understood."""
         try:
             return msgspec.json.decode(text, type=cls)
         except msgspec.MsgspecError:
@@ -73,7 +72,7 @@ class LockHolder(msgspec.Struct, frozen=True):
 
     @property
     def is_us(self) -> bool:
-        """Whether it is this process, or one that measures this process."""
+        """Whether it is this process, or one that runs this process as its measurement."""
         if not self.token:
             return False
         return self.token == _own_token() or (
@@ -93,13 +92,13 @@ _RANDOM = secrets.token_hex(8)
 
 
 def _own_token() -> str:
-    """Tells this process from all others, also from those it was forked from."""
+    """Returns a text that tells this process from all others, also from those it was forked from."""
     return f"{_RANDOM}-{os.getpid()}"
 
 
 @dataclass(slots=True)
 class LockPolicy:
-    """What to do about a machine that is in use, and what others are told of us while we use one."""
+    """What to do about a machine that is in use, and what others are told while we use one."""
 
     what: str = ""
     wait: bool = True
@@ -107,12 +106,12 @@ class LockPolicy:
 
 
 class InUseError(GuestmarkError):
-    """Another guestmark measures on the machine, and it was asked not to wait."""
+    """Another guestmark measures on the machine, and the policy is not to wait."""
 
 
 @dataclass(slots=True)
 class _LockState:
-    """What this process does at the moment."""
+    """What this process has locked, and how it waits."""
 
     policy: LockPolicy | None = None
     depth: int = 0
@@ -126,10 +125,10 @@ _state = _LockState()
 
 @contextlib.contextmanager
 def locking_machines(policy: LockPolicy, *, here: bool) -> Iterator[None]:
-    """Inside, machines are locked before they are measured; this host at once, when some of it happens `here`.
+    """Inside, machines are locked before they are measured; this host at once if some of it happens `here`.
 
-    Blocks may be nested; the outermost counts. Raises `InUseError` when the machine is in use and the policy is not to
-    wait, `GuestmarkError` when there is no way to lock it.
+    Blocks may be nested; the outermost counts. Raises `InUseError` if the machine is in use and the policy is not to
+    wait, `GuestmarkError` if it cannot be locked.
     """
     outermost = _state.depth == 0
     if outermost:
@@ -152,7 +151,7 @@ def locking_machines(policy: LockPolicy, *, here: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def announcing_waits(tell: Callable[[str], None]) -> Iterator[None]:
-    """Inside, who is waited for is told this way."""
+    """Inside, `tell` is called with whom this process waits for."""
     if _state.policy is None:
         yield
         return
@@ -165,7 +164,7 @@ def announcing_waits(tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def call_at_end(end: Callable[[], object]) -> bool:
-    """Has `end` called when nobody is `measuring` any more; False where that is now."""
+    """Has `end` called when the outermost `locking_machines` is left; returns False outside of one."""
     if _state.policy is None:
         return False
     _state.ends.callback(end)
@@ -173,12 +172,14 @@ def call_at_end(end: Callable[[], object]) -> bool:
 
 
 def encode_own_holder() -> bytes | None:
-    """What others are to read of this process while it has another machine's lock; None while nobody is `measuring`."""
+    """Returns what others read about this process while it holds another machine's lock; None if nothing is being
+    measured.
+    """
     return None if _state.policy is None else msgspec.json.encode(LockHolder.describe_us(_state.policy.what))
 
 
 def lock_remote(agent: Agent, name: str, ours: bytes | None) -> None:
-    """Waits for the machine's lock, which its agent then holds for `ours`; nothing where nobody is `measuring`."""
+    """Waits for the machine's lock, which its agent then holds for `ours`; does nothing if nothing is being measured."""
     policy = _state.policy
     if policy is None or ours is None:
         return
@@ -192,7 +193,7 @@ def lock_remote(agent: Agent, name: str, ours: bytes | None) -> None:
 
 
 def find_lock_file() -> Path | None:
-    """Where this machine's lock is; None when none is wanted."""
+    """Returns the path of this machine's lock; None if the user turned locking off."""
     chosen = os.environ.get(LOCK_VARIABLE, "")
     if chosen == NO_LOCK:
         return None
@@ -203,7 +204,7 @@ def find_lock_file() -> Path | None:
 
 
 def _acquire_lock(policy: LockPolicy) -> int:
-    """The descriptor of this machine's lock, once it is ours; -1 when it needs none."""
+    """Returns the descriptor of this machine's lock once it is ours; -1 if no lock is needed."""
     path = find_lock_file()
     if path is None:
         return -1
@@ -228,15 +229,17 @@ def _acquire_lock(policy: LockPolicy) -> int:
             _wait_for_holder(policy, "this machine", str(path), other, begin)
             continue
         if _is_still_at(file, path):
-            with contextlib.suppress(OSError):  # a full filesystem only keeps others from reading who it is
+            # On a full filesystem only the description is missing: the lock holds all the same.
+            with contextlib.suppress(OSError):
                 os.ftruncate(file, 0)
                 os.pwrite(file, msgspec.json.encode(LockHolder.describe_us(policy.what)), 0)
             return file
-        os.close(file)  # somebody removed it meanwhile
+        # Somebody removed the file after it was opened, so a lock on it would exclude nobody.
+        os.close(file)
 
 
 def _wait_for_holder(policy: LockPolicy, name: str, path: str, other: LockHolder, begin: float) -> None:
-    """Says who is waited for, now and then, and pauses. Raises `InUseError` when that is not wanted."""
+    """Says now and then who is waited for, and pauses. Raises `InUseError` if the policy is not to wait."""
     if not policy.wait:
         raise InUseError(
             f"{name} is in use by {other}",
@@ -251,11 +254,11 @@ def _wait_for_holder(policy: LockPolicy, name: str, path: str, other: LockHolder
 
 
 def _open_lock_file(path: Path) -> int:
-    """Opens the file, made if there is none. Where everybody may make files the kernel lets nobody open another
-    user's with `O_CREAT` (`fs.protected_regular`), and links are not followed.
-    """
+    """Opens the lock file, which it makes if there is none; never follows a link."""
     while True:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        # First without O_CREAT: in a world-writable directory the kernel refuses it for another user's file
+        # (fs.protected_regular).
         with contextlib.suppress(FileNotFoundError):
             return os.open(path, flags)
         with contextlib.suppress(FileExistsError):
@@ -282,7 +285,7 @@ def _is_world_writable(place: Path) -> bool:
 
 
 def _list_ancestors() -> set[int]:
-    """Ids of the processes that this one descends from."""
+    """Returns the ids of the processes that this one descends from."""
     found: set[int] = set()
     pid = os.getppid()
     while pid > 1 and pid not in found:

@@ -1,4 +1,4 @@
-"""What QEMU and User-Mode Linux guests share: a supervised process, a channel, and an agent that becomes ready."""
+"""What guests of all hypervisors share: a supervised process, a channel, and an agent that becomes ready."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from guestmark.platforms.place import HypervisorProcess
 
 
-_SIGKILLED = (128 + signal.SIGKILL, -signal.SIGKILL)  # the hypervisor, and its supervisor
-EXIT_DEADLINE_S = 5.0  # at most between the end of the channel and that of the process
+# Exit status if the hypervisor was killed, and if its supervisor was.
+_SIGKILLED = (128 + signal.SIGKILL, -signal.SIGKILL)
+# Seconds between the end of the channel and that of the process, at most.
+EXIT_DEADLINE_S = 5.0
 
 
 @dataclass(slots=True)
@@ -57,7 +59,7 @@ class Guest:
 
     @property
     def groups(self) -> tuple[Path, ...]:
-        """The control groups of the hypervisor; none of one inside another guest."""
+        """The control groups of the hypervisor; empty for one inside another guest."""
         return self.process.groups if self.place is HERE else ()
 
     @property
@@ -67,11 +69,11 @@ class Guest:
 
     @property
     def vmm_pid(self) -> int | None:
-        """Process id of the hypervisor, where it runs."""
+        """Process id of the hypervisor, in the place where it runs."""
         return self.process.pid()
 
     def attest(self) -> GuestMachine:
-        """What the guest really is. Raises `AttestationError` when it is not what the cell asked for."""
+        """Returns what the guest really is. Raises `AttestationError` if that is not what the cell asked for."""
         found = self.check(self)
         found.placement = self.seat.attest(self.vmm_pid)
         if self.place is HERE:
@@ -81,7 +83,7 @@ class Guest:
     def switch_off(self, timeout_s: float) -> None:
         """Shuts the guest down, waits for its hypervisor to exit and records the phases of the shutdown.
 
-        Raises `MachineError` when it is still there after `timeout_s`.
+        Raises `MachineError` if the hypervisor has not exited after `timeout_s`.
         """
         ordered, gone = self.process.end_after(lambda: self.agent.power_off(timeout_s), timeout_s)
         self.phases[steps.ORDERED] = ordered - self.process.started_at
@@ -95,21 +97,25 @@ class Guest:
         self.phases[steps.GONE] = gone - self.process.started_at
 
     def remarks(self) -> list[str]:
-        """What has to be known of a guest that was not booted."""
+        """Returns what a reader must know about a guest that was not booted."""
         if self.restored is None:
             return []
         return ["restored guests of a block share one layout of memory: they are copies of one boot"]
 
     def console(self) -> str:
-        """What the guest's kernel and the hypervisor printed."""
+        """Returns what the guest's kernel and the hypervisor have printed."""
         return self.process.console.read_text()
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Processor seconds and peak resident bytes of the hypervisor's process, from /proc; empty once it is gone."""
+        """Returns processor seconds and peak resident bytes of the hypervisor's process, from /proc; empty once it is
+        gone.
+        """
         pid = self.vmm_pid
         if pid is None:
             return {}
         try:
+            # The second field, the program's name, may contain spaces and parentheses, so fields are counted from
+            # its end.
             fields = self.place.read(f"/proc/{pid}/stat").rpartition(")")[2].split()
             status = self.place.read(f"/proc/{pid}/status")
         except OSError:
@@ -124,7 +130,7 @@ class Guest:
         }
 
     def counters(self) -> Mapping[str, float]:
-        """The hypervisor's counters, which explain the times; see `platforms.counters`."""
+        """Returns the hypervisor's counters, which explain times; see `platforms.counters`."""
         return counters.read_guest_counters(self.vmm_pid, self.query, self.place, self.process.scratch)
 
 
@@ -133,7 +139,7 @@ def await_ready(
 ) -> None:
     """Waits for the agent's hello and records the phases of the start.
 
-    Raises `MachineError` with the console: the guest died, or was silent until the deadline.
+    Raises `MachineError` with the console if the guest has died or was silent until the deadline.
     """
     try:
         hello = agent.hello(timeout_s=deadline_s)
@@ -148,6 +154,7 @@ def await_ready(
                 console=process.console.read_text(),
                 phases=steps.collect_phases(process),
             ) from error
+        # The channel of a hypervisor that dies closes before its process has ended.
         if not process.is_running() or process.wait(0.5) is not None:
             process.console.wait_for_end()
             _check_limits(process, " while starting")
@@ -174,7 +181,7 @@ def await_ready(
 
 
 def _check_limits(process: HypervisorProcess, when: str) -> None:
-    """Of a process that has ended: raises `MachineError` if its control groups refused it something."""
+    """Raises `MachineError` if the control groups of a process that has ended refused it something."""
     if taken := confinement.explain_exhaustion(process.groups):
         raise MachineError(
             f"the guest ended{when}; {taken}",
@@ -185,7 +192,10 @@ def _check_limits(process: HypervisorProcess, when: str) -> None:
 
 
 def _find_ended_helper(process: HypervisorProcess) -> tuple[str, Cause] | None:
-    """What a helper said whose end has ended the guest, and how that came; None when there is none."""
+    """Returns what the first helper that has ended printed last, and the cause; None if all of them run.
+
+    A hypervisor ends with its helpers, so their last words explain its end.
+    """
     for name, helper in process.helpers.items():
         status = helper.wait(0.2)
         if status is not None:
@@ -199,9 +209,9 @@ def _find_ended_helper(process: HypervisorProcess) -> tuple[str, Cause] | None:
 
 
 def _quote_console(process: HypervisorProcess, *, hangs: bool = False) -> str:
-    """The most informative line of the console: an error of the agent or kernel, else the last line.
+    """Returns the most informative line of the console: an error of the agent or kernel, else the last line.
 
-    What a guest that `hangs` printed last need not have to do with it.
+    For a guest that `hangs`, the last line is quoted as such: it need not have to do with the reason.
     """
     lines = [line.strip() for line in process.console.read_text().splitlines() if line.strip()]
     for mark in ("guestmark-agent: ", "Kernel panic", "qemu-system", "BUG:"):
@@ -214,7 +224,7 @@ def _quote_console(process: HypervisorProcess, *, hangs: bool = False) -> str:
 
 
 def _shorten_option(line: str) -> str:
-    """QEMU repeats the whole option that it complains about; its name is enough."""
+    """Shortens an error of QEMU, which repeats the whole option that it is about, to the option's name."""
     program, _, rest = line.partition(": -")
     option, colon, message = rest.partition(": ")
     return f"{program}: -{option.split(' ')[0]}: {message}" if colon else line
@@ -250,7 +260,7 @@ def stop_on_exit(process: HypervisorProcess, *closers: Callable[[], None]) -> It
 
 
 def make_mismatch(what: str, asked: object, found: object, guest: Guest) -> AttestationError:
-    """The error for a guest that is not what was asked for, with both values."""
+    """Returns the error for a guest that is not what was asked for, with both values."""
     return AttestationError(
         f"{what} is not what was asked for: asked {asked}, found {found}",
         console=guest.process.console.read_text(),
@@ -263,14 +273,14 @@ class GuestPlatform(Platform, Protocol):
     def start(
         self, cell: Cell, deadline_s: float | None = None, *, place: Place = HERE
     ) -> contextlib.AbstractContextManager[Guest]:
-        """See `Platform.start`; `place` is where the hypervisor runs, `deadline_s` how long it may take."""
+        """See `Platform.start`; `place` is where the hypervisor runs, `deadline_s` how long the start may take."""
 
     def missing(self, levels: Levels) -> Unusable | None:
         """What has to be installed before guests with these levels can start; None when everything is there."""
 
 
 class GuestWithin:
-    """`inner` is the guest as the machine around it sees it."""
+    """A guest inside another machine; `inner` is the guest as that machine sees it."""
 
     def __init__(self, inner: Guest) -> None:
         self.inner = inner
@@ -278,27 +288,27 @@ class GuestWithin:
 
     @property
     def agent(self) -> Agent:
-        """The guest's."""
+        """The guest's agent."""
         return self.inner.agent
 
     @property
     def started_at(self) -> float:
-        """When its hypervisor was started."""
+        """When the guest's hypervisor was started."""
         return self.inner.started_at
 
     @property
     def groups(self) -> tuple[Path, ...]:
-        """None: its hypervisor is in those of the machine around it."""
+        """Empty: the hypervisor is in the control groups of the machine around it."""
         return ()
 
     @property
     def phases(self) -> dict[str, float]:
-        """The guest's, from the start of its hypervisor."""
+        """The guest's phases, from the start of its hypervisor."""
         return self.inner.phases
 
     @property
     def process(self) -> HypervisorProcess:
-        """Its hypervisor."""
+        """The guest's hypervisor."""
         return self.inner.process
 
     @property
@@ -308,9 +318,9 @@ class GuestWithin:
 
     @property
     def query(self) -> Callable[[str], Any] | None:
-        """Asks the hypervisor's monitor."""
+        """Function that asks the hypervisor's monitor."""
         return self.inner.query
 
     def switch_off(self, timeout_s: float) -> None:
-        """Switches the guest off; see `Guest.switch_off`."""
+        """Shuts the guest down; see `Guest.switch_off`."""
         self.inner.switch_off(timeout_s)

@@ -1,6 +1,6 @@
-"""Platforms without a machine of their own: an agent as in guests, as a child of this process, in what is around it.
+"""Platforms without a machine of their own: the agent of guests, run as a child of this process inside some command.
 
-So both are timed by the same code. `host` is one with nothing around it.
+The same code thus times hosts and guests. `host` is the platform with no command around the agent.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _STOP_DEADLINE_S = 2.0
 class Surroundings:
     """What an agent is started inside of.
 
-    `command` becomes the agent that is named behind it, such as `unshare --mount`, or in it (`named`), and inherits the
-    descriptors in `passed`. `begin` is called when it has been started: it lets the command go on where that was made
-    to wait, and returns when the machine's start began, on the monotonic clock. `groups` are control groups that it is
-    in, `console` the file that holds what it says beside the agent's answers.
+    `command` becomes the agent whose path follows it, such as `unshare --mount`, or contains the agent itself
+    (`agent_in_command`). It inherits the descriptors in `passed`. `begin` is called once it has been started: it lets a
+    command go on that waits for this, and returns when the machine's start began, on the monotonic clock. `groups` are
+    its control groups, and `console` is the file with what it prints beside the agent's answers.
     """
 
     command: Sequence[str] = ()
@@ -54,7 +54,7 @@ class Surroundings:
     console: Path | None = None
 
     def read_console(self) -> str:
-        """What is in `console`."""
+        """Returns the content of `console`; empty if there is none."""
         if self.console is not None:
             with contextlib.suppress(OSError):
                 return self.console.read_text(errors="replace")
@@ -73,17 +73,18 @@ class Host:
     query: None = None
     place: Place = HERE
     seat: Seat = field(default_factory=Seat)
-    pid: int | None = None  # of the agent, or of what it is started inside of
+    # Process id of the agent, or of the command that it is started inside of.
+    pid: int | None = None
     within: Surroundings = field(default_factory=Surroundings)
     started_at: float = 0.0
 
     @property
     def groups(self) -> tuple[Path, ...]:
-        """Those of what the agent is started inside of."""
+        """Control groups of the command that the agent is started inside of."""
         return self.within.groups
 
     def attest(self) -> HostMachine:
-        """The host's kernel as the agent sees it. Raises `AttestationError` when it is not this process's own."""
+        """Returns the host's kernel as the agent sees it. Raises `AttestationError` if it is not this process's own."""
         hello = self.agent.hello()
         here = os.uname()
         if (hello.kernel, hello.arch) != (here.release, here.machine):
@@ -100,23 +101,23 @@ class Host:
         )
 
     def console(self) -> str:
-        """Nothing on the host itself; what a runtime around the agent said."""
+        """Returns what a runtime around the agent printed; empty on the host itself."""
         return self.within.read_console()
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Nothing: there is no hypervisor."""
+        """Returns nothing: there is no hypervisor."""
         return {}
 
     def counters(self) -> Mapping[str, float]:
-        """Nothing: there is no hypervisor."""
+        """Returns nothing: there is no hypervisor."""
         return {}
 
 
 class HostLike:
     """A platform on this host's kernel: every trial gets an agent, and a process tree, of its own.
 
-    A subclass says what the agent is started inside of (`surroundings`), which machine that is (`machine`), and what it
-    cannot be given (`check`).
+    A subclass says what the agent is started inside of (`enter_surroundings`), which machine that is (`make_machine`),
+    and what the machine cannot be given (`check_cell`).
     """
 
     def __init__(self, layer: Layer) -> None:
@@ -127,26 +128,26 @@ class HostLike:
 
     @contextlib.contextmanager
     def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
-        """What the agent is started inside of; what that needs is there inside the context."""
+        """Yields what the agent is started inside of, and keeps what that needs until the context is left."""
         yield Surroundings()
 
     def make_agent(self, transport: Transport) -> Agent:
-        """The client of the agent."""
+        """Returns the client of the agent."""
         return Agent(transport)
 
     def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> Host:
-        """The machine, whose agent has answered."""
+        """Returns the machine once its agent has answered."""
         return Host(agent, command, seat=seat, pid=pid)
 
     def explain_silence(self, error: MachineError, within: Surroundings) -> MachineError:
-        """The error for an agent that did not answer."""
+        """Returns the error for an agent that did not answer."""
         return error
 
     @contextlib.contextmanager
     def start(self, cell: Cell) -> Iterator[Host]:
         """Starts an agent for `cell`; leaving the context ends it with everything it runs.
 
-        Raises what `check` does, and `MachineError` when the agent does not answer in time.
+        Raises what `check_cell` does, and `MachineError` if the agent does not answer in time.
         """
         disks = cell.view(Disks)
         self.check_cell(cell, disks)
@@ -155,7 +156,8 @@ class HostLike:
             begin = time.monotonic()
             command = (*within.command, *(() if within.agent_in_command else (str(agent_binary()), "serve")))
             seat = stack.enter_context(take_seat(cell, emulator=False))
-            # What logs an image is mounted before the agent's namespace is made: it would not be seen there.
+            # The filesystem that logs writes to an image is mounted before the agent has a mount namespace of its own:
+            # mounted later, it would not be seen in there.
             made = stack.enter_context(attach_on_host(disks)) if any(disk.logged for disk in disks) else None
             try:
                 with starting_machine():
@@ -187,7 +189,7 @@ class HostLike:
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
     ) -> Usable | Unusable:
-        """Starts an agent and attests the machine; that takes no longer than `start`."""
+        """Starts an agent and attests the machine, which takes no longer than `start`."""
         try:
             with self.start(Cell("probe", WorkloadSpec("probe"), PlatformSpec.read(self.name))) as machine:
                 machine.attest()
@@ -197,7 +199,7 @@ class HostLike:
 
 
 def _stop_agent(process: subprocess.Popen[bytes]) -> None:
-    """The end of its channel ends the agent and what it runs; if not, a signal does."""
+    """Waits for the agent, which ends itself and what it runs when its channel ends; kills it if it does not."""
     try:
         process.wait(_STOP_DEADLINE_S)
     except subprocess.TimeoutExpired:
@@ -206,13 +208,13 @@ def _stop_agent(process: subprocess.Popen[bytes]) -> None:
 
 
 class HostPlatform(HostLike):
-    """`host`: no machine is booted. Its disks are directories, or images that are mounted where only its agent is."""
+    """`host`: no machine is booted. Disks are directories, or images mounted in a namespace that only the agent sees."""
 
     def __init__(self, layer: Layer = HOST.inner) -> None:
         super().__init__(layer)
 
     def check_cell(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
-        """Raises `UsageError` for factors, which a host cannot be given."""
+        """Raises `UsageError` for factors that a host cannot be given."""
         looped = any(disk.loop for disk in disks)
         others = [
             name
@@ -228,7 +230,7 @@ class HostPlatform(HostLike):
 
     @contextlib.contextmanager
     def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
-        """Mounts of its own, where it has images to mount."""
+        """Yields a mount namespace for the agent if it has images to mount, else nothing."""
         looped = any(disk.loop for disk in disks)
         if looped:
             loop.check_loop()

@@ -1,8 +1,8 @@
-"""Where the time between a hypervisor's start and its exit goes, read from its console by this machine's clock.
+"""Phases between a hypervisor's start and its exit, read from its console by this host's clock.
 
-A workload that wants to know says so in its parameters: `watch = {}` makes the firmware (QEMU's SeaBIOS, on its debug
-port), the kernel (its first line, printed early) and the agent (a line after each step) say on the console how far they
-are, and the time each of these lines arrived is that phase's end. Other guests stay as silent as can be.
+A workload asks for them in its parameters: `watch = {}` makes the firmware (QEMU's SeaBIOS, on its debug port), the
+kernel (its first line, printed early) and the agent (a line after each step) print how far they are. Each line's
+arrival is the end of that phase. Guests that nobody watches print as little as possible.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from guestmark.core.model import Cell
     from guestmark.platforms.process import Console
 
-# In `Machine.phases` of a watched guest, in order; seconds since its hypervisor was started. Those that a guest does
-# not have (UML has no firmware), or has not come to yet, are absent.
+# Keys of `Machine.phases` of a watched guest, in order; the values are seconds since its hypervisor was started. Phases
+# that a guest does not have (UML has no firmware) or has not reached yet are absent.
 FIRMWARE = "firmware"  # the firmware's first sign of life
 HANDOVER = "handover"  # the firmware, or User-Mode Linux's check of the host, is done: the kernel starts
 FIRST_LINE = "first_line"  # of the kernel's log
@@ -47,38 +47,44 @@ _LAST = {HANDOVER, DOWN}  # of several such lines the last counts
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a guest is made to say; `initcalls`: also how long each of the kernel's initcalls took, in its log."""
+    """What a guest is made to print. `initcalls` adds to the kernel's log how long each of its initcalls took."""
 
     initcalls: bool = False
 
     @classmethod
     def for_cell(cls, cell: Cell) -> Watch | None:
-        """What the cell's workload wants to watch; None for most."""
+        """Returns what the cell's workload wants to watch; None for most workloads."""
         initcalls = watches_initcalls(cell)
         return None if initcalls is None else cls(initcalls)
 
     def qemu_arguments(self, architecture: Architecture) -> list[str]:
-        """The firmware's messages, to the console (whose character device must be called so and be a multiplexer)."""
+        """Returns QEMU's arguments that send the firmware's messages to the console.
+
+        The console's character device must have the id `console` and be a multiplexer.
+        """
         port = architecture.firmware_log
         return ["-device", f"{port},chardev=console"] if port else []
 
     def qemu_kernel_arguments(self, architecture: Architecture) -> list[str]:
-        """To be put first: a `quiet` after these silences the kernel after its first line."""
+        """Returns words for the kernel's command line, to be put first.
+
+        A `quiet` that follows them still silences the kernel after its first line.
+        """
         early = [architecture.early_console] if architecture.early_console else []
         return ["loglevel=6", *early, *self.kernel_arguments()]
 
     def uml_arguments(self) -> list[str]:
-        """In place of `quiet`, which silences more than the kernel."""
+        """Returns words for UML in place of `quiet`, which silences more than the kernel."""
         return ["loglevel=4", *self.kernel_arguments()]
 
     def kernel_arguments(self) -> list[str]:
-        """For any kernel."""
+        """Returns words for any kernel."""
         debug = ["initcall_debug", "log_buf_len=4M"] if self.initcalls else []
         return ["GUESTMARK_MARKS=1", *debug]
 
 
 class HasConsole(Protocol):
-    """What a process has printed since it was started."""
+    """A process whose output is collected."""
 
     @property
     def console(self) -> Console:
@@ -86,11 +92,11 @@ class HasConsole(Protocol):
 
     @property
     def started_at(self) -> float:
-        """On the clock of the console's times."""
+        """When it was started, on the clock of the console's times."""
 
 
 def collect_phases(process: HasConsole) -> dict[str, float]:
-    """The phases whose lines are on the console, in the order of time."""
+    """Returns the phases whose lines are on the console, in the order of time."""
     found = {name: _find_phase_end(process.console, name) for name in _LINES}
     times = {name: at - process.started_at for name, at in found.items() if at is not None}
     return dict(sorted(times.items(), key=lambda item: item[1]))

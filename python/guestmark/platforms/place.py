@@ -1,4 +1,4 @@
-"""Where a hypervisor is started: on this host, or (`nested_place`) in an outer guest that this host has started."""
+"""Where a hypervisor is started: on this host, or (`qemu.nested.place`) in an outer guest that this host has started."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ if TYPE_CHECKING:
     from guestmark.core.model import Cell
     from guestmark.disks.image import Image
 
+# Large socket buffers: with the default size, bulk transfers through the channel would measure system
+# calls.
 _CHANNEL_BUFFER = 4 << 20
 _SMALL_BYTES = 16 << 20
 
 
 def open_plain_file(path: Path | str) -> BinaryIO:
-    """A file that another program may have put there, opened to be read: a plain one.
+    """Opens for reading a file that another program may have put there.
 
-    Raises `OSError` for anything else: a link leads elsewhere, a pipe may wait for ever, a device never ends.
+    Raises `OSError` for anything but a plain file: a link leads elsewhere, a pipe may wait for ever, a device never
+    ends.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     file = os.fdopen(os.open(path, flags), "rb")
@@ -43,7 +46,7 @@ def open_plain_file(path: Path | str) -> BinaryIO:
 
 
 def read_plain_file(path: Path | str, at_most: int = _SMALL_BYTES) -> bytes:
-    """What is in a small file of the kind of `given`. Raises `OSError` for others, and for a larger one."""
+    """Returns the content of a small file that `open_plain_file` accepts. Raises `OSError` for others and larger ones."""
     with open_plain_file(path) as file:
         content = file.read(at_most + 1)
     if len(content) > at_most:
@@ -52,22 +55,26 @@ def read_plain_file(path: Path | str, at_most: int = _SMALL_BYTES) -> bytes:
 
 
 class FileIdentity(NamedTuple):
-    """What tells a file from others."""
+    """What distinguishes a file from all others on its machine."""
 
     device: int
-    special: int  # the device that it is; 0 for a plain file
+    # Number of the device that the file is; 0 for a plain file.
+    special: int
     inode: int
 
 
 class HypervisorProcess(Protocol):
-    """One hypervisor; see `SupervisedProcess`, which is the one on this host."""
+    """The process of one hypervisor; on this host, a `SupervisedProcess`."""
 
     scratch: Path
     command: tuple[str, ...]
     started_at: float
-    writable: tuple[Path, ...]  # what it may change of the host
-    groups: tuple[Path, ...]  # control groups of this host that it is in
-    helpers: dict[str, SupervisedProcess]  # without which it cannot live
+    # Files and directories of the host that it may change.
+    writable: tuple[Path, ...]
+    # Control groups of this host that it is in.
+    groups: tuple[Path, ...]
+    # Processes with which it ends, because it cannot go on without them.
+    helpers: dict[str, SupervisedProcess]
 
     @property
     def console(self) -> Console:
@@ -79,16 +86,16 @@ class HypervisorProcess(Protocol):
         """Starts `command`, which can change only what is `writable`. Raises `MachineError`."""
 
     def is_running(self) -> bool:
-        """Whether it is still there."""
+        """Returns whether it has not ended yet."""
 
     def pid(self) -> int | None:
-        """Process id, where it runs."""
+        """Returns its process id, in the place where it runs."""
 
     def wait(self, timeout_s: float) -> int | None:
-        """Exit status; None when it is still running."""
+        """Returns its exit status; None if it still runs after `timeout_s`."""
 
     def end_after(self, order: Callable[[], None], timeout_s: float) -> tuple[float, float | None]:
-        """Calls `order`; returns when it was given and when the process ended, or None if not by `timeout_s`."""
+        """Calls `order` and waits for the process's end; returns both times, None for an end later than `timeout_s`."""
 
     def stop(self) -> None:
         """Stops it with everything that belongs to it."""
@@ -100,98 +107,101 @@ class Stream(Protocol):
     fds: tuple[int, ...]  # that its process inherits
 
     def transport(self) -> Transport:
-        """Our end, for an agent."""
+        """Returns our end, for an agent's client."""
 
     def close_inherited(self) -> None:
-        """Closes our copies of what the process inherited, once it has been started."""
+        """Closes our copies of what the process has inherited, once it has been started."""
 
     def close(self) -> None:
         """Closes everything. May be called twice."""
 
 
 class Line(Stream, Protocol):
-    """A character device of QEMU."""
+    """A stream that is a character device of QEMU."""
 
     def format_chardev(self, name: str) -> str:
-        """The `-chardev` of QEMU whose id is `name`."""
+        """Returns the argument of QEMU's `-chardev` for the id `name`."""
 
     def own_socket(self) -> socket.socket:
-        """Our end, for QEMU's monitor."""
+        """Returns our end, for QEMU's monitor."""
 
 
 class InheritedLine(Stream, Protocol):
-    """A stream for a program that is started beside the hypervisor, by the same command."""
+    """A stream for a program that the same command starts beside the hypervisor."""
 
     @property
     def descriptor(self) -> int:
-        """Its number there."""
+        """The descriptor's number in that program."""
 
 
 class SerialLine(Stream, Protocol):
-    """A serial line of User-Mode Linux."""
+    """A stream that is a serial line of User-Mode Linux."""
 
     def format_serial(self) -> str:
-        """What stands behind `ssl0=`."""
+        """Returns what follows `ssl0=` on UML's command line."""
 
 
 class HelperProgram(Protocol):
     """A helper program that runs in the background."""
 
     def is_running(self) -> bool:
-        """Whether it is still running."""
+        """Returns whether it still runs."""
 
     def end_by_signal(self, number: int, timeout_s: float) -> str:
         """Sends a signal, waits for the program to exit and returns its output; kills it after `timeout_s`."""
 
 
 class Place(Protocol):
-    """This host or an outer guest. Processes and paths are those there."""
+    """This host or an outer guest; process ids and paths are those of the place."""
 
     def make_process(self, name: str, confinement: Confinement = HYPERVISOR) -> HypervisorProcess:
-        """A hypervisor to be. Inside an outer guest it is not confined: that is thrown away."""
+        """Returns a hypervisor's process, not started yet.
+
+        It is not confined inside an outer guest, which is thrown away.
+        """
 
     def make_line(self, name: str) -> Line:
-        """A stream for QEMU: `agent` or `monitor`."""
+        """Makes a stream for QEMU: `agent` or `monitor`."""
 
     def make_inherited_line(self) -> InheritedLine:
-        """A stream for the agent, where the hypervisor has none that could be told."""
+        """Makes a stream for the agent of a hypervisor that cannot be given one by an option."""
 
     def make_serial_line(self) -> SerialLine:
-        """A stream for UML."""
+        """Makes a stream for UML."""
 
     def prepare_disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
-        """Fresh images of the cell's disks."""
+        """Makes fresh images of the cell's disks; leaving the context removes them."""
 
     def link_image(self, image: Path, scratch: Path, name: str) -> str:
-        """A name for an image, relative to `scratch`, without characters that are special to UML."""
+        """Returns a name for an image, relative to `scratch`, without characters that are special to UML."""
 
     def read(self, path: str) -> str:
-        """Content of a small text file. Raises `OSError`."""
+        """Returns the content of a small text file. Raises `OSError`."""
 
     def read_bytes(self, path: str) -> bytes:
-        """Bytes of a small plain file. Raises `OSError`, for others, too."""
+        """Returns the content of a small plain file. Raises `OSError`, also for other files."""
 
     def read_links(self, directory: str) -> list[str]:
-        """Where the links in a directory lead. Raises `OSError`."""
+        """Returns the targets of the links in a directory. Raises `OSError`."""
 
     def list_descendants(self, pid: int) -> list[int]:
-        """All descendants of a process."""
+        """Returns all descendants of a process."""
 
     def start_helper(self, command: Sequence[str]) -> HelperProgram:
-        """Starts a program."""
+        """Starts a program in the background."""
 
     def identify_file(self, path: Path) -> FileIdentity:
-        """By which its kernel tells a file that is there from others. Raises `OSError`."""
+        """Returns the numbers by which the kernel of the place knows a file. Raises `OSError`."""
 
     def locate_file(self, path: Path) -> str:
-        """Where a file of this host is found there."""
+        """Returns the path at which the place has a file of this host."""
 
     def tsc_khz(self) -> int | None:
-        """The rate of the time-stamp counter there, where it is known."""
+        """Returns the rate of the place's time-stamp counter if it is known."""
 
 
 def make_channel() -> tuple[socket.socket, socket.socket]:
-    """A connected pair: ours, and the one the hypervisor inherits. Buffers are large, for bulk transfers."""
+    """Returns a connected pair of sockets: ours, and the one that the hypervisor inherits."""
     ours, theirs = socket.socketpair()
     for end in (ours, theirs):
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -208,15 +218,15 @@ class Socketpair:
 
     @property
     def descriptor(self) -> int:
-        """Of the socket that is inherited."""
+        """Number of the socket that is inherited."""
         return self.fds[0]
 
     def format_chardev(self, name: str) -> str:
-        """The socket that QEMU inherits, by its descriptor."""
+        """Names the inherited socket by its descriptor."""
         return f"socket,id={name},fd={self.descriptor}"
 
     def own_socket(self) -> socket.socket:
-        """Our half of the pair."""
+        """Returns our half of the pair."""
         return self._ours
 
     def transport(self) -> Transport:
@@ -236,8 +246,8 @@ class Socketpair:
 class Pipes:
     """Two pipes, for UML.
 
-    It takes one byte a system call, which is cheaper from a pipe than from a socket, and it loses bytes when megabytes
-    wait in a large socket buffer.
+    UML reads one byte with each system call, which is cheaper from a pipe than from a socket, and it loses bytes when
+    megabytes wait in a large socket buffer.
     """
 
     def __init__(self) -> None:
@@ -246,7 +256,7 @@ class Pipes:
         self.fds: tuple[int, ...] = (self._to_guest.fileno(), self._to_us.fileno())
 
     def format_serial(self) -> str:
-        """The descriptors of the pipes that UML reads from and writes to."""
+        """Returns the descriptors of the pipes that UML reads from and writes to."""
         return f"fd:{self.fds[0]},fd:{self.fds[1]}"
 
     def transport(self) -> Transport:
@@ -265,70 +275,70 @@ class Pipes:
 
 
 class ThisHost:
-    """This host."""
+    """This host, where hypervisors run under a supervisor."""
 
     def make_process(self, name: str, confinement: Confinement = HYPERVISOR) -> HypervisorProcess:
-        """A hypervisor under a supervisor, which ends it when we die."""
+        """Returns a hypervisor's process under a supervisor, which ends it when this process dies."""
         return SupervisedProcess(name, confinement)
 
     def make_line(self, name: str) -> Line:
-        """A pair of sockets."""
+        """Returns a pair of sockets."""
         return Socketpair()
 
     def make_inherited_line(self) -> InheritedLine:
-        """A pair of sockets."""
+        """Returns a pair of sockets."""
         return Socketpair()
 
     def make_serial_line(self) -> SerialLine:
-        """Two pipes."""
+        """Returns two pipes."""
         return Pipes()
 
     def prepare_disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
-        """Images in this host's store."""
+        """Makes the images in this host's store."""
         return make_images(cell.view(Disks))
 
     def link_image(self, image: Path, scratch: Path, name: str) -> str:
-        """A symbolic link in `scratch`: paths on this host may hold anything."""
+        """Makes a symbolic link in `scratch`, because paths on this host may contain any character."""
         (scratch / name).symlink_to(image)
         return name
 
     def read(self, path: str) -> str:
-        """Read directly; bytes that are no text are replaced."""
+        """Reads the file directly; undecodable bytes are replaced."""
         return self.read_bytes(path).decode(errors="replace")
 
     def read_bytes(self, path: str) -> bytes:
-        """Read directly."""
+        """Reads the file directly."""
         return read_plain_file(path)
 
     def read_links(self, directory: str) -> list[str]:
-        """Of a directory's entries, or of the path itself when it is a link."""
+        """Returns the targets of a directory's entries, or of the path itself if it is a link."""
         path = Path(directory)
         return [str(entry.readlink()) for entry in ([path] if path.is_symlink() else path.iterdir())]
 
     def list_descendants(self, pid: int) -> list[int]:
-        """From this host's /proc."""
+        """Reads this host's /proc."""
         return processes.list_descendants(pid)
 
     def start_helper(self, command: Sequence[str]) -> HelperProgram:
-        """A child of this process."""
+        """Starts a child of this process."""
         return _LocalHelper(command)
 
     def identify_file(self, path: Path) -> FileIdentity:
-        """From its status."""
+        """Reads the file's status."""
         found = path.stat()
         return FileIdentity(found.st_dev, found.st_rdev, found.st_ino)
 
     def locate_file(self, path: Path) -> str:
-        """Its own path."""
+        """Returns the path itself."""
         return str(path)
 
     def tsc_khz(self) -> int | None:
-        """This host's."""
+        """Returns this host's rate."""
         return read_tsc_khz()
 
 
 class _LocalHelper:
-    """A helper program on this host. What it prints has to fit into a pipe."""
+    """A helper program on this host. What it prints has to fit into a pipe, which is read only at its end."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -340,7 +350,7 @@ class _LocalHelper:
         return self._process.poll() is None
 
     def end_by_signal(self, number: int, timeout_s: float) -> str:
-        """What it printed is read only now."""
+        """Signals the child and reads what it has printed."""
         self._process.send_signal(number)
         try:
             said, _ = self._process.communicate(timeout=timeout_s)
@@ -354,6 +364,6 @@ HERE = ThisHost()
 
 
 def _open_pipe() -> tuple[io.FileIO, io.FileIO]:
-    """The two ends of a pipe, closed when they are dropped."""
+    """Opens a pipe whose ends close when they are dropped."""
     read_fd, write_fd = os.pipe()
     return io.FileIO(read_fd, "r"), io.FileIO(write_fd, "w")

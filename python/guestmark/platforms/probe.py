@@ -1,4 +1,4 @@
-"""Whether a platform is usable: found out by starting it, and remembered for the machine's current boot."""
+"""Finds out whether a platform is usable by starting it, and remembers the answer for the current boot of the host."""
 
 from __future__ import annotations
 
@@ -33,15 +33,17 @@ if TYPE_CHECKING:
     from guestmark.core.platform_spec import PlatformSpec
     from guestmark.platforms.base import Machine
 
-# All platforms are tried at the same time; a nested one gets whatever is left of the doctor's time.
+# `doctor` tries all platforms at the same time; a nested one gets what is left of the total.
 DOCTOR_DEADLINE_S = 12.0
 DOCTOR_IN_ALL_S = 14.5
 NO_FACTORS: Mapping[str, str] = MappingProxyType({})
-# The same where other programs want more than this host's processors: a guest that starts is then only late.
+# The same deadlines while other programs compete for the processors: a guest that would start is then merely late.
 BUSY_DEADLINE_S = 45.0
 BUSY_IN_ALL_S = 90.0
-_LEAST_NESTED_S = 5.0  # less would not be enough
-_LOOKS, _APART_S = 3, 0.05  # at how many threads want to run
+# With less time left, starting a nested guest would only end in a timeout.
+_LEAST_NESTED_S = 5.0
+# The number of runnable threads jumps: the least of several readings is taken.
+_LOOKS, _APART_S = 3, 0.05
 
 
 class Startable(Protocol):
@@ -55,9 +57,9 @@ class Startable(Protocol):
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
-        """Starts a machine, to be ready within `deadline_s`, and says whether that works.
+        """Starts a machine, to be ready within `deadline_s`, and returns whether that works.
 
-        `factors` are other levels than the usual ones.
+        `factors` are levels that differ from the defaults.
         """
 
 
@@ -67,7 +69,7 @@ def probe_by_start(
     cell: Cell | None = None,
     factors: Mapping[str, str] = NO_FACTORS,
 ) -> Usable | Unusable:
-    """Boots a guest with default factors (or `factors`, or that of `cell`), attests it and stops it."""
+    """Boots a guest with default factors (or `factors`, or those of `cell`), attests it and stops it."""
     cell = cell or Cell("probe", WorkloadSpec("probe"), parse_platform(platform.name), dict(factors))
     try:
         with platform.start(cell, deadline_s) as guest:
@@ -77,16 +79,14 @@ def probe_by_start(
         return Unusable.from_error(error)
 
 
-FILE_FACTORS = tuple(
-    known.name for known in settings_of(factor.Machine.GUEST) if known.path
-)  # that cells may ask for
+FILE_FACTORS = tuple(known.name for known in settings_of(factor.Machine.GUEST) if known.path)
 
 
 def list_deciding_factors(spec: PlatformSpec) -> tuple[str, ...]:
-    """The factors whose levels decide whether the platform can be used.
+    """Returns the factors whose levels decide whether the platform can be used.
 
-    Those are the files of a guest, and what makes another machine fresh. Files of nested guests are for several of
-    them, which are tried as usual; but a small hypervisor is the innermost one's alone.
+    These are the files of a guest, and what makes another machine fresh. Files of nested guests serve several of them,
+    which are tried with the defaults; only the small hypervisor belongs to the innermost guest alone.
     """
     outer = spec.outer.description
     fresh = tuple(factor.name for factor in outer.accepted_inside) if outer.remote else ()
@@ -94,9 +94,9 @@ def list_deciding_factors(spec: PlatformSpec) -> tuple[str, ...]:
 
 
 class PlatformVariant:
-    """A platform whose machines have a kernel, a QEMU or whatever else of `given` that cells ask for.
+    """A platform whose machines have the levels of deciding factors that cells ask for, such as a kernel.
 
-    `name` says which, and in which state files are.
+    `name` contains the levels, and the state of files among them.
     """
 
     def __init__(self, platform: Startable, levels: Mapping[str, str]) -> None:
@@ -120,17 +120,17 @@ class PlatformVariant:
 def probe_all(
     platforms: Iterable[Startable], *, deadline_s: float | None = None, refresh: bool = False
 ) -> dict[str, Usable | Unusable]:
-    """Probes platforms side by side, each with `deadline_s` (None: what a start may take at the most).
+    """Probes platforms side by side, each with `deadline_s` (None: what a start may take at most).
 
     Remembered findings are used unless `refresh`. A finding holds for one boot of the host, one agent build and one
-    hypervisor binary. A guest that was merely late is not remembered, because a busy machine may become idle, and
-    neither is one that was killed, as by a kernel that was short of memory, or for which there was no room.
+    hypervisor binary. Guests that were merely late are not remembered, as a busy machine may become idle; neither are
+    guests that were killed, for instance for lack of memory, or that found no room.
     """
     wanted = list(platforms)
     known = {} if refresh else _read_findings()
     missing = [platform for platform in wanted if platform.name not in known]
     if missing:
-        # Guests inside guests take the processors of several: one after the other, when the rest has been tried.
+        # A guest inside a guest takes the processors of several, so these follow one after the other.
         nested = [platform for platform in missing if parse_platform(platform.name.split(" ")[0]).is_nested]
         single = [platform for platform in missing if platform not in nested]
         results = together(partial(platform.probe, deadline_s) for platform in single)
@@ -148,7 +148,7 @@ def probe_all(
 
 
 def recall_findings(platforms: Iterable[Startable]) -> dict[str, Usable | Unusable]:
-    """What is remembered of the platforms; what was not tried yet is taken as usable."""
+    """Returns what is remembered about the platforms; one that was not tried yet counts as usable."""
     known = _read_findings()
     return {platform.name: known.get(platform.name, Usable(0.0)) for platform in platforms}
 
@@ -158,7 +158,7 @@ def probe_nested(
 ) -> Usable | Unusable | None:
     """Probes a nested platform within `left_s` (None: as long as it may take).
 
-    A remembered finding is used unless `refresh` is set. None if there was not enough time to find out.
+    A remembered finding is used unless `refresh` is set. Returns None if there was not enough time to find out.
     """
     if left_s is not None and left_s < _LEAST_NESTED_S:
         return None if refresh else _read_findings().get(platform.name)
@@ -167,9 +167,9 @@ def probe_nested(
 
 
 def measure_overload() -> float | None:
-    """How many threads of others want this host's processors, where that is more than there are; else None.
+    """Returns how many threads of other programs want this host's processors if that exceeds their number; else None.
 
-    That is the mean of the last minute, or what wants to run at this moment, if that is more.
+    That is the mean of the last minute, or the number at this moment if that is larger.
     """
     averages, now = _read_load()
     for _ in range(_LOOKS - 1):
@@ -183,24 +183,25 @@ def _read_load() -> tuple[float, float]:
     words = procfs.read_text(procfs.PROC / "loadavg").split()
     if len(words) < 4:
         return 0.0, 0.0
-    return float(words[0]), float(words[3].partition("/")[0]) - 1  # without this process
+    # The second number counts this process, too.
+    return float(words[0]), float(words[3].partition("/")[0]) - 1
 
 
 def was_late(finding: Usable | Unusable | None) -> bool:
-    """Whether a guest was still starting at its deadline."""
+    """Returns whether a guest was still starting at its deadline."""
     return isinstance(finding, Unusable) and finding.cause is Cause.LATE
 
 
 def _is_lasting(name: str, finding: Usable | Unusable) -> bool:
-    """Whether a finding holds until the host restarts or a program changes.
+    """Returns whether a finding holds until the host restarts or a program changes.
 
-    What another architecture needs may be installed any time, and is not among the programs that are watched.
+    What another architecture needs may be installed at any time, and is not among the programs that are watched.
     """
     return isinstance(finding, Usable) or not (_is_temporary(finding) or "@" in name)
 
 
 def _is_about_elsewhere(name: str) -> bool:
-    """Whether what was found is about another machine, which may be another one by now."""
+    """Returns whether the finding is about another machine, which may have been replaced since."""
     return parse_platform(name.split(" ", maxsplit=1)[0]).is_elsewhere
 
 
@@ -261,7 +262,7 @@ def _describe_circumstances() -> list[str]:
 
 
 def _list_restrictions() -> list[str]:
-    """What this process may not do although others of the same user may: UML needs ptrace."""
+    """Returns what this process may not do although others of the same user may: UML needs ptrace, for instance."""
     named = ("CapEff:", "NoNewPrivs:", "Seccomp:")
     with contextlib.suppress(OSError):
         lines = Path("/proc/self/status").read_text().splitlines()

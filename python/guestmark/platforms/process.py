@@ -2,9 +2,10 @@
 
 The agent's `supervise` mode is the parent of the hypervisor. It holds the read end of a pipe, the *lifeline*, whose
 write end only the controller has: when the controller ends, however it ends, the supervisor sees the end of file and
-kills the hypervisor with all its helper processes. The scratch directory is the keeper's (`core.keeper`), who was
-there before it and removes it after that. The hypervisor itself is confined (`agent.confinement`): where namespaces can
-be had, the kernel ends whatever it has started with it, and it ends with the supervisor, which may be killed too.
+kills the hypervisor with all its helper processes. The scratch directory belongs to the keeper (`core.keeper`), which
+starts before it is made and removes it after the hypervisor. The hypervisor itself is confined (`agent.confinement`):
+where namespaces are available, the kernel ends whatever it has started with it, and it ends with the supervisor even if
+that is killed.
 """
 
 import bisect
@@ -32,7 +33,8 @@ from guestmark.platforms.confinement import find_memory_directory
 
 _CONSOLE_LIMIT = 1 << 20
 _STOP_DEADLINE_S = 5.0
-_MAX_STAMPS = 50_000  # arrivals of output whose time is kept
+# Number of arrivals of output whose time is kept; later ones replace the last.
+_MAX_STAMPS = 50_000
 
 
 class Console:
@@ -46,13 +48,14 @@ class Console:
         self._head_size = self._tail_size = self._dropped = 0
         self.first_output_at: float | None = None
         self.last_output_at: float | None = None
-        self._stamps: list[tuple[int, float]] = []  # how much had arrived, and when
+        # Number of bytes that had arrived, and when.
+        self._stamps: list[tuple[int, float]] = []
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._collect_output, name="console", daemon=True)
         self._thread.start()
 
     def read_text(self) -> str:
-        """Everything kept so far, as text; undecodable bytes are replaced."""
+        """Returns everything kept so far, as text; undecodable bytes are replaced."""
         with self._lock:
             parts = [b"".join(self._head)]
             if self._dropped:
@@ -61,7 +64,9 @@ class Console:
         return b"".join(parts).decode("utf-8", "replace").replace("\r\n", "\n")
 
     def find_arrival(self, pattern: re.Pattern[bytes], *, last: bool = False) -> float | None:
-        """When the first (or last) match of `pattern` had arrived, on the monotonic clock; None when there is none."""
+        """Returns when the first (or last) match of `pattern` had arrived, on the monotonic clock; None without a
+        match.
+        """
         with self._lock:
             parts = [(self._head_size + self._dropped, b"".join(self._tail)), (0, b"".join(self._head))]
             for start, text in parts if last else parts[::-1]:
@@ -124,24 +129,27 @@ class SupervisedProcess:
     def start(
         self, command: Sequence[str], pass_fds: Sequence[int] = (), *, writable: Iterable[Path] = ()
     ) -> None:
-        """Starts `command`; its output becomes the console. Raises `MachineError` when it cannot be started.
+        """Starts `command`; its output becomes the console. Raises `MachineError` if it cannot be started.
 
         Beside its scratch directory it can change only what is `writable`.
         """
         self.command = tuple(command)
         lifeline, ours = os.pipe()
         with self._ending:
-            if self._ended:  # with a helper: so will the process, at once
+            # A helper has ended already: closed here, the lifeline ends the process at once.
+            if self._ended:
                 os.close(ours)
             else:
                 self._lifeline = ours
         output, output_write = os.pipe()
-        inner = os.dup(lifeline)  # that its cage watches, should the supervisor be stopped
+        # The process that confines it watches the lifeline too, in case the supervisor is stopped by SIGSTOP.
+        inner = os.dup(lifeline)
         held = keeper().handles
         wrapped = supervise_command(
             self._wrap_confined(command, writable, inner), lifeline_fd=lifeline, hold=held
         )
-        # Before the process, so that an interruption finds it, and not where the machine belongs: its thread is ours.
+        # Made before the process, so that an interruption finds it; and outside `starting_machine`, because its thread
+        # belongs to the control plane.
         self._console = Console(output)
         self.started_at = time.monotonic()
         try:
@@ -166,8 +174,9 @@ class SupervisedProcess:
         threading.Thread(target=self._end_dependents, name=f"end of {command[0]}", daemon=True).start()
 
     def _end_dependents(self) -> None:
-        """Waits for the end, and brings about that of all that would stay."""
-        if (self.wait(None) or 0) < 0:  # the supervisor was killed, and cannot have done it
+        """Waits for the process's end, then ends all that would outlive it."""
+        # A negative status means that the supervisor was killed, so it cannot have ended the rest.
+        if (self.wait(None) or 0) < 0:
             end_confined_in(self.scratch)
         for helper in self.helpers.values():
             helper._close_lifeline()
@@ -202,9 +211,9 @@ class SupervisedProcess:
         return self._console
 
     def end_with(self, name: str, helper: "SupervisedProcess") -> None:
-        """From now on this process is ended as soon as `helper` has ended, without which it would wait forever.
+        """Ends this process as soon as `helper` has ended, without which it would wait for ever.
 
-        A process that is started later ends `helper` with it, too, which may not notice.
+        A process that is started later also ends with `helper`.
         """
         self.helpers[name] = helper
 
@@ -215,11 +224,13 @@ class SupervisedProcess:
         threading.Thread(target=watch, name=f"watch {name}", daemon=True).start()
 
     def is_running(self) -> bool:
-        """Whether the hypervisor is still running."""
+        """Returns whether the hypervisor still runs."""
         return self._process is not None and self._process.poll() is None
 
     def pid(self) -> int | None:
-        """Process id of the hypervisor itself, in whose cage there may be another between it and the supervisor."""
+        """Returns the process id of the hypervisor itself; processes of its confinement may be between it and the
+        supervisor.
+        """
         if self._process is None:
             return None
         try:
@@ -230,7 +241,7 @@ class SupervisedProcess:
         return find_caged_program(int(children[0])) if children else None
 
     def wait(self, timeout_s: float | None) -> int | None:
-        """Exit status of the hypervisor (128 + signal), None when it is still running at the end of `timeout_s`."""
+        """Returns the hypervisor's exit status (128 + signal); None if it still runs after `timeout_s`."""
         assert self._process is not None, "not started"
         try:
             return self._process.wait(timeout_s)
@@ -238,9 +249,10 @@ class SupervisedProcess:
             return None
 
     def end_after(self, order: Callable[[], None], timeout_s: float) -> tuple[float, float | None]:
-        """When `order` was given and when the hypervisor's own process had ended, on the monotonic clock.
+        """Calls `order` and waits for the end of the hypervisor's own process; returns both times, on the monotonic
+        clock.
 
-        None for the latter when it is still there `timeout_s` later. The supervisor, which cleans up, ends after it.
+        The latter is None if it still runs `timeout_s` later. The supervisor, which cleans up, ends after it.
         """
         assert self._process is not None, "not started"
         # Until the hypervisor exists, its supervisor stands in for it.
@@ -276,10 +288,10 @@ class SupervisedProcess:
 
 
 def end_confined_in(scratch: Path) -> None:
-    """Ends the confined processes that work in a machine's directory.
+    """Ends the confined processes whose working directory is a machine's scratch directory.
 
-    Where there are no namespaces, which is so for other users than root, its parents end a hypervisor's helpers. When
-    those are killed, the helpers stay, and with them the machine's channels. See also `crates/agent/src/keep.rs`.
+    Without namespaces, as for users other than root, it is its parents that end a hypervisor's helpers. If those are
+    killed, the helpers stay and keep the machine's channels open. See also `crates/agent/src/keep.rs`.
     """
     deadline = time.monotonic() + _STOP_DEADLINE_S
     while (found := list(_find_confined_in(scratch))) and time.monotonic() < deadline:
@@ -301,7 +313,9 @@ def _find_confined_in(scratch: Path) -> Iterator[int]:
 
 
 def make_watchdog(process: SupervisedProcess, what: str) -> Callable[[], None]:
-    """For loops that wait for a machine: raises `MachineError` with the console once it has ended."""
+    """Returns a function for loops that wait for a machine: it raises `MachineError` with the console once that has
+    ended.
+    """
 
     def check() -> None:
         if not process.is_running():

@@ -10,18 +10,13 @@ from guestmark.core.cause import Speaker, heard
 from guestmark.core.errors import MachineError
 
 _DEADLINE_S = 10.0
-_NO_ANSWERS = (
-    RecursionError,
-    ValueError,
-    TypeError,
-    KeyError,
-    MemoryError,
-)  # what a monitor that lies provokes
+# What `qemu.qmp` raises for the answers of a monitor that a guest has taken over.
+_NO_ANSWERS = (RecursionError, ValueError, TypeError, KeyError, MemoryError)
 
 
 @contextlib.contextmanager
 def require_shape() -> Iterator[None]:
-    """An answer of another shape than QEMU's, looked into inside, is a `MachineError`."""
+    """Inside, an answer that has another shape than QEMU's raises `MachineError` when it is looked into."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -45,8 +40,10 @@ class Monitor:
     def execute(
         self, command: str, arguments: Mapping[str, Any] | None = None, timeout_s: float = _DEADLINE_S
     ) -> Any:
-        """Runs one command and returns what it answers. Raises `MachineError` when QEMU refuses, is gone or silent,
-        `UnknownCommandError` when it does not have the command."""
+        """Runs one command and returns its answer.
+
+        Raises `MachineError` if QEMU refuses, is gone or silent, `UnknownCommandError` if it does not have the command.
+        """
         from qemu.qmp import QMPError
         from qemu.qmp.qmp_client import ExecuteError
 
@@ -65,7 +62,8 @@ class Monitor:
 
     def send_descriptor(self, name: str, descriptor: int) -> None:
         """Gives QEMU a copy of a descriptor, which its commands call `name`. Raises `MachineError`."""
-        self.execute("query-status")  # connects, if that has not been done
+        # The first command connects, and a descriptor needs a connection.
+        self.execute("query-status")
         try:
             self._client.send_fd_scm(descriptor)
         except (OSError, ValueError) as error:
@@ -75,7 +73,8 @@ class Monitor:
     def close(self) -> None:
         """Ends the connection; QEMU goes on. May be called twice."""
         if self._runner is not None:
-            with contextlib.suppress(Exception):  # QEMU may already have exited
+            # QEMU may have exited already, which `qemu.qmp` reports by many kinds of errors.
+            with contextlib.suppress(Exception):
                 self._await_answer(self._client.disconnect(), 1.0)
             self._runner.close()
             self._runner = None
@@ -88,7 +87,8 @@ class Monitor:
         self._runner = asyncio.Runner()
         self._client = QMPClient("guestmark")
         self._client.logger.setLevel("CRITICAL")
-        self._client.events.event_filter = lambda _event: False  # nobody reads them, and they would pile up
+        # Nobody reads events, so they would pile up.
+        self._client.events.event_filter = lambda _event: False
         self._await_answer(self._client.connect(self._socket), timeout_s)
 
     def _await_answer(self, awaitable: Any, timeout_s: float) -> Any:

@@ -1,4 +1,4 @@
-"""The objects that start machines, one for each platform's name."""
+"""The objects that start machines, one for each platform name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _platforms: dict[PlatformSpec, Platform] = {}
 
 
 def get_platform(platform: PlatformSpec | str) -> Platform:
-    """The platform of that name; the same object each time.
+    """Returns the platform of that name, the same object each time.
 
-    Raises `UsageError` for a name outside the grammar or a platform this version cannot start,
-    `PlatformUnusableError` for a combination that this host cannot have.
+    Raises `UsageError` for a name outside the grammar or a platform this version cannot start, `PlatformUnusableError`
+    for a combination that this host does not support.
     """
     spec = parse_platform(platform) if isinstance(platform, str) else platform
     if spec not in _platforms:
@@ -27,7 +27,7 @@ def get_platform(platform: PlatformSpec | str) -> Platform:
 
 
 def get_layer_platform(layer: Layer) -> Platform:
-    """What starts a machine of one layer alone."""
+    """Returns the platform that starts machines of one layer alone."""
     return get_platform(PlatformSpec((layer,)))
 
 
