@@ -200,7 +200,7 @@ class PlatformKind:
 
 @functools.cache
 def platform_kinds() -> Mapping[str, PlatformKind]:
-    """Returns all kinds of platforms by name, reserved ones included: the host first, the others in alphabetical order."""
+    """Returns all kinds of platforms by name, reserved ones included: the host first, then in alphabetical order."""
     kinds: list[PlatformKind] = [
         kind for module in described(_PACKAGE) for kind in getattr(module, "PLATFORMS", ())
     ]

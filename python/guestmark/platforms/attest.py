@@ -21,7 +21,7 @@ from guestmark.setting.memory import BALLOON, FREE_PAGE_REPORTING
 
 
 def query_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
-    """Returns what QEMU says about each of our drives (format, cache switches, cluster size, node), by the disk's name."""
+    """Returns what QEMU says about each of our drives (format, cache switches, cluster size, node), by disk name."""
     return {
         entry["device"]: entry["inserted"]
         for entry in query("query-block")

@@ -80,7 +80,7 @@ class BareMachine(Protocol):
         """Returns everything that the machine has printed so far (empty on the host)."""
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Returns counters of the hypervisor's process on the host: processor seconds, resident bytes, run-queue delay."""
+        """Returns counters of the hypervisor's process: processor seconds, resident bytes, run-queue delay."""
 
     def counters(self) -> Mapping[str, float]:
         """Returns what the innermost hypervisor has counted since its start, to explain times (`platforms.counters`).

@@ -259,7 +259,7 @@ def attest_process(pid: int | None, writable: Iterable[Path]) -> Confined | None
 
 
 def list_own_namespaces(folder: Path, others: Path = Path("/proc/self")) -> list[str]:
-    """Returns the namespaces, by the kernel's names, that a process does not share with another (by default this one)."""
+    """Returns the namespaces that a process does not share with another one (by default this process)."""
     found = []
     for name in _NAMESPACES:
         with contextlib.suppress(OSError):

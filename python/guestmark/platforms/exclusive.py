@@ -179,7 +179,7 @@ def encode_own_holder() -> bytes | None:
 
 
 def lock_remote(agent: Agent, name: str, ours: bytes | None) -> None:
-    """Waits for the machine's lock, which its agent then holds for `ours`; does nothing if nothing is being measured."""
+    """Waits for the machine's lock, which its agent then holds for `ours`; does nothing outside `locking_machines`."""
     policy = _state.policy
     if policy is None or ours is None:
         return

@@ -208,7 +208,7 @@ def _stop_agent(process: subprocess.Popen[bytes]) -> None:
 
 
 class HostPlatform(HostLike):
-    """`host`: no machine is booted. Disks are directories, or images mounted in a namespace that only the agent sees."""
+    """`host`: no machine is booted. Disks are directories, or images mounted where only the agent sees them."""
 
     def __init__(self, layer: Layer = HOST.inner) -> None:
         super().__init__(layer)

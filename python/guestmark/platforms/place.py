@@ -1,4 +1,4 @@
-"""Where a hypervisor is started: on this host, or (`qemu.nested.place`) in an outer guest that this host has started."""
+"""Where a hypervisor is started: on this host, or (`qemu.nested.place`) in an outer guest."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def open_plain_file(path: Path | str) -> BinaryIO:
 
 
 def read_plain_file(path: Path | str, at_most: int = _SMALL_BYTES) -> bytes:
-    """Returns the content of a small file that `open_plain_file` accepts. Raises `OSError` for others and larger ones."""
+    """Returns the content of a small file that `open_plain_file` accepts. Raises `OSError` for other files."""
     with open_plain_file(path) as file:
         content = file.read(at_most + 1)
     if len(content) > at_most:

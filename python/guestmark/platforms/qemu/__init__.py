@@ -9,7 +9,7 @@ from guestmark.setting.filesystem import Filesystem
 
 
 def load_platform_class() -> PlatformClass:
-    """Imports the class that starts such guests."""
+    """Imports the class that starts QEMU guests."""
     from guestmark.platforms.qemu.platform import QemuPlatform
 
     return QemuPlatform

@@ -1,4 +1,4 @@
-"""What a guest boots: agent, kernel and the root it shares, of this host or of another architecture."""
+"""What a guest boots: agent, kernel and the root that is shared with it, of this host or of another architecture."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ _HOST_ROOT = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """What one guest boots. `share` is how its root is shared, empty where it has none and stays in the initramfs."""
+    """What one guest boots. `share` is how its root is shared; empty if it has none and stays in the initramfs."""
 
     agent: Path
     kernel: Kernel
     share: str
     root: Path = _HOST_ROOT
-    packages: Root | None = None  # of which the root is made; None: it is the host's
+    # The packages that the root is made of; None if it is the host's.
+    packages: Root | None = None
 
     @property
     def root_type(self) -> str:
-        """The type of the root filesystem in the guest."""
+        """Type of the root filesystem in the guest."""
         return "overlay" if self.share else "rootfs"
 
 
 def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: Notify) -> Boot:
-    """What the cell's guest boots; what is not there is fetched or made. Raises `GuestmarkError`."""
+    """Returns what the cell's guest boots; missing parts are fetched or made. Raises `GuestmarkError`."""
     wanted = levels.get(KERNEL) or ""
     if architecture.is_host:
         as_it_is = wanted and not architecture.kernel_unpacked
@@ -72,13 +73,15 @@ def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: No
 
 
 def use_given_modules(kernel: Kernel, levels: Levels) -> Kernel:
-    """With the modules that the cell names, if it does."""
+    """Returns the kernel with the modules that the cell names, if it names any."""
     given = levels.get(MODULES)
     return kernel if given is None else replace(kernel, modules=Path(given))
 
 
 def rank_kernel(kernel: Kernel) -> int | None:
-    """Which kernel to take when none is asked for: one with 9p, else one that a daemon can serve for this user."""
+    """Ranks kernels when none is asked for: first those with 9p, then those whose root a daemon can serve for this
+    user.
+    """
     try:
         share = _choose_share(kernel)
         if share == VIRTIOFS:
@@ -89,7 +92,7 @@ def rank_kernel(kernel: Kernel) -> int | None:
 
 
 def _choose_share(kernel: Kernel) -> str:
-    """9p where the kernel can; else virtiofs. A kernel without modules is taken to have 9p built in."""
+    """Returns 9p if the kernel supports it, else virtiofs. A kernel without modules is taken to have 9p built in."""
     if kernel.modules is None:
         return NINE_P
     tree = ModuleTree.read(kernel.modules)

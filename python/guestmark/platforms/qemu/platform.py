@@ -1,4 +1,4 @@
-"""QEMU guests with KVM or TCG: the distribution's kernel, the host's root filesystem shared read-only."""
+"""QEMU guests with KVM or TCG: the distribution's kernel, and the host's root filesystem shared read-only."""
 
 import contextlib
 import functools
@@ -77,7 +77,7 @@ _KVM_HINT = (
 
 
 def kvm_hint(cause: Cause) -> str:
-    """What to do about a KVM guest that failed for this cause; empty when nothing is known."""
+    """Returns what to do about a KVM guest that failed for this cause; empty if nothing is known."""
     device = Path("/dev/kvm")
     if not device.exists():
         return "there is no /dev/kvm: load kvm_amd or kvm_intel, or enable virtualization in the firmware"
@@ -87,18 +87,19 @@ def kvm_hint(cause: Cause) -> str:
 
 
 def add_kvm_hint(found: Usable | Unusable) -> Usable | Unusable:
-    """What a probe has found of a guest on KVM, with what to do about it."""
+    """Adds what to do about KVM to the finding of a probe that has no hint."""
     if isinstance(found, Unusable) and not found.hint:
         return replace(found, hint=kvm_hint(found.cause))
     return found
 
 
 def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot) -> GuestMachine:
-    """Accelerator, architecture, kernel and root, and all factors that can be compared, by QMP and from inside.
+    """Compares accelerator, architecture, kernel, root and all factors that can be compared, by QMP and from inside.
 
     Raises `AttestationError` with both values.
     """
     inside = describe_inside(guest)
+    # A guest that was restored has completed an incoming migration; one that booted has none.
     loaded = guest.query("query-migrate").get("status") == "completed" if guest.query else None
     require_same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
     backing = measure_backing(guest) if memory.has_memory_factors(guest.cell.levels) else None
@@ -123,18 +124,19 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot) -> GuestMach
 
 
 def _find_running_program(guest: Guest) -> str:
-    """The file of the hypervisor; empty for one that runs inside another guest, which is not looked at."""
+    """Returns the hypervisor's executable; empty for one inside another guest, which is not looked at."""
     if guest.place is not HERE or guest.vmm_pid is None:
         return ""
     return os.path.realpath(f"/proc/{guest.vmm_pid}/exe")
 
 
 def _find_shared_directory(pid: int, wanted: Path) -> str:
-    """`wanted` if QEMU, process `pid`, has this very directory open, as what it shares; else those that it has open."""
+    """Returns `wanted` if QEMU, process `pid`, has that very directory open to share it; else those that it has open."""
     expected, others = os.stat(wanted), []
     for link, target in procfs.open_files(pid):
         with contextlib.suppress(OSError):
             found = link.stat()
+            # Paths may lead to the same directory by several names, so inodes are compared.
             if os.path.samestat(found, expected):
                 return str(wanted)
             if stat.S_ISDIR(found.st_mode):
@@ -142,33 +144,43 @@ def _find_shared_directory(pid: int, wanted: Path) -> str:
     return ", ".join(others) or "no directory"
 
 
-DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}  # of the host's own architecture
+# Defaults on the host's own architecture.
+DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}
 _SHARE_TAG = "guestmark-root"
+# QEMU's own seccomp filter, as libvirt sets it: no fork or exec, no change of user, no scheduling.
 _SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 _BALLOON_S = 60.0
-_UNSAVABLE_BUSES = (Bus.NVME, Bus.VHOST_USER, Bus.VIRTIOFS)  # devices whose state QEMU does not save
-_LEAST_PORTS = 8  # of the channel's device: the agent's, and what outer guests of nested ones add
+# QEMU cannot save the state of these devices.
+_UNSAVABLE_BUSES = (Bus.NVME, Bus.VHOST_USER, Bus.VIRTIOFS)
+# Ports of the channel's device: the agent's, and room for those that outer guests add.
+_LEAST_PORTS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a start needs beyond the cell's factors: extra arguments and optional modules."""
+    """What a start needs beyond the cell's factors, such as further arguments and optional modules."""
 
     arguments: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    ports: int = 1  # of the channel's device, the agent's included
-    writable: tuple[Path, ...] = ()  # files that the arguments name for writing
-    sockets: bool = False  # whether they make some
-    kernel: tuple[str, ...] = ()  # words for the guest's kernel
-    programs: Mapping[str, Path | bytes] = field(default_factory=dict)  # further files of the initramfs
-    generation_id: bool = True  # whether a restored guest has one, where its machine can
+    # Number of ports of the channel's device, the agent's included.
+    ports: int = 1
+    # Files that the arguments name for writing.
+    writable: tuple[Path, ...] = ()
+    # True if the arguments make sockets.
+    sockets: bool = False
+    # Words for the command line of the guest's kernel.
+    kernel: tuple[str, ...] = ()
+    # Further files of the initramfs.
+    programs: Mapping[str, Path | bytes] = field(default_factory=dict)
+    # True if a restored guest gets a generation id, provided its machine can have one.
+    generation_id: bool = True
 
 
 NO_EXTRAS = Extras()
 
 
 class QemuPlatform:
-    """`kvm` or `tcg`, of this host's architecture or another. `notify` announces slow steps (fetching a kernel)."""
+    """`kvm` or `tcg`, of this host's architecture or another. `notify` announces slow steps, such as fetching a kernel."""
 
     def __init__(self, layer: Layer, notify: Notify = lambda _: None) -> None:
         self.name = str(layer)
@@ -212,6 +224,7 @@ class QemuPlatform:
         line, monitor_line = place.make_line("agent"), place.make_line("monitor")
         monitor = Monitor(monitor_line.own_socket())
         with contextlib.ExitStack() as stack:
+            # The seat is taken first and given back last, so that the hypervisor never runs outside of it.
             seat = stack.enter_context(take_seat(cell, emulator=True))
             stack.enter_context(stop_on_exit(process, line.close, monitor.close, monitor_line.close))
             made = stack.enter_context(place.prepare_disks(cell))
@@ -259,6 +272,7 @@ class QemuPlatform:
                 place=place,
                 seat=seat,
             )
+            # The threads are moved before the wait for the agent, so that the guest boots in its place.
             if seat.placement:
                 _place_threads(guest, monitor)
             if template is not None:
@@ -276,6 +290,7 @@ class QemuPlatform:
             await_ready(agent, process, deadline_s or self.accelerator.start_limit_s, guest.phases)
             stack.callback(agent.close)
             guest.query = monitor.execute
+            # Only a guest that answers can be asked for its disks, and only then may levels change its memory.
             guest.disks = drives.find_attached_disks(made, agent)
             _attest_daemons(guest)
             _apply_memory_orders(monitor, levels)
@@ -290,9 +305,9 @@ class QemuPlatform:
         boot: Boot,
         made: Sequence[Image],
     ) -> Iterator[restored.Template]:
-        """What a guest with these arguments goes on from: one of the block, or made for it.
+        """Yields what a guest with these arguments goes on from: a template of the block, or one made for it.
 
-        It has disks like the guest's, but never reads or writes them: the first guest's own serve.
+        The template has disks like the guest's but never reads or writes them, so the first guest's own disks serve.
         """
 
         def make(template: restored.Template) -> None:
@@ -339,7 +354,7 @@ class QemuPlatform:
             )
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
-        """Makes what guests of another architecture boot, if that is not there yet. Raises `GuestmarkError`."""
+        """Makes what guests of another architecture boot, if it does not exist yet. Raises `GuestmarkError`."""
         if self.architecture.is_host:
             if found := self.missing(Levels(NO_FACTORS)):
                 raise PlatformUnusableError(found.reason, hint=found.hint, cause=found.cause)
@@ -347,7 +362,7 @@ class QemuPlatform:
             parts.get_parts(self.architecture, packages, progress, self._missing_programs)
 
     def _missing_programs(self) -> list[Program]:
-        """What its machines run on and is not installed."""
+        """Returns the programs that its machines need and that are not installed."""
         row = self.architecture
         return [row.emulator] if row.emulator.path is None else []
 
@@ -372,6 +387,7 @@ class QemuPlatform:
         return add_kvm_hint(found) if self.accelerator is KVM else found
 
     def _format_kernel_words(self, place: Place, share: str, levels: Levels, watch: Watch | None) -> str:
+        # cache=loose lets the guest cache files without asking the host again, which a read-only root allows.
         options = (
             "trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any" if share == NINE_P else ""
         )
@@ -391,9 +407,9 @@ class QemuPlatform:
         ).strip()
 
     def _format_clock_rate(self, place: Place) -> list[str]:
-        """Under TCG the time-stamp counter is the host's, whose rate is known.
+        """Returns a word that tells a guest under TCG the rate of its time-stamp counter, which is the host's.
 
-        Measuring it, as kernels do, fails where the machine has no timer for it (microvm), and on a busy host gives
+        Measuring the rate, as kernels do, fails on machines without a timer for it (microvm), and on a busy host gives
         clocks that run several times too fast.
         """
         khz = place.tsc_khz() if self.accelerator.emulates and self.architecture.is_host else None
@@ -401,7 +417,7 @@ class QemuPlatform:
 
 
 def _has_generation_id(architecture: Architecture) -> bool:
-    """Whether QEMU can tell a guest that it is a copy."""
+    """Returns whether QEMU can tell a guest that it is a copy."""
     return architecture.is_host and architecture.generation_id
 
 
@@ -430,26 +446,26 @@ _DESCRIPTOR = re.compile(r"(?<=\bfd=)\d+")
 
 
 def _find_descriptors(arguments: Sequence[str]) -> list[str]:
-    """The descriptors that arguments name, in their order."""
+    """Returns the numbers of the descriptors that arguments name, in order."""
     return [found[0] for word in arguments for found in [_DESCRIPTOR.search(word)] if found]
 
 
 def _replace_descriptors(arguments: Sequence[str], named: Mapping[str, int]) -> list[str]:
-    """The same arguments with other descriptors."""
+    """Returns the arguments with other descriptors."""
     return [_DESCRIPTOR.sub(lambda found: str(named[found[0]]), word) for word in arguments]
 
 
 def _place_threads(guest: Guest, monitor: Monitor) -> None:
-    """Gives QEMU's threads their places as soon as it can say which are its virtual processors: the guest boots there.
+    """Gives QEMU's threads their places as soon as it can say which are its virtual processors.
 
-    A QEMU that has ended by then is looked at where its start is waited for.
+    If QEMU has ended by then, the wait for its start finds out why.
     """
     with contextlib.suppress(MachineError):
         guest.seat.move_threads(find_vcpu_threads(monitor.execute("query-cpus-fast"), guest.vmm_pid))
 
 
 def _apply_memory_orders(monitor: Monitor, levels: Levels) -> None:
-    """Tells the monitor what levels say, and waits until a balloon has its size. Raises `MachineError`."""
+    """Sends the monitor what levels order, and waits until a balloon has its size. Raises `MachineError`."""
     for command, arguments in memory.list_monitor_commands(levels):
         monitor.execute(command, arguments)
     wanted = levels.get(memory.BALLOON)
@@ -461,7 +477,7 @@ def _apply_memory_orders(monitor: Monitor, levels: Levels) -> None:
 
 
 def _choose_confinement(cell: Cell, boot: Boot, extras: Extras, accelerator: Accelerator) -> Confinement:
-    """Rings and sockets only for disks, shares and arguments that cannot do without."""
+    """Returns QEMU's confinement, with rings and sockets only for disks, shares and arguments that need them."""
     disks = cell.view(Disks)
     return replace(
         HYPERVISOR,
@@ -472,6 +488,7 @@ def _choose_confinement(cell: Cell, boot: Boot, extras: Extras, accelerator: Acc
         rings=any(disk.aio is Aio.IO_URING for disk in disks),
         sockets=boot.share == VIRTIOFS
         or extras.sockets
+        # Arguments of the user's own may name sockets, which cannot be seen from here.
         or QEMU_ARGS in cell.levels
         or any(
             disk.bus in {Bus.VHOST_USER, Bus.VIRTIOFS} or disk.level(PROTOCOL) is Protocol.NBD
@@ -481,14 +498,14 @@ def _choose_confinement(cell: Cell, boot: Boot, extras: Extras, accelerator: Acc
 
 
 def find_missing_program(program: Program) -> Unusable | None:
-    """`Unusable`, naming the package in the distribution's words, when `program` is not installed."""
+    """Returns `Unusable` with the command that installs `program` if it is not installed, else None."""
     if program.path:
         return None
     return Unusable(f"{program.name} is not installed", to_install(program.package))
 
 
 def query_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
-    """What QEMU says it is running: version, accelerator, processors and their model, memory in bytes."""
+    """Returns what QEMU says it runs: version, accelerator, processors and their model, memory in bytes."""
     with require_shape():
         kvm = monitor.execute("query-kvm")
         processors = monitor.execute("query-cpus-fast")
@@ -527,10 +544,14 @@ def _base_arguments(
 
 @functools.cache
 def sandbox_arguments(emulator: str) -> tuple[str, ...]:
-    """The option with which QEMU gives up what it does not need; none where it was built without, or by the kernel."""
+    """Returns the option with which QEMU gives up system calls that it does not need.
+
+    Empty if this QEMU or this kernel was built without seccomp.
+    """
     program = shutil.which(emulator)
     with contextlib.suppress(OSError, ValueError):
         if program and "\nSeccomp:" in Path("/proc/self/status").read_text():
+            # QEMU has no option that tells; a QEMU without the library refuses -sandbox and would not start.
             with open(program, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 if content.find(b"libseccomp.so") >= 0:
                     return ("-sandbox", _SANDBOX)
@@ -561,7 +582,7 @@ def _root_arguments(
 def _share_arguments(
     stack: contextlib.ExitStack, process: HypervisorProcess, virtio: VirtioBus, made: Sequence[Image]
 ) -> list[str]:
-    """Directories of the host that virtiofsd serves; nested guests have none."""
+    """Starts a virtiofsd for each directory of the host that a disk shares; nested guests have none."""
     arguments: list[str] = []
     for image in made:
         if image.spec.filesystem is Filesystem.VIRTIOFS and isinstance(process, SupervisedProcess):
@@ -579,7 +600,7 @@ def _describe_share(image: Image) -> virtiofs.Share:
 
 
 def _attest_daemons(guest: Guest) -> None:
-    """Says of each directory which process serves it. Raises `AttestationError` when that was told something else."""
+    """Records which process serves each directory. Raises `AttestationError` if one was started with other options."""
     for disk in guest.disks:
         if disk.spec.filesystem is not Filesystem.VIRTIOFS:
             continue
@@ -591,13 +612,13 @@ def _attest_daemons(guest: Guest) -> None:
 
 
 def _needs_shared_memory(boot: Boot, made: Sequence[Image]) -> bool:
-    """Whether others than QEMU serve the guest, and need its memory."""
+    """Returns whether processes other than QEMU serve the guest, and need its memory."""
     return boot.share == VIRTIOFS or any(image.spec.bus in {Bus.VHOST_USER, Bus.VIRTIOFS} for image in made)
 
 
 def _channel_arguments(line: Line, virtio: VirtioBus, ports: int) -> list[str]:
-    # An interrupt for each queue of a few ports: by default the 64 queues of 31 ports share one, and the guest looks
-    # through all of them each time.
+    # One interrupt for each queue of a few ports: by default the 64 queues of 31 ports share one, and the guest looks
+    # through all of them at each interrupt.
     vectors = f",vectors={2 * ports + 4}" if virtio.on_pci else ""
     return [
         "-device", f"{virtio.format_device('virtio-serial')},max_ports={ports}{vectors}",

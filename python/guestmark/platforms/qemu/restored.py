@@ -1,10 +1,11 @@
 """Guests that go on from a saved one, the *template*, instead of booting.
 
 A template is booted up to where its agent waits before the root is mounted (a mounted 9p share cannot be saved), and is
-stopped there: its memory is a file, the state of its devices another. A clone maps that memory privately, so any number
-of them share it and none changes it. On its channel it is first told the time and random bytes: without them all clones
-would draw the same. Templates are made for a block and one command line, and removed when the block ends: clones share
-a layout of memory, so one template for all blocks would make one boot look like many.
+stopped there: its memory is one file, the state of its devices another. A clone maps that memory privately, so any
+number of clones share it and none changes it. On its channel a clone is first told the time and given random bytes:
+without them all clones would draw the same random numbers. Templates are made for one block and one command line, and
+removed when the block ends: clones share a layout of memory, so one template for all blocks would make one boot look
+like many.
 """
 
 from __future__ import annotations
@@ -38,15 +39,18 @@ from guestmark.setting.machine import START, Start
 _READY = "guestmark-agent: template ready"
 _POLL_S = 0.001
 _SAVE_S = 30.0
+# With this capability QEMU saves only the devices; memory that is a shared file stays where it is.
 _CAPABILITY = {"capabilities": [{"capability": "x-ignore-shared", "state": True}]}
 _ENTROPY_BYTES = 32
-_STATE_NAME = "state"  # what QEMU calls the descriptor
-_DESCRIPTOR = re.compile(r"\bfd=\d+")  # another one each time
+# Name under which QEMU keeps the descriptor of the state file.
+_STATE_NAME = "state"
+# Descriptors differ from start to start, so a template's key must not contain them.
+_DESCRIPTOR = re.compile(r"\bfd=\d+")
 
 
 @dataclass(slots=True)
 class Template:
-    """A saved guest, and how many have gone on from it."""
+    """A saved guest, and the number of guests that have gone on from it."""
 
     key: str
     memory: Path
@@ -57,17 +61,20 @@ class Template:
 
 @dataclass(slots=True)
 class Templates:
-    """Those of this process; see the module. Inside `block` guests of one command line share a template."""
+    """The templates of this process; see the module.
 
-    filesystems: tuple[
-        Filesystem, ...
-    ] = ()  # of all guests of the block, so that those that differ in it share one
+    Inside `share_in_block` guests of one command line share a template.
+    """
+
+    # Filesystems of all guests of the block. With the modules of all of them, guests that differ in their filesystem
+    # share a template.
+    filesystems: tuple[Filesystem, ...] = ()
     _sharing: bool = False
     _held: dict[str, Template] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def share_in_block(self, cells: Iterable[Cell] = ()) -> Iterator[None]:
-        """One block of these cells: its templates are removed when it ends."""
+        """Holds templates for one block of these cells, and removes them when it ends."""
         self._sharing = True
         some = [cell for cell in cells if cell.levels.get(START) is Start.RESTORED]
         used = {spec.filesystem for cell in some for spec in cell.view(Disks) if spec.filesystem.maker}
@@ -82,7 +89,7 @@ class Templates:
 
     @contextlib.contextmanager
     def take_template(self, key: str, size: int, make: Callable[[Template], None]) -> Iterator[Template]:
-        """The template of that key, with guests of `size` bytes; `make` fills one that is not there yet."""
+        """Yields the template of that key, for guests of `size` bytes; `make` fills one that does not exist yet."""
         template = self._held.get(key)
         if template is None:
             directory = keeper().directory("template", scratch_parent())
@@ -110,7 +117,10 @@ TEMPLATES = Templates()
 
 
 def template_key(command: Sequence[str], program: str) -> str:
-    """What a template is good for: this command line, with kernel and agent (named by what they hold), and QEMU."""
+    """Returns a hash of what a template is good for: this command line and this QEMU.
+
+    Kernel and agent are part of the command line, as their files are named by their content.
+    """
     stamp = Path(program).stat()
     words = [_DESCRIPTOR.sub("fd=", word) for word in command]
     text = "\0".join([*words, program, str(stamp.st_size), str(stamp.st_mtime_ns)])
@@ -118,7 +128,7 @@ def template_key(command: Sequence[str], program: str) -> str:
 
 
 def memory_arguments(template: Path, size: int, *, shared: bool) -> list[str]:
-    """The guest's memory on QEMU's command line: the template's own file, or a private view of it."""
+    """Returns QEMU's arguments for the guest's memory: the template's own file, or a private view of it."""
     path = str(template).replace(",", ",,")
     share = "on" if shared else "off"
     return [
@@ -128,7 +138,8 @@ def memory_arguments(template: Path, size: int, *, shared: bool) -> list[str]:
 
 
 def drop_kernel(arguments: Sequence[str], kernel: Kernel, architecture: Architecture) -> list[str]:
-    """A clone's command line, where QEMU need not load kernel and initramfs once more: they are in the memory.
+    """Returns a clone's command line, where QEMU need not load kernel and initramfs again: they are in the saved
+    memory.
 
     On x86 QEMU boots a kernel by a ROM of its own, which belongs to what is saved. Elsewhere nothing changes.
     """
@@ -145,7 +156,7 @@ def drop_kernel(arguments: Sequence[str], kernel: Kernel, architecture: Architec
 
 
 def save_template(process: SupervisedProcess, monitor: Monitor, state: int, deadline_s: float) -> None:
-    """Waits until a template's agent waits, then stops the guest and saves its devices through descriptor `state`.
+    """Waits until a template's agent is ready, then stops the guest and saves its devices through descriptor `state`.
 
     Raises `MachineError` with the console.
     """
@@ -167,9 +178,9 @@ def save_template(process: SupervisedProcess, monitor: Monitor, state: int, dead
 
 
 def resume_clone(monitor: Monitor, state: int, channel: socket.socket, deadline_s: float) -> float | None:
-    """Loads the devices through descriptor `state`, lets the clone run and renews it.
+    """Loads the devices through descriptor `state`, gives the clone the time and random bytes, and lets it run.
 
-    Returns when it answered, on the monotonic clock; None if not in time, or when it has gone.
+    Returns when it answered, on the monotonic clock; None if not in time, or if it has ended.
     """
     monitor.execute("migrate-set-capabilities", _CAPABILITY)
     monitor.send_descriptor(_STATE_NAME, state)
@@ -188,7 +199,7 @@ def resume_clone(monitor: Monitor, state: int, channel: socket.socket, deadline_
 
 @contextlib.contextmanager
 def open_inheritable(path: Path, flags: int) -> Iterator[int]:
-    """A descriptor to hand to QEMU."""
+    """Yields a descriptor of a file to hand to QEMU."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
         yield descriptor

@@ -1,4 +1,4 @@
-"""Directories of the host over virtiofs: the root for kernels without 9p (Debian's cloud kernel), and places of data.
+"""Directories of the host over virtiofs: the root for kernels without 9p (Debian's cloud kernel), and data directories.
 
 Needs the virtiofsd daemon.
 """
@@ -19,24 +19,29 @@ from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu.programs import VIRTIOFSD_PATHS
 
 ROOT_DAEMON = confinement.SERVES_ROOT
-_OLD_CACHES = {"never": "none"}  # what the old daemon called them
+# Cache modes that the old daemon names differently.
+_OLD_CACHES = {"never": "none"}
 _ALTERNATIVE = "give a kernel with 9p: --set kernel=FILE"
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What is served, and under which tag; `why_needed` opens the error where it cannot be."""
+    """A directory to serve, under the tag by which guests mount it.
+
+    `why_needed` opens the error if it cannot be served.
+    """
 
     tag: str
     directory: Path
     cache: str = "auto"
     writable: bool = False
     why_needed: str = ""
-    name: str = ROOT_DAEMON  # of its daemon, among the guest's helpers
+    # Name of its daemon among the guest's helpers.
+    name: str = ROOT_DAEMON
 
 
 def root_share(tag: str) -> Share:
-    """The host's root, for a guest whose kernel has nothing else."""
+    """Returns the host's root, for a guest whose kernel has no 9p."""
     return Share(tag, Path("/"), why_needed="this guest kernel has no 9p, and ")
 
 
@@ -44,10 +49,10 @@ def root_share(tag: str) -> Share:
 def serve_directory(hypervisor: SupervisedProcess, share: Share, bus: str) -> Iterator[list[str]]:
     """Runs virtiofsd and yields QEMU's arguments that attach what it serves.
 
-    The socket is bound here and handed over, so there is no moment at which it does not exist yet; it lives in the
-    scratch directory of the hypervisor, which ends with the daemon. The guest's memory must be shared with the daemon.
-    Whether the guest mounts read-only is the guest's own affair: the daemon sees a host in which everything is
-    read-only, but for a writable share's directory.
+    The socket is bound here and handed over, so it exists before anybody connects. It is in the scratch directory of
+    the hypervisor, which ends with the daemon. The guest's memory must be shared with the daemon. Whether the guest
+    mounts read-only is up to the guest: the daemon sees a host in which everything is read-only but a writable share's
+    directory.
     """
     program, legacy = find_daemon(share.why_needed)
     path = hypervisor.scratch / share.tag
@@ -71,10 +76,11 @@ def serve_directory(hypervisor: SupervisedProcess, share: Share, bus: str) -> It
 
 @contextlib.contextmanager
 def _bind_socket(path: Path) -> Iterator[socket.socket]:
-    """A socket that listens at `path`, which may be longer than a socket's may be."""
+    """Yields a socket that listens at `path`, which may be longer than the 108 bytes of a socket address."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+            # The path through /proc is short however long the directory's own path is.
             listening.bind(f"/proc/self/fd/{directory}/{path.name}")
             listening.listen(1)
             yield listening
@@ -83,17 +89,17 @@ def _bind_socket(path: Path) -> Iterator[socket.socket]:
 
 
 def _choose_confinement(legacy: bool) -> Confinement:
-    """The old daemon insists on changing its root, which takes a user namespace of its own where it is not root's."""
+    """Returns the daemon's confinement. The old daemon changes its root, for which a user needs a user namespace."""
     return FILE_SERVER if legacy or os.getuid() == 0 else HYPERVISOR
 
 
 def find_daemon(why_needed: str = "") -> tuple[str, bool]:
-    """The daemon, and whether it is the old one of QEMU up to 7.2, which takes other options.
+    """Returns the daemon's path, and whether it is the old one of QEMU up to 7.2, which takes other options.
 
-    Raises `PlatformUnusableError` when there is none that this user can run.
+    Raises `PlatformUnusableError` if there is none that this user can run.
     """
-    # Files of other users belong to nobody in the user namespace that the old one needs for its `chroot`, and those it
-    # may not open as guests ask for it, without leaving a trace (`O_NOATIME`).
+    # In the user namespace that the old daemon needs for its `chroot`, files of other users belong to nobody, and such
+    # files may not be opened with O_NOATIME, which guests ask for.
     old = ""
     for candidate in (shutil.which("virtiofsd"), *VIRTIOFSD_PATHS):
         if candidate and os.access(candidate, os.X_OK):
@@ -123,7 +129,7 @@ def _daemon_options(share: Share, legacy: bool) -> list[str]:
 
 
 def find_difference(served: SupervisedProcess, share: Share) -> str:
-    """What differs on the daemon's command line from what was asked for; empty when nothing does."""
+    """Returns what differs on the daemon's command line from what was asked for; empty if nothing does."""
     pid = served.pid()
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
