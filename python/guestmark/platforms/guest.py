@@ -275,7 +275,7 @@ class GuestPlatform(Platform, Protocol):
     ) -> contextlib.AbstractContextManager[Guest]:
         """See `Platform.start`; `place` is where the hypervisor runs, `deadline_s` how long the start may take."""
 
-    def missing(self, levels: Levels) -> Unusable | None:
+    def find_missing(self, levels: Levels) -> Unusable | None:
         """What has to be installed before guests with these levels can start; None when everything is there."""
 
 

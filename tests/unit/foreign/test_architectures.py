@@ -233,7 +233,7 @@ def test_other_machines_get_an_agent_that_is_made(
 
 def test_a_missing_emulator_is_said_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    found = known(QemuPlatform(parse_platform(f"tcg@{ROW.name}").inner).missing(Levels({})))
+    found = known(QemuPlatform(parse_platform(f"tcg@{ROW.name}").inner).find_missing(Levels({})))
     assert ROW.emulator.name in found.reason
     assert ROW.emulator.package in found.hint
 

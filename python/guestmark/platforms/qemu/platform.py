@@ -131,7 +131,7 @@ def _find_running_program(guest: Guest) -> str:
 
 
 def _find_shared_directory(pid: int, wanted: Path) -> str:
-    """Returns `wanted` if QEMU, process `pid`, has that very directory open to share it; else those that it has open."""
+    """Returns `wanted` if QEMU, process `pid`, has that very directory open; else the directories that it has open."""
     expected, others = os.stat(wanted), []
     for link, target in procfs.open_files(pid):
         with contextlib.suppress(OSError):
@@ -180,7 +180,10 @@ NO_EXTRAS = Extras()
 
 
 class QemuPlatform:
-    """`kvm` or `tcg`, of this host's architecture or another. `notify` announces slow steps, such as fetching a kernel."""
+    """`kvm` or `tcg`, of this host's architecture or another.
+
+    `notify` announces slow steps, such as fetching a kernel.
+    """
 
     def __init__(self, layer: Layer, notify: Notify = lambda _: None) -> None:
         self.name = str(layer)
@@ -356,7 +359,7 @@ class QemuPlatform:
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
         """Makes what guests of another architecture boot, if it does not exist yet. Raises `GuestmarkError`."""
         if self.architecture.is_host:
-            if found := self.missing(Levels(NO_FACTORS)):
+            if found := self.find_missing(Levels(NO_FACTORS)):
                 raise PlatformUnusableError(found.reason, hint=found.hint, cause=found.cause)
         else:
             parts.get_parts(self.architecture, packages, progress, self._missing_programs)
@@ -366,7 +369,7 @@ class QemuPlatform:
         row = self.architecture
         return [row.emulator] if row.emulator.path is None else []
 
-    def missing(self, levels: Levels) -> Unusable | None:
+    def find_missing(self, levels: Levels) -> Unusable | None:
         """What has to be installed first."""
         row = self.architecture
         if row.is_host:
@@ -381,7 +384,7 @@ class QemuPlatform:
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
         """Boots a guest and attests it; what fails is the reason."""
-        found = self.missing(Levels(factors)) or probe_by_start(
+        found = self.find_missing(Levels(factors)) or probe_by_start(
             self, deadline_s or self.accelerator.start_limit_s, factors=factors
         )
         return add_kvm_hint(found) if self.accelerator is KVM else found

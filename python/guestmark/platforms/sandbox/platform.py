@@ -1,9 +1,10 @@
 """`bwrap`, `crun`, `runc`, `podman`, `gvisor`: a sandbox on this host, with the agent inside.
 
-Its root is the host's own, read-only under a layer in memory that is thrown away. Root, state of the runtime and the
+Its root is the host's own, read-only under a layer in memory that is thrown away. The root, the runtime's state and the
 runtime itself are in a mount and a process namespace of their own, whose first process becomes the runtime
 (`crates/agent/src/sandbox.rs`). When that ends, or the supervisor around it, which ends with this process, the kernel
-ends all that is in them. Preparing that is no part of the start: the first process waits for a word to go on.
+ends everything in the namespaces. Preparing them does not count as part of the start: the first process waits to be
+told to go on.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ from guestmark.platforms.sandbox.runtimes import RUNTIMES, Runtime, Sandbox
 from guestmark.setting.disk import DiskSpec
 from guestmark.setting.machine import MEMORY
 
-_MEMORY = "1G"  # as guests have
+# The same as guests have.
+_MEMORY = "1G"
 _SETUP_S = 30.0
 _SECCOMP = {"0": "off", "1": "strict", "2": "filter"}
 _ALL_USERS = "0 0 4294967295"
-# Filesystems that are made for a machine, or whose files are no files.
+# Filesystems that belong to a running machine, or whose files are interfaces of the kernel: no sandbox gets them.
 _NO_FILES = {
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
     "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "sysfs", "tracefs",
@@ -55,7 +57,8 @@ class SandboxPlatform(HostLike):
         self.runtime = RUNTIMES[layer.kind]
 
     def check_cell(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
-        """Raises `PlatformUnusableError` for a runtime that is not there or not this user's, and a cell with disks."""
+        """Raises `PlatformUnusableError` for a runtime that this user cannot run, and for a cell with disks."""
+        # Raises if the runtime is not installed.
         _ = self.runtime.version
         if os.geteuid() != 0 and not self.runtime.for_users:
             raise PlatformUnusableError(f"{self.name} is there for root alone", hint="run guestmark as root")
@@ -66,12 +69,12 @@ class SandboxPlatform(HostLike):
 
     @contextlib.contextmanager
     def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
-        """A root, control groups and a runtime that waits to be let go on."""
+        """Yields a root, control groups and a runtime that waits to be told to go on."""
         scratch = keeper().directory(self.name, scratch_parent())
         limited = make_control_groups("machine", read_memory_level(cell))
         below, console = scratch / "m", scratch / "console"
         below.mkdir()
-        # Podman wants a short name for it.
+        # Podman refuses a long path for its state.
         state = below / "run" if scratch.is_relative_to("/run") else Path("/run")
         sandbox = Sandbox(below / "root", state / "guestmark", scratch, (str(agent_binary()), "serve"))
         with contextlib.ExitStack() as stack:
@@ -108,13 +111,13 @@ class SandboxPlatform(HostLike):
             yield within
 
     def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> SandboxMachine:
-        """The sandbox, whose agent has answered."""
-        # Below the supervisor and what makes the namespaces is the first process in them, with which all others end.
+        """Returns the sandbox once its agent has answered."""
+        # The supervisor's child makes the namespaces; its child is their first process, with which all others end.
         first = next(iter(processes.list_descendants(pid)[1:2]), pid)
         return SandboxMachine(agent, command, seat=seat, pid=first, runtime=self.runtime)
 
     def explain_silence(self, error: MachineError, within: Surroundings) -> MachineError:
-        """With what the runtime, or what prepares its root, has said last."""
+        """Returns the error with the last words of the runtime, or of what prepares its root."""
         lines = [line.strip() for line in within.read_console().splitlines() if line.strip()]
         explained = self.runtime.explain_end(within.console.parent) if within.console else ""
         reason = explained or (lines[-1] if lines else error.message)
@@ -128,7 +131,7 @@ class SandboxPlatform(HostLike):
 
 
 class Pipe:
-    """A pipe whose ends are closed with the stack, unless they have been before."""
+    """A pipe whose ends are closed with the stack unless they were closed before."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self.read, self.write = os.pipe()
@@ -143,14 +146,15 @@ class Pipe:
 
 
 def read_memory_level(cell: Cell) -> int:
-    """Bytes of memory that a sandbox of this cell has."""
+    """Returns the bytes of memory that a sandbox of this cell has."""
     return cell.levels.with_defaults({MEMORY.name: _MEMORY})[MEMORY]
 
 
 def list_layers() -> list[str]:
-    """Directories of this host that a sandbox sees through a layer each, the root first where it may have one.
+    """Returns the directories of this host that a sandbox sees through a layer each; for root, the root comes first.
 
-    The kernel refuses a user a layer over what has mounts below it: others get one for each directory that has none.
+    The kernel does not let users put a layer over a directory with mounts below it, so they get one for each directory
+    without.
     """
     seen = mounts()
     if os.geteuid() != 0:
@@ -161,7 +165,7 @@ def list_layers() -> list[str]:
 
 
 def _list_mountless(directory: str, mounted: Set[str]) -> Iterator[str]:
-    """All directories at or below it that have nothing mounted below them."""
+    """Yields all directories at or below `directory` that have nothing mounted below them."""
     if not _can_be_layer(directory):
         return
     below = f"{directory.rstrip('/')}/"
@@ -176,12 +180,12 @@ def _list_mountless(directory: str, mounted: Set[str]) -> Iterator[str]:
 
 def _can_be_layer(where: str) -> bool:
     of_machines = any(where == top or where.startswith(f"{top}/") for top in _OF_MACHINES)
-    # Commas, colons and backslashes separate an overlay's options.
+    # An overlay's options use these characters as separators.
     return not of_machines and os.path.isdir(where) and not any(mark in where for mark in ",:\\")
 
 
 class SandboxMachine(Host):
-    """A sandbox; attested by what this host's kernel says of the process that holds it, and by what is seen inside."""
+    """A sandbox; attested by what this host's kernel says about its process, and by what is seen inside."""
 
     def __init__(self, *arguments: Any, runtime: Runtime, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -189,7 +193,7 @@ class SandboxMachine(Host):
         self._unlimited = False
 
     def attest(self) -> Sandboxed:
-        """Raises `AttestationError` for a sandbox that is none: no namespaces, no root of its own, another kernel."""
+        """Raises `AttestationError` if it is no sandbox: no namespaces, no root of its own, or the wrong kernel."""
         hello, seen = self.agent.hello(), self.agent.read_facts()
         holder = self._find_holder()
         folder = Path(f"/proc/{holder}")
@@ -216,7 +220,7 @@ class SandboxMachine(Host):
             proc_version=self.agent.read_file("/proc/version", limit=512).decode(errors="replace").strip(),
             own_kernel=self._runtime.own_kernel,
             mechanism=_find_mechanism(holder) if self._runtime.own_kernel else "",
-            # Not those that the runtime was started in, which would be there whatever it does.
+            # Compared with the namespaces that the runtime was started in, which exist whatever the runtime does.
             namespaces=list_own_namespaces(folder, Path(f"/proc/{self.pid}")),
             seccomp=_SECCOMP.get(status.get("Seccomp", ""), "unknown"),
             filters=int(status.get("Seccomp_filters", "0")),
@@ -229,7 +233,7 @@ class SandboxMachine(Host):
         return found
 
     def remarks(self) -> list[str]:
-        """What the machine lacks of what was asked for."""
+        """Returns what the machine lacks of what was asked for."""
         if self._unlimited:
             return ["no limit of memory could be set: this process may not make control groups for memory"]
         return []
@@ -241,7 +245,7 @@ class SandboxMachine(Host):
             raise AttestationError(
                 f"the kernel is not what was asked for: asked {wanted}, found {found.kernel}"
             )
-        # Processes of another kernel are not this host's.
+        # gVisor's kernel has processes of its own, so it needs no process namespace of this host.
         if missing := {"mnt", *([] if found.own_kernel else ["pid"])} - set(found.namespaces or ()):
             raise AttestationError(
                 f"the sandbox shares namespaces with the host: {', '.join(sorted(missing))}"
@@ -255,7 +259,9 @@ class SandboxMachine(Host):
             raise AttestationError("the sandbox is not in the control groups that it was started in")
 
     def _find_holder(self) -> int:
-        """The process that holds the sandbox's programs: the agent, or the kernel that answers them."""
+        """Returns the process that holds the sandbox's programs: the agent, or the kernel that answers their system
+        calls.
+        """
         for pid in (*reversed(processes.list_descendants(self.pid or 0)), self.pid or 0):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -266,7 +272,7 @@ class SandboxMachine(Host):
 
 
 def _find_mechanism(kernel: int) -> str:
-    """How gVisor's kernel, process `kernel`, gets at system calls of its programs: by what it holds, not by options."""
+    """Returns how gVisor's kernel, process `kernel`, intercepts system calls: by what it holds, not by its options."""
     held = {end for _, end in procfs.open_files(kernel)}
     if any("kvm-vcpu" in name or name == "/dev/kvm" for name in held):
         return "kvm"

@@ -18,7 +18,7 @@ from guestmark.platforms.sandbox.programs import BWRAP, CRUN, PODMAN, RUNC, RUNS
 
 _NAME = "guestmark"
 _AS_ROOT = ("--root", "--runroot", "--tmpdir")
-# What containers of podman and docker have, may only read, and do not see.
+# Capabilities of containers of podman and docker; below, what these may only read, and what they do not see.
 _CAPABILITIES = (
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_NET_BIND_SERVICE", "CAP_SETFCAP",
     "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
@@ -37,7 +37,7 @@ _NAMESPACES = ("pid", "network", "ipc", "uts", "mount")
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """One sandbox to be: its root, a directory for the runtime's state, one for its bundle, and what it runs."""
+    """A sandbox to make: its root, directories for the runtime's state and its bundle, and the program it runs."""
 
     root: Path
     state: Path
@@ -47,21 +47,25 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """One such program; `command` is what starts a sandbox in the foreground, joined to the standard streams."""
+    """A program that makes sandboxes.
+
+    `command` returns the command line that starts a sandbox in the foreground, joined to the standard streams.
+    """
 
     program: Program
     command: Callable[[Sandbox], list[str]]
-    holder: str = (
-        "serve"  # a word on the command line of the process that holds its programs; this is the agent's
-    )
-    for_users: bool = True  # not for root alone
-    own_kernel: bool = False  # whether that process is a kernel, which answers their system calls
-    # What its processes wrote down of why they ended, from the directory of its bundle; empty: nothing.
+    # A word on the command line of the process that holds the sandbox's programs; by default the agent's.
+    holder: str = "serve"
+    # False if only root can run it.
+    for_users: bool = True
+    # True if that process is a kernel, which answers the programs' system calls.
+    own_kernel: bool = False
+    # Returns why its processes ended, from logs in the directory of its bundle; empty if unknown.
     explain_end: Callable[[Path], str] = lambda _bundle: ""
 
     @property
     def version(self) -> str:
-        """What it says. Raises `PlatformUnusableError` when it is not installed, or says nothing."""
+        """Version that it prints. Raises `PlatformUnusableError` if it is not installed, or prints none."""
         if self.program.path is None:
             raise PlatformUnusableError(
                 f"{self.program.name} is not installed", hint=to_install(self.program.package)
@@ -83,7 +87,7 @@ def _read_version(path: str) -> str:
 def _bwrap_command(sandbox: Sandbox) -> list[str]:
     return [
         BWRAP.name, "--unshare-all", "--die-with-parent", "--bind", str(sandbox.root), "/", "--dev", "/dev",
-        # It would leave settings of the kernel to this host's root.
+        # By default /proc/sys would be writable, and root in the sandbox could change this host's kernel settings.
         "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys",
         "--ro-bind", "/sys", "/sys", "--tmpfs", "/run", "--chdir", "/", *sandbox.program,
     ]  # fmt: skip
@@ -99,7 +103,7 @@ def _crun_command(sandbox: Sandbox) -> list[str]:
 
 def _runc_command(sandbox: Sandbox) -> list[str]:
     _write_bundle(sandbox)
-    # Rootless is the name of its mode that does without control groups of its own.
+    # "Rootless" is also the mode in which runc works without control groups of its own.
     return [
         RUNC.name,
         f"--root={sandbox.state}",
@@ -114,13 +118,13 @@ def _runsc_command(sandbox: Sandbox) -> list[str]:
     _write_bundle(sandbox)
     return [
         RUNSC.name, f"--root={sandbox.state}", "--network=none", "--ignore-cgroups", f"--debug-log={sandbox.bundle}/",
-        # The name is that of a socket, too, which all containers of a host share.
+        # The container's name is also that of a socket, and all containers of a host share these names.
         "run", f"--bundle={sandbox.bundle}", sandbox.bundle.name,
     ]  # fmt: skip
 
 
 def _explain_runsc_end(bundle: Path) -> str:
-    """The last words of gVisor's kernel or file server: what runsc itself says is only that the other one has ended."""
+    """Returns the last words of gVisor's kernel or file server; runsc itself says only that the other one has ended."""
     for log in sorted(bundle.glob("runsc.log.*.boot.txt")) + sorted(bundle.glob("runsc.log.*.gofer.txt")):
         for line in log.read_text(errors="replace").splitlines():
             if (found := line.partition("FATAL ERROR: ")[2]) or line.startswith("panic: "):
@@ -129,12 +133,17 @@ def _explain_runsc_end(bundle: Path) -> str:
 
 
 def _podman_command(sandbox: Sandbox) -> list[str]:
-    """Its storage is as fresh as the sandbox, so that the user's own containers are not touched."""
+    """Returns podman's command line.
+
+    Its storage is as fresh as the sandbox, so the user's own containers are not touched.
+    """
     storage = [f"{option}={sandbox.state / option.lstrip('-')}" for option in _AS_ROOT]
     told, limits = [PODMAN.name], ["--interactive"]
-    if os.geteuid() != 0:  # the namespace that it would make for a user is there already
+    # The user namespace that podman would make for a user exists already, and these variables tell it so.
+    if os.geteuid() != 0:
         configured = ("_CONTAINERS_USERNS_CONFIGURED=done", f"_CONTAINERS_ROOTLESS_UID={os.geteuid()}")
-        own = f"HOME={sandbox.state.parent}"  # else it makes directories in the user's
+        # Podman would make directories in the user's home.
+        own = f"HOME={sandbox.state.parent}"
         told = ["env", *configured, own, PODMAN.name, "--storage-driver=vfs"]
         limits += ["--ulimit=host", f"--env=HOME={os.environ.get('HOME', '/')}"]
     return [
@@ -145,7 +154,7 @@ def _podman_command(sandbox: Sandbox) -> list[str]:
 
 
 def _write_bundle(sandbox: Sandbox) -> None:
-    """The configuration of a container by the runtime specification of the Open Container Initiative."""
+    """Writes a container's configuration by the runtime specification of the Open Container Initiative."""
     config: dict[str, Any] = {
         "ociVersion": "1.0.0",
         "root": {"path": str(sandbox.root), "readonly": False},

@@ -49,7 +49,7 @@ from guestmark.setting.machine import (
 
 
 def explain_start_failure(error: MachineError) -> MachineError:
-    """The error for a guest that did not start; names what the host refuses if that is the reason."""
+    """Returns the error for a guest that did not start; it names what the host refuses if that is the reason."""
     found = heard(Speaker.UML, error.console)
     if found.cause is Cause.OTHER:
         return error
@@ -63,8 +63,11 @@ def explain_start_failure(error: MachineError) -> MachineError:
 
 
 def attest_uml(guest: Guest, levels: Levels, kernel: str) -> GuestMachine:
-    """Kernel kind and release, processors and memory from inside. Raises `AttestationError` with both values."""
+    """Attests the kernel's kind and release, processors and memory from inside. Raises `AttestationError` with both
+    values.
+    """
     inside = describe_inside(guest)
+    # No other kernel calls its processor so.
     if inside.cpu != "UML":
         raise make_mismatch("the processor model", "UML", inside.cpu or inside.kernel, guest)
     require_same("the number of processors", 1, inside.processors, guest)
@@ -77,12 +80,13 @@ UML = "linux.uml"
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G"}
 LAYER = Layer("uml")
 _MODULE_TREES = Path("/usr/lib/uml/modules")
-# Two thirds of UML's start are spent on trying out ways to compute parity, which only RAID 5 and 6 need.
+# At its start the kernel tries out ways to compute parity, which only RAID 5 and 6 need; for UML that is two thirds of
+# the time.
 _PARITY_TRIALS = "initcall_blacklist=raid6_select_algo,calibrate_xor_blocks"
 
 
 class UmlPlatform:
-    """`uml`: one processor and no monitor, so its facts must be read from inside."""
+    """`uml`: one processor and no monitor, so its facts are read from inside."""
 
     def __init__(self, layer: Layer = LAYER) -> None:
         self.name = str(layer)
@@ -95,7 +99,7 @@ class UmlPlatform:
         """
         levels = cell.levels.with_defaults(DEFAULTS)
         program = levels.get(KERNEL) or UML
-        if missing := self.missing(levels):
+        if missing := self.find_missing(levels):
             raise PlatformUnusableError(missing.reason, hint=missing.hint)
         release = read_release(Path(shutil.which(program) or program))
         initramfs = build_initramfs(
@@ -131,8 +135,8 @@ class UmlPlatform:
             finally:
                 agent.close()
 
-    def missing(self, levels: Levels) -> Unusable | None:
-        """What has to be installed first, unless a kernel of the user's is started."""
+    def find_missing(self, levels: Levels) -> Unusable | None:
+        """Returns what has to be installed first, unless a kernel of the user's is started."""
         if not host_architecture().user_mode_linux:
             return Unusable(
                 "there is no User-Mode Linux for this host's architecture", "tcg runs guests here"
@@ -143,13 +147,13 @@ class UmlPlatform:
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
         """Boots a guest and attests it; what fails is the reason."""
-        return self.missing(Levels(factors)) or probe_by_start(
+        return self.find_missing(Levels(factors)) or probe_by_start(
             self, deadline_s or LAYER.description.start_limit_s, factors=factors
         )
 
 
 def format_command(program: str, initramfs: str, levels: Levels, serial: str, scratch: Path) -> list[str]:
-    """The command that starts the guest.
+    """Returns the command that starts the guest.
 
     The serial line is the agent's channel (`serial`, as UML names it); the console goes to the output.
     """
@@ -166,7 +170,10 @@ def format_command(program: str, initramfs: str, levels: Levels, serial: str, sc
 
 
 def _skip_parity_trials(cell: Cell) -> list[str]:
-    """Kernel arguments that shorten the start; none where btrfs may want parity, or the cell says what to leave out."""
+    """Returns kernel arguments that shorten the start.
+
+    Empty if btrfs may need parity, or if the cell has a list of initcalls of its own.
+    """
     said = list_kernel_words(cell.levels)
     if any(word.startswith("initcall_blacklist=") for word in said) or any(
         disk.filesystem is Filesystem.BTRFS for disk in cell.view(Disks)
@@ -176,7 +183,7 @@ def _skip_parity_trials(cell: Cell) -> list[str]:
 
 
 def _find_modules(program: str, release: str) -> Path | None:
-    """The module tree of a UML kernel, by its release; None for a user's kernel without one."""
+    """Returns the module tree of a UML kernel, by its release; None for a user's kernel without one."""
     tree = _MODULE_TREES / release
     if (tree / "modules.builtin").exists():
         return tree

@@ -34,12 +34,14 @@ from guestmark.platforms.affinity import Seat
 from guestmark.platforms.host_like import Host, HostLike, Surroundings
 from guestmark.setting.disk import DiskSpec
 
-INSIDE = "/run/guestmark"  # where agent and emulator are in the root
+# Directory of agent and emulator in the root.
+INSIDE = "/run/guestmark"
 _PT_INTERP = 3
 _PACKAGE = "qemu-user-static"
 _KNOWN_BY = "usr/bin/true"
 _NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount", "--propagation", "private")
-# The root with a layer in memory over it, this host's /proc, /dev and /sys, and the two programs; then the agent.
+# Puts a layer in memory over the root, adds this host's /proc, /dev and /sys and the two programs, then becomes the
+# agent.
 _SETUP = f"""
 set -e
 m=$1 root=$2 emulator=$3 format=$4 agent=$5; shift 5
@@ -60,7 +62,8 @@ exec chroot "$m/root" {INSIDE}/agent "$@"
 
 
 def format_command(scratch: Path, root: Path, program: str) -> list[str]:
-    """The command that becomes the agent given behind it, in a root in which `program` emulates; needs no privileges.
+    """Returns the command that becomes the agent given after it, in a root where `program` emulates; needs no
+    privileges.
 
     `scratch` is an empty directory to mount things on, where nobody else sees them.
     """
@@ -71,20 +74,24 @@ def format_command(scratch: Path, root: Path, program: str) -> list[str]:
 
 
 def format_binary_magic(example: Path) -> str:
-    """The magic number and mask by which the kernel knows programs like this one; see its binfmt-misc.rst."""
+    """Returns the magic number and mask by which the kernel recognizes programs like this one (Documentation,
+    binfmt-misc.rst).
+    """
     with example.open("rb") as stream:
         head = stream.read(20)
     if len(head) < 20 or head[:4] != b"\x7fELF":
         raise MachineError(f"{example} is not a program")
     mask = bytearray(b"\xff" * 20)
-    mask[7:16] = bytes(9)  # which system's conventions it follows, and padding
-    low = 16 if head[5] == 1 else 17  # fixed in place or not: types 2 and 3
+    # EI_OSABI, EI_ABIVERSION and padding differ between programs of one architecture.
+    mask[7:16] = bytes(9)
+    # The file type, ET_EXEC (2) or ET_DYN (3), differs in its lowest bit; its byte depends on the byte order.
+    low = 16 if head[5] == 1 else 17
     mask[low] = 0xFE
     return ":".join("".join(f"\\x{byte:02x}" for byte in part) for part in (head, bytes(mask)))
 
 
 def is_static(program: str) -> bool:
-    """Whether an ELF program needs no interpreter, and with it no libraries."""
+    """Returns whether an ELF program needs no interpreter, and hence no libraries."""
     data = Path(program).read_bytes()
     if data[:4] != b"\x7fELF" or data[4] != 2:
         return False
@@ -131,7 +138,7 @@ class UserPlatform(HostLike):
 
     @contextlib.contextmanager
     def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
-        """The architecture's root as the agent's own, in namespaces where its programs are emulated."""
+        """Yields namespaces in which the architecture's root is the agent's own and its programs are emulated."""
         program = self._find_emulator()
         root = parts.get_root(self.architecture, find_packages_of(cell))
         scratch = keeper().directory("user", scratch_parent())
@@ -141,18 +148,18 @@ class UserPlatform(HostLike):
             keeper().remove(scratch)
 
     def make_agent(self, transport: Transport) -> TranslatingAgent:
-        """One that has programs emulated."""
+        """Returns the client of an agent that has programs emulated."""
         return TranslatingAgent(transport)
 
     def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> EmulatedHost:
-        """Finds out whether the kernel or the agent starts the emulator."""
+        """Finds out whether the kernel or the agent starts the emulator, and returns the machine."""
         assert isinstance(agent, TranslatingAgent)
         agent.translates = not _kernel_emulates(agent)
         covers = _BY_AGENT if agent.translates else _BY_KERNEL
         return EmulatedHost(agent, command, seat=seat, pid=pid, row=self.architecture, covers=covers)
 
     def explain_silence(self, error: MachineError, within: Surroundings) -> MachineError:
-        """The namespaces cannot be had."""
+        """Returns the error for namespaces that are not available."""
         return MachineError(
             f"the root of {self.architecture.name} cannot be entered: {error.message}",
             hint=how_to_allow() or "it takes user and mount namespaces, and overlays in them",
@@ -160,7 +167,7 @@ class UserPlatform(HostLike):
         )
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
-        """Makes the root, if that is not there yet. Raises `GuestmarkError`."""
+        """Makes the root if it does not exist yet. Raises `GuestmarkError`."""
         try:
             self._find_emulator()
         except PlatformUnusableError:
@@ -189,7 +196,10 @@ class EmulatedHost(Host):
         self._row, self._covers = row, covers
 
     def attest(self) -> EmulatedPrograms:
-        """This host's kernel, and the architecture that programs see. Raises `AttestationError` for another one."""
+        """Returns this host's kernel and the architecture that programs see.
+
+        Raises `AttestationError` if programs see another architecture.
+        """
         here = super().attest()
         said = self.agent.exec(["uname", "-m"], timeout_s=_SETUP_S).stdout.decode(errors="replace").strip()
         if said != self._row.machine_name:
@@ -208,12 +218,16 @@ class EmulatedHost(Host):
 
 
 class TranslatingAgent(Agent):
-    """An agent that has programs emulated where the kernel does not do it: the program that it starts, and no other."""
+    """An agent that starts the emulator for a program itself, on kernels that do not.
 
-    translates = False  # whether the kernel does not
+    What that program starts in turn fails.
+    """
+
+    # True if the kernel does not start the emulator.
+    translates = False
 
     def exec(self, argv: Sequence[str | bytes], **how: Any) -> ExecResult:
-        """As `Agent.exec`, by the emulator."""
+        """As `Agent.exec`, through the emulator."""
         if not self.translates:
             return super().exec(argv, **how)
         env, cwd = how.get("env") or {}, how.get("cwd")
@@ -223,7 +237,7 @@ class TranslatingAgent(Agent):
 
 
 def _kernel_emulates(agent: Agent) -> bool:
-    """Whether the kernel starts programs of the architecture."""
+    """Returns whether the kernel starts programs of the architecture."""
     try:
         return agent.exec([_TRIED], timeout_s=_SETUP_S).status == 0
     except CommandError:

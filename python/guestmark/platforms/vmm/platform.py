@@ -196,7 +196,7 @@ class VmmPlatform:
         `place` is where its hypervisor runs: this host, or an outer guest.
         """
         levels = cell.levels.with_defaults(DEFAULTS)
-        if missing := self.missing(levels):
+        if missing := self.find_missing(levels):
             raise PlatformUnusableError(missing.reason, hint=missing.hint)
         if place is HERE and not os.access("/dev/kvm", os.R_OK | os.W_OK):
             raise PlatformUnusableError(f"{self.name} needs KVM", hint=kvm_hint(Cause.OTHER))
@@ -247,7 +247,7 @@ class VmmPlatform:
             finally:
                 agent.close()
 
-    def missing(self, levels: Levels) -> Unusable | None:
+    def find_missing(self, levels: Levels) -> Unusable | None:
         """What has to be installed first."""
         name = self._hypervisor.program.name
         if not host_architecture().kernel_unpacked:
@@ -267,7 +267,7 @@ class VmmPlatform:
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
         """Boots a guest and attests it; what fails is the reason."""
-        found = self.missing(Levels(factors)) or probe_by_start(
+        found = self.find_missing(Levels(factors)) or probe_by_start(
             self, deadline_s or self._start_limit_s, factors=factors
         )
         return add_kvm_hint(found)

@@ -1,7 +1,7 @@
 """Disk images of an inner guest, kept in the shared memory of the outer guest.
 
-Formatted images are made on this host, as for any guest, and unpacked in the outer one; all that a workload asks of an
-image (flush, check, read again) is done there by the same programs as here.
+Formatted images are made on this host, as for any guest, and unpacked in the outer one. Whatever a workload asks of an
+image (flush, check, read again) is done in the outer guest by the same programs as here.
 """
 
 from __future__ import annotations
@@ -33,23 +33,26 @@ if TYPE_CHECKING:
     from guestmark.core.model import Cell
 
 _PROGRAM_S = 600.0
+# The outer guest's only disk.
 _ONLY_DISK = Path("/dev/vda")
 
 
 class ImageHolder(Protocol):
-    """What images need of the outer guest: its agent, and what lies in its memory already."""
+    """What images need of the outer guest: its agent, and the files that are in its memory already."""
 
-    sources: dict[tuple[str, int], Path]  # by content and size
+    # By content and size.
+    sources: dict[tuple[str, int], Path]
     templates: dict[str, Path]
-    attached: Mapping[Role, Image]  # images of this host that are disks of the outer guest
+    # Images of this host that are disks of the outer guest.
+    attached: Mapping[Role, Image]
 
     def using_agent(self) -> AbstractContextManager[Agent]:
-        """Its agent, for calls by one thread."""
+        """Yields the outer guest's agent, for calls by one thread."""
 
 
 @contextlib.contextmanager
 def make_images(place: ImageHolder, cell: Cell) -> Iterator[tuple[Image, ...]]:
-    """Fresh images of the cell's disks in an outer guest; leaving the context removes them."""
+    """Makes fresh images of the cell's disks in an outer guest; leaving the context removes them."""
     specs = cell.view(Disks)
     if not specs:
         yield ()
@@ -66,19 +69,18 @@ def make_images(place: ImageHolder, cell: Cell) -> Iterator[tuple[Image, ...]]:
             for spec in specs
         )
     finally:
-        with contextlib.suppress(Exception), place.using_agent() as agent:  # it may be gone, with all images
+        # The outer guest may be gone, and all images with it.
+        with contextlib.suppress(Exception), place.using_agent() as agent:
             agent.remove(directory, recursive=True)
 
 
 def count_image_bytes(cell: Cell) -> int:
-    """Bytes of memory that the cell's images may take in the outer guest: when they are full."""
+    """Returns the bytes of memory that the cell's images take in the outer guest when they are full."""
     return sum(spec.size for spec in cell.view(Disks))
 
 
 def check_disks(cell: Cell) -> None:
-    """Raises `UsageError` for disks that an inner guest cannot be given, `PlatformUnusableError` for a program that
-    is missing.
-    """
+    """Raises `UsageError` for disks that an inner guest cannot have, `PlatformUnusableError` for missing programs."""
     for spec in cell.view(Disks):
         find_program("qemu-img")
         if spec.filesystem.maker:
@@ -103,23 +105,23 @@ class InnerImage(Image):
     place: ImageHolder | None = None
 
     def flush(self) -> float:
-        """The outer guest's disk is its memory, so this says only that it was asked."""
+        """Flushes the image in the outer guest, whose disk is memory: the time says only that a flush was requested."""
         with self._using_place() as place, place.using_agent() as agent:
             done = agent.flush(str(self.path))
         return (done.fsync_ns + done.syncfs_ns) / 1e9
 
     def allocated_bytes(self) -> int:
-        """As `stat` counts blocks in the outer guest."""
+        """Returns the bytes of the blocks that `stat` counts in the outer guest."""
         with self._using_place() as place:
             return int(_run_inside(place, "stat", "-c", "%b", str(self.path))) * 512
 
     def checksum(self) -> Checksum:
-        """Computed by the outer guest's agent."""
+        """Returns the checksum that the outer guest's agent computes."""
         with self._using_place() as place, place.using_agent() as agent:
             return agent.checksum(str(self.path), timeout_s=_PROGRAM_S)
 
     def read_again(self, name: str) -> Checksum:
-        """`debugfs` writes the file into a pipe in the outer guest, whose agent reads it."""
+        """Returns the checksum of a file that `debugfs` writes into a pipe in the outer guest, whose agent reads it."""
         with self._using_place() as place, place.using_agent() as agent:
             fifo = f"{self.path}.{name}"
             _run_inside(place, "mkfifo", fifo)
@@ -136,7 +138,7 @@ class InnerImage(Image):
         return found
 
     def program(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:
-        """Run in the outer guest, all of which is writable to it."""
+        """Runs a program in the outer guest, all of which is writable to it."""
         with self._using_place() as place:
             _run_inside(place, find_program(program), *arguments)
 
@@ -150,7 +152,7 @@ class InnerImage(Image):
 
 
 def _find_attached(place: ImageHolder, spec: DiskSpec) -> Image:
-    """An image of this host as the inner hypervisor sees it: the outer guest's only disk."""
+    """Returns an image of this host as the inner hypervisor sees it: the outer guest's only disk."""
     image = place.attached[spec.role]
     return InnerImage(
         spec, _ONLY_DISK, image.prepared_s, image.from_template, None, image.logged, place=place
@@ -164,13 +166,13 @@ def _make_target(place: ImageHolder, spec: DiskSpec, directory: str) -> Image:
     _run_inside(place, "tar", "-xSf", str(_pack_template(original)), "-C", directory)
     _run_inside(place, "mv", f"{directory}/{original.name}", str(path))
     if not spec.preallocation.is_sparse:
-        # In memory, giving a file its place and writing zeroes into it are the same.
+        # In memory, allocating a file's blocks and writing zeroes to them are the same.
         _run_inside(place, "fallocate", "-l", _run_inside(place, "stat", "-c", "%s", str(path)), str(path))
     return InnerImage(spec, path, time.monotonic() - begin, was_there, place=place)
 
 
 def _pack_template(original: Path) -> Path:
-    """The template as a sparse archive next to it, because reading holes through the shared root takes seconds."""
+    """Returns the template as a sparse archive beside it: reading holes through the shared root would take seconds."""
     packed = original.with_name(f"{original.name}.tar")
     if not packed.exists() or packed.stat().st_mtime_ns < original.stat().st_mtime_ns:
         try:
@@ -185,7 +187,7 @@ def _pack_template(original: Path) -> Path:
 
 
 def _make_source(place: ImageHolder, spec: DiskSpec) -> Image:
-    """Sources are read-only, so one file serves all inner guests of an outer one."""
+    """Returns a source disk. Sources are read-only, so one file serves all inner guests of an outer one."""
     key = (spec.content, spec.size)
     begin = time.monotonic()
     was_there = key in place.sources
@@ -214,7 +216,7 @@ def _make_source(place: ImageHolder, spec: DiskSpec) -> Image:
 
 
 def _run_inside(place: ImageHolder, *command: str) -> str:
-    """Runs a program in the outer guest and returns its output. Raises `MachineError` with its last words."""
+    """Runs a program in the outer guest and returns its output. Raises `MachineError` with the program's last words."""
     with place.using_agent() as agent:
         done = agent.exec(command, timeout_s=_PROGRAM_S)
     if done.status != 0:

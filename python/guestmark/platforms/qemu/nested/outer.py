@@ -1,4 +1,4 @@
-"""Outer guests: starting, sharing them within a block, pausing and stopping them."""
+"""Outer guests: starts them, shares them within a block, pauses and stops them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
     from guestmark.platforms.guest import Guest
 
 HYPERVISOR_MODULES = ("kvm_amd", "kvm_intel")
-_OWN_MEMORY = 640 << 20  # for an outer kernel, the inner hypervisor itself and the files it reads
+# Bytes for an outer kernel, the inner hypervisor itself and the page cache of the files that it reads.
+_OWN_MEMORY = 640 << 20
+# Sizes are rounded up, so that cells that differ little can share an outer guest.
 _MEMORY_STEP = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class OuterSpec:
-    """What an outer guest is like; `ports` are the sets of ports for the guests inside it, one for each layer."""
+    """What an outer guest must be like. `ports` is the number of sets of ports, one for each layer inside it."""
 
     layer: Layer
     cpu: str
@@ -48,7 +50,7 @@ class OuterSpec:
 
     @classmethod
     def for_cell(cls, cell: Cell) -> OuterSpec:
-        """The outermost guest of a nested cell: as many processors as the inner one, memory for all that is inside."""
+        """Returns the outermost guest of a nested cell: the inner one's processors, and memory for all that is inside."""
         layers = cell.platform.layers
         outer = layers[0]
         return cls(
@@ -67,7 +69,7 @@ class OuterSpec:
         return (str(self.layer), self.cpu, str(self.smp), self.kernel, self.placement)
 
     def make_cell(self) -> Cell:
-        """As a cell of its own, to be started."""
+        """Returns a cell of its own by which it can be started."""
         factors = {MEMORY.name: format_size(self.memory), CPU.name: self.cpu, SMP.name: str(self.smp)}
         if self.kernel:
             factors[KERNEL.name] = self.kernel
@@ -81,7 +83,9 @@ def _count_processors(cell: Cell) -> int:
 
 
 def outer_memory(cell: Cell, layer: int = 0) -> int:
-    """Bytes of memory of the outer guest number `layer` (0: the outermost) of a cell: what is inside, and its own."""
+    """Returns the bytes of memory that outer guest `layer` (0 is the outermost) of a cell needs for itself and all
+    inside it.
+    """
     outers = len(cell.platform.layers) - 1 - layer
     inner = cell.levels.with_defaults(DEFAULTS)[MEMORY]
     needed = inner + count_image_bytes(cell) + outers * _OWN_MEMORY
@@ -89,7 +93,7 @@ def outer_memory(cell: Cell, layer: int = 0) -> int:
 
 
 def find_shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
-    """Why these nested cells do not fit into this host's free memory; None if they do."""
+    """Returns why these nested cells do not fit into this host's free memory; None if they do."""
     available = meminfo()["MemAvailable"]
     for cell in cells:
         needed = outer_memory(cell)
@@ -111,11 +115,12 @@ def find_shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
 
 @dataclass(slots=True)
 class RunningOuter:
-    """A running outer guest; `trials` is how many inner guests it has held."""
+    """A running outer guest; `trials` counts the inner guests that it has held."""
 
     spec: OuterSpec
     place: OuterPlace
-    found: GuestMachine  # when it was started
+    # What was attested when it was started.
+    found: GuestMachine
     started_for: str
     phases: Mapping[str, float]
     stack: contextlib.ExitStack = field(repr=False)
@@ -123,20 +128,20 @@ class RunningOuter:
     paused: bool = False
 
     def pause(self) -> None:
-        """Pauses it: until resumed it uses no processor time, and its clocks stand still."""
+        """Pauses it: until it is resumed, it uses no processor time and its clocks stand still."""
         query = self.place.guest.query
         assert query is not None
         query("stop")
         self.paused = True
 
     def describe_use(self) -> OuterMachine:
-        """What it is, and how often it was used by now."""
+        """Returns what it is, and how often it has been used by now."""
         return OuterMachine(
             **msgspec.structs.asdict(self.found), started_for_each=self.started_for, inner_guest=self.trials
         )
 
     def resume(self) -> None:
-        """Resumes it where it was paused."""
+        """Resumes it if it is paused."""
         query = self.place.guest.query
         assert query is not None
         if self.paused:
@@ -147,8 +152,8 @@ class RunningOuter:
 class OuterGuests:
     """The outer guests of this process.
 
-    Inside `block` every nested trial with `outer=block` (the default) finds the outer guest that an earlier one
-    started, if it is still well; otherwise each trial has its own.
+    Inside `share_in_block` every nested trial with `outer=block` (the default) finds the outer guest that an earlier
+    trial started, provided it still answers; otherwise each trial has its own.
     """
 
     def __init__(self) -> None:
@@ -158,7 +163,9 @@ class OuterGuests:
 
     @contextlib.contextmanager
     def share_in_block(self, cells: Iterable[Cell]) -> Iterator[None]:
-        """One block of `cells`: outer guests are large enough for all of them and are stopped when the block ends."""
+        """Shares outer guests in one block of `cells`; they have room for all of these and are stopped when the block
+        ends.
+        """
         self._sharing = True
         self._cells = [OuterSpec.for_cell(cell) for cell in cells if _can_share(cell)]
         try:
@@ -170,7 +177,7 @@ class OuterGuests:
 
     @contextlib.contextmanager
     def take_guest(self, cell: Cell, deadline: float) -> Iterator[RunningOuter]:
-        """The outer guest for a trial of `cell`, started or resumed; `deadline` is `time.monotonic`'s."""
+        """Yields the outer guest for a trial of `cell`, started or resumed; `deadline` is on the monotonic clock."""
         spec = OuterSpec.for_cell(cell)
         if not (self._sharing and _can_share(cell)):
             with contextlib.ExitStack() as stack:
@@ -223,7 +230,8 @@ OUTERS = OuterGuests()
 
 def _can_share(cell: Cell) -> bool:
     if any(disk.logged for disk in cell.view(Disks)):
-        return False  # its image is a disk of the outer guest, which is thus only for it
+        # A logged image is a disk of the outer guest, which is therefore this trial's alone.
+        return False
     return cell.platform.is_nested and cell.levels.get(OUTER) is not Outer.TRIAL
 
 
@@ -234,7 +242,7 @@ def _start_outer(
     started_for: str,
     made: Sequence[Image] = (),
 ) -> RunningOuter:
-    """Starts an outer guest. Images in `made` are its own disks, for the guest inside it to use."""
+    """Starts an outer guest. The images in `made` become its own disks, for the guest inside it."""
     names = [_port_name(layer, name) for layer in range(spec.ports) for name in PORTS]
     arguments = [
         word
@@ -264,7 +272,7 @@ def _start_outer(
 
 
 def _disk_arguments(made: Sequence[Image]) -> list[str]:
-    """Plain disks: what the inner hypervisor is asked to do with them is its own."""
+    """Returns QEMU's arguments for plain disks: only the inner hypervisor applies the cell's levels to them."""
     return [
         word
         for image in made
@@ -278,7 +286,7 @@ def _disk_arguments(made: Sequence[Image]) -> list[str]:
 def start_nested_outer(
     stack: contextlib.ExitStack, place: OuterPlace, cell: Cell, layer: int, left_s: float
 ) -> OuterPlace:
-    """An outer guest inside `place`, that holds others in turn; `layer` counts from the outermost, which is 0."""
+    """Starts an outer guest inside `place` that holds others in turn; `layer` counts from the outermost, which is 0."""
     layers = cell.platform.layers
     mine, sets = layers[layer], len(layers) - 1 - layer
     names = [
@@ -318,7 +326,7 @@ def _port_name(layer: int, name: str) -> str:
 
 
 def _connect_port(guest: Guest, name: str) -> socket.socket:
-    """A connection to a socket in the scratch directory, whose path may be longer than sockets' may be."""
+    """Connects to a socket in the scratch directory, whose path may be longer than a socket address."""
     directory = os.open(guest.process.scratch, os.O_PATH | os.O_DIRECTORY)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -1,8 +1,8 @@
 """An outer guest as the place where an inner guest's hypervisor runs.
 
-Nothing more of guestmark has to be started there: the outer guest's agent runs the inner hypervisor beside its other
-calls, and three ports of the outer guest are the inner one's channel, monitor and console, which its hypervisor opens
-as files. So starting an inner guest costs what its hypervisor and its boot cost, and this host's control plane talks
+Nothing more of guestmark is started there: the outer guest's agent runs the inner hypervisor beside its other calls,
+and three ports of the outer guest are the inner one's channel, monitor and console, which its hypervisor opens as
+files. So starting an inner guest costs only what its hypervisor and its boot cost, and this host's control plane talks
 to the inner agent itself.
 """
 
@@ -48,10 +48,12 @@ if TYPE_CHECKING:
 
 PORTS = ("agent", "monitor", "console")
 _DIRECTORY = "/run/guestmark"
-_GO = b"G"  # what the outer guest hears on the inner agent's port when all of its ports are connected
+# Sent on the inner agent's port once all ports are connected.
+_GO = b"G"
 _TICK_S = 0.05
 _MOMENT_S = 0.0005
-_LAST_WORDS_S = 0.3  # how much later than the news of its end a hypervisor's last output may arrive
+# A hypervisor's last output may arrive so much later than the news of its end.
+_LAST_WORDS_S = 0.3
 _STOP_S = 10.0
 _SETUP = """
 mount -o remount,size=95% /dev/shm
@@ -106,7 +108,7 @@ class OuterPlace:
         self._channel: PortStream | None = None
 
     def set_up(self) -> None:
-        """Makes room for images and inner guests' memory, and names for the ports."""
+        """Makes room for images and inner guests' memory, and gives the ports names."""
         with self.using_agent() as agent:
             done = agent.exec(["sh", "-c", _SETUP.format(directory=_DIRECTORY)], timeout_s=60)
         if done.status != 0:
@@ -116,12 +118,12 @@ class OuterPlace:
 
     @contextlib.contextmanager
     def using_agent(self) -> Iterator[Agent]:
-        """The outer guest's agent, for calls by one thread."""
+        """Yields the outer guest's agent, for calls by one thread."""
         with self._lock:
             yield self.guest.agent
 
     def is_alive(self) -> bool:
-        """Whether the outer guest still responds."""
+        """Returns whether the outer guest still responds."""
         if not self.guest.process.is_running() or self.guest.agent.closed:
             return False
         try:
@@ -134,42 +136,42 @@ class OuterPlace:
     # --- the contract of a place
 
     def make_process(self, name: str, confinement: Confinement = HYPERVISOR) -> HypervisorProcess:
-        """In a directory of its own in the outer guest."""
+        """Returns a hypervisor's process with a directory of its own in the outer guest."""
         self._count += 1
         scratch = Path(_DIRECTORY, f"{name}-{self._count}")
         return InnerProcess(self, scratch, traces=confinement.memory_file)
 
     def make_line(self, name: str) -> Line:
-        """One of the outer guest's ports; the agent's is also how a waiting hypervisor is told to start."""
+        """Returns one of the outer guest's ports. On the agent's port a waiting hypervisor is also told to start."""
         port = _Port(self.connect_port(name), self.port_path(name))
         if name == "agent":
             self._channel = port
         return port
 
     def make_inherited_line(self) -> InheritedLine:
-        """The agent's port."""
+        """Returns the agent's port."""
         self._channel = port = _InheritedPort(self.connect_port("agent"))
         return port
 
     def make_serial_line(self) -> SerialLine:
-        """The agent's port."""
+        """Returns the agent's port."""
         self._channel = port = _SerialPort(self.connect_port("agent"))
         return port
 
     def prepare_disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
-        """Images in the outer guest's memory."""
+        """Makes images in the outer guest's memory."""
         return make_images(self, cell)
 
     def link_image(self, image: Path, scratch: Path, name: str) -> str:
-        """The image's own path: we name images ourselves, so it is good as it is."""
+        """Returns the image's own path: guestmark names these images, so it has no special characters."""
         return str(image)
 
     def read(self, path: str) -> str:
-        """By the outer guest's agent; bytes that are no text are replaced."""
+        """Reads the file by the outer guest's agent; undecodable bytes are replaced."""
         return self.read_bytes(path).decode(errors="replace")
 
     def read_bytes(self, path: str) -> bytes:
-        """By the outer guest's agent, whose errors become `OSError`."""
+        """Reads the file by the outer guest's agent, whose errors become `OSError`."""
         try:
             with self.using_agent() as agent:
                 return agent.read_file(path)
@@ -179,13 +181,13 @@ class OuterPlace:
             raise OSError(errno.EIO, error.message) from error
 
     def read_links(self, directory: str) -> list[str]:
-        """Of everything below the directory, found by `find` in the outer guest."""
+        """Returns the targets of all links below the directory, by `find` in the outer guest."""
         with self.using_agent() as agent:
             done = agent.exec(["find", directory, "-type", "l", "-printf", "%l\\n"], timeout_s=60)
         return done.stdout.decode(errors="replace").splitlines()
 
     def list_descendants(self, pid: int) -> list[int]:
-        """From the outer guest's /proc; those that end meanwhile are left out."""
+        """Returns the descendants by the outer guest's /proc; those that end meanwhile are left out."""
         found: list[int] = []
         with contextlib.suppress(OSError):
             for child in self.read(f"/proc/{pid}/task/{pid}/children").split():
@@ -193,12 +195,12 @@ class OuterPlace:
         return found
 
     def start_helper(self, command: Sequence[str]) -> HelperProgram:
-        """Run in the background by the outer guest's agent."""
+        """Has the outer guest's agent run the program in the background."""
         with self.using_agent() as agent:
             return _OuterHelper(self, agent.background(command))
 
     def identify_file(self, path: Path) -> FileIdentity:
-        """By `stat` in the outer guest."""
+        """Returns the numbers that `stat` prints in the outer guest."""
         with self.using_agent() as agent:
             done = agent.exec(["stat", "--format=%d %r %i", str(path)], timeout_s=60)
         if done.status != 0:
@@ -206,21 +208,21 @@ class OuterPlace:
         return FileIdentity(*map(int, done.stdout.split()))
 
     def locate_file(self, path: Path) -> str:
-        """Its own path: the outer guest has this host's files."""
+        """Returns the path itself: the outer guest has this host's files."""
         return str(path)
 
     def tsc_khz(self) -> int | None:
-        """This host's, as emulated processors have it at any depth."""
+        """Returns this host's rate, which emulated processors have at any depth."""
         return read_tsc_khz()
 
     # --- for the parts
 
     def choose_environment(self) -> Mapping[str, str] | None:
-        """What hypervisors run with; None: with the agent's own."""
+        """Returns the environment of hypervisors; None for the agent's own."""
         return _own_environment()
 
     def connect_port(self, name: str) -> socket.socket:
-        """Our end of a port. Raises `MachineError` when the outer guest has ended."""
+        """Returns our end of a port. Raises `MachineError` if the outer guest has ended."""
         try:
             return self._connect(name)
         except OSError as error:
@@ -230,19 +232,19 @@ class OuterPlace:
             ) from error
 
     def port_path(self, name: str) -> str:
-        """Path of a port in the outer guest."""
+        """Returns the path of a port in the outer guest."""
         return f"{_DIRECTORY}/inner-{name}"
 
     def take_channel(self) -> PortStream:
-        """Our end of the line that was made last for an agent."""
+        """Returns our end of the line that was last made for an agent."""
         channel, self._channel = self._channel, None
         assert channel is not None, "an inner guest needs a line for its agent"
         return channel
 
     def poll_background(self, background: Background) -> bool:
-        """Listens to the outer agent briefly; returns whether `background` is still running.
+        """Listens to the outer agent briefly; returns whether `background` still runs.
 
-        Raises `AgentError` when the outer guest has gone.
+        Raises `AgentError` if the outer guest has gone.
         """
         agent = self.guest.agent
         if agent.closed or not self.guest.process.is_running():
@@ -258,14 +260,15 @@ class OuterPlace:
 
 
 class InnerProcess:
-    """An inner guest's hypervisor, run by the outer guest's agent; like `SupervisedProcess`.
+    """An inner guest's hypervisor, run by the outer guest's agent; the counterpart of `SupervisedProcess`.
 
-    Times are this host's; the process id and the scratch directory are the outer guest's.
+    Times are on this host's clock; the process id and the scratch directory are the outer guest's.
     """
 
     def __init__(self, place: OuterPlace, scratch: Path, *, traces: bool = False) -> None:
         self.scratch = scratch
-        self._traces = traces  # it is User-Mode Linux
+        # True for User-Mode Linux, which traces its guest's programs.
+        self._traces = traces
         self.writable: tuple[Path, ...] = ()
         self.groups: tuple[Path, ...] = ()
         self.helpers: dict[str, SupervisedProcess] = {}
@@ -286,9 +289,9 @@ class InnerProcess:
     def start(
         self, command: Sequence[str], pass_fds: Sequence[int] = (), *, writable: Iterable[Path] = ()
     ) -> None:
-        """Starts it. Raises `MachineError` when the outer guest refuses.
+        """Starts the hypervisor. Raises `MachineError` if the outer guest refuses.
 
-        All of the outer guest is `writable` to it: that is thrown away.
+        All of the outer guest is `writable` to it, as that guest is thrown away.
         """
         assert not pass_fds, "descriptors do not reach into another machine"
         self.command = tuple(command)
@@ -318,18 +321,18 @@ class InnerProcess:
         return self._console
 
     def is_running(self) -> bool:
-        """Whether the hypervisor is still running, as far as is known."""
+        """Returns whether the hypervisor still runs, as far as is known here."""
         return self._background is not None and not self._ended.is_set()
 
     def pid(self) -> int | None:
-        """Process id of the hypervisor in the outer guest."""
+        """Returns the hypervisor's process id in the outer guest."""
         if self._pid is None and self.is_running():
             with contextlib.suppress(OSError, ValueError):
                 self._pid = int(self._place.read(f"{self.scratch}/pid"))
         return self._pid if self.is_running() else None
 
     def wait(self, timeout_s: float) -> int | None:
-        """Exit status (128 + signal), None when it is still running at the end of `timeout_s`."""
+        """Returns the exit status (128 + signal); None if it still runs after `timeout_s`."""
         assert self._background is not None, "not started"
         if not self._ended.wait(timeout_s):
             return None
@@ -339,7 +342,7 @@ class InnerProcess:
         return 128 + ended.signal if ended.signal is not None else ended.status
 
     def end_after(self, order: Callable[[], None], timeout_s: float) -> tuple[float, float | None]:
-        """When `order` was given and when the hypervisor had ended, as was heard here."""
+        """Calls `order`; returns when it was given and when the news of the hypervisor's end arrived here."""
         ordered = time.monotonic()
         order()
         return ordered, self._ended_at if self._ended.wait(timeout_s) else None
@@ -353,7 +356,8 @@ class InnerProcess:
                 with place.using_agent() as agent:
                     self._background.send_signal(9)
                 if not self._ended.wait(_STOP_S):
-                    agent.close()  # the outer guest does not obey, so nobody may use it again
+                    # The outer guest does not obey, so nobody may use it again.
+                    agent.close()
             if not place.guest.agent.closed:
                 with place.using_agent() as agent:
                     agent.remove(str(self.scratch), recursive=True)
@@ -375,7 +379,8 @@ class InnerProcess:
         self._ended.set()
         if not self._stopping:
             time.sleep(_LAST_WORDS_S)
-            # Our side of the port stays open even if nobody has the other side open: stop whatever waits for an answer.
+            # Our end of the port stays open even if nobody has the other end open, so whoever waits for an answer on it
+            # would wait for ever.
             for end in (self._channel, self._console_socket):
                 if end is not None:
                     with contextlib.suppress(OSError):
@@ -383,25 +388,25 @@ class InnerProcess:
 
 
 def _own_environment() -> dict[str, str]:
-    """The environment that inner hypervisors get from this process, so that they are the same programs."""
+    """Returns the variables of this process that inner hypervisors get, so that they are the same programs as here."""
     return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 
 
 class _OuterHelper:
-    """A helper program in the outer guest; see `Beside`."""
+    """A helper program in the outer guest; see `HelperProgram`."""
 
     def __init__(self, place: OuterPlace, background: Background) -> None:
         self._place = place
         self._background = background
 
     def is_running(self) -> bool:
-        """Waits a moment for the news of its end, which comes with the agent's answers."""
+        """Waits a moment for the news of its end, which arrives with the agent's answers."""
         with self._place.using_agent():
             self._background.wait(_MOMENT_S)
         return self._background.is_running
 
     def end_by_signal(self, number: int, timeout_s: float) -> str:
-        """Signals it through the outer guest's agent."""
+        """Signals the program through the outer guest's agent."""
         with self._place.using_agent():
             self._background.send_signal(number)
             if not self._background.wait(timeout_s):
@@ -411,7 +416,7 @@ class _OuterHelper:
 
 
 class PortStream:
-    """A stream over a port of the outer guest; `script` starts the hypervisor that is at the other end."""
+    """A stream over a port of the outer guest; `script` starts the hypervisor at its other end."""
 
     script: str
 
@@ -420,15 +425,15 @@ class PortStream:
         self.fds: tuple[int, ...] = ()
 
     def own_socket(self) -> socket.socket:
-        """Our end of the port."""
+        """Returns our end of the port."""
         return self._socket
 
     def transport(self) -> Transport:
-        """Reads and writes our end of the port."""
+        """Returns a transport over our end of the port."""
         return Transport.of_socket(self._socket)
 
     def close_inherited(self) -> None:
-        """Does nothing: nothing was inherited."""
+        """Does nothing, as nothing was inherited."""
 
     def close(self) -> None:
         """Closes our end; the port stays."""
@@ -436,7 +441,7 @@ class PortStream:
 
 
 class _Port(PortStream):
-    """A character device of QEMU in the outer guest."""
+    """A port that QEMU in the outer guest opens as a character device."""
 
     script = _QEMU
 
@@ -445,22 +450,24 @@ class _Port(PortStream):
         self._path = path
 
     def format_chardev(self, name: str) -> str:
-        """A path that is neither two pipes nor one: QEMU opens it as a file for both directions."""
+        """Names a path of which QEMU finds no pair of pipes, and which it therefore opens as one file for both
+        directions.
+        """
         return f"pipe,id={name},path={self._path}"
 
 
 class _InheritedPort(PortStream):
-    """A descriptor of whatever is started with the hypervisor in the outer guest."""
+    """A port that a program inherits that is started with the hypervisor in the outer guest."""
 
     script = _BESIDE
     descriptor = _INHERITED
 
 
 class _SerialPort(PortStream):
-    """A serial line of UML in the outer guest."""
+    """A port that is a serial line of UML in the outer guest."""
 
     script = _UML
 
     def format_serial(self) -> str:
-        """The descriptors are those that the starting script makes."""
+        """Names the descriptors that the starting script opens."""
         return "fd:0,fd:4"

@@ -1,8 +1,8 @@
 """`OUTER/INNER`: a guest inside a guest, to any depth that memory allows.
 
-The outer guest shares the host's root, so the inner hypervisor is the same program with the same files. It is started
-there by the same code as here (`nested_place`), and the control plane on this host talks to the inner agent itself, so
-clocks, limits and results are the same as for any other machine.
+The outer guest shares the host's root, so the inner hypervisor is the same program with the same files. The same code
+as here starts it there (`OuterPlace`), and the control plane on this host talks to the inner agent itself, so clocks,
+limits and results are the same as for any other machine.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ if TYPE_CHECKING:
 
 READY_DEADLINE_S = 300.0
 _PROBE_MEMORY = "256M"
+# Share by which the clocks of two layers may differ before a trial is remarked on.
 _CLOCK_TOLERANCE = 0.01
 
 
 class NestedPlatform:
-    """`tcg/kvm`, `tcg/uml`, `kvm/kvm`, `tcg/tcg/uml` …; inner layers are started afresh for every trial."""
+    """`tcg/kvm`, `tcg/uml`, `kvm/kvm`, `tcg/tcg/uml` and so on; inner layers are started afresh for every trial."""
 
     def __init__(self, spec: PlatformSpec) -> None:
         for layer in spec.layers[:-1]:
@@ -60,11 +61,12 @@ class NestedPlatform:
         self._spec = spec
         self._inner = cast("GuestPlatform", registry.get_layer_platform(spec.inner))
         for layer in spec.layers:
-            registry.get_layer_platform(layer)  # refuses what this host cannot have
+            # Raises for a layer that this host does not support.
+            registry.get_layer_platform(layer)
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[NestedGuest]:
-        """Boots the inner guest in an outer one, which may be running already, and yields it; see `Platform.start`."""
+        """Boots the inner guest in an outer one, which may run already, and yields it; see `Platform.start`."""
         deadline = time.monotonic() + (deadline_s or READY_DEADLINE_S)
         check_images(cell)
         self._check_program(cell)
@@ -87,9 +89,9 @@ class NestedPlatform:
 
     @contextlib.contextmanager
     def start_outer(self, cell: Cell, deadline_s: float) -> Iterator[Guest]:
-        """The outer guest alone, able to run hypervisors, for workloads that start what is inside themselves.
+        """Yields the outer guest alone, able to run hypervisors, for workloads that start what is inside it themselves.
 
-        Like `start`'s it may be one that other trials of the block share.
+        Other trials of the block may share it, as with `start`.
         """
         if short := find_shortage([cell]):
             raise short
@@ -103,7 +105,7 @@ class NestedPlatform:
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
-        """Boots all layers and attests them; what fails is the reason. Takes longer than a probe of one layer may."""
+        """Boots all layers and attests them; what fails is the reason. Takes longer than the probe of one layer."""
         cell = Cell("probe", WorkloadSpec("probe"), self._spec, {MEMORY.name: _PROBE_MEMORY, **factors})
         return probe_by_start(self, deadline_s or READY_DEADLINE_S, cell)
 
@@ -116,9 +118,11 @@ class NestedPlatform:
         return self._inner.start(replace(cell, factors=factors), left_s, place=place)
 
     def _check_program(self, cell: Cell) -> None:
-        """The outer guest has this host's root: what is missing there is missing here."""
-        if missing := self._inner.missing(cell.levels):
-            raise PlatformUnusableError(f"inside {self._spec.outer}: {missing.reason}", hint=missing.hint)
+        """Raises for a program that is not installed here: the outer guest has this host's root."""
+        if find_missing := self._inner.find_missing(cell.levels):
+            raise PlatformUnusableError(
+                f"inside {self._spec.outer}: {find_missing.reason}", hint=find_missing.hint
+            )
 
     def _check_virtualization(self, place: OuterPlace, held: RunningOuter) -> None:
         if self._spec.inner.description.needs_kvm and not place.has_kvm:
@@ -130,14 +134,14 @@ class NestedPlatform:
 
     @contextlib.contextmanager
     def _locate_errors(self, held: RunningOuter) -> Iterator[None]:
-        """Adds to an error which layer it came from, with both consoles."""
+        """Adds to an error which layer it came from, and both consoles."""
         outer = held.place.guest
         try:
             yield
         except CallError:
             raise
         except MachineError as error:
-            # A hypervisor that was killed closes its sockets well before it is gone: its memory is large.
+            # A hypervisor that was killed closes its sockets well before it is gone, as freeing its memory takes long.
             gone = not held.place.is_alive() and outer.process.wait(EXIT_DEADLINE_S) is not None
             where = f"the outer guest ({self._spec.outer}) ended" if gone else f"inside {self._spec.outer}"
             told = AttestationError if isinstance(error, AttestationError) else MachineError
@@ -151,10 +155,11 @@ class NestedPlatform:
 
 
 class NestedGuest(GuestWithin):
-    """The innermost guest, with what is known of the layers around it.
+    """The innermost guest, with what is known about the layers around it.
 
     Process ids are this host's, of the outer hypervisor; `inner` is the guest as the outer one sees it. Phases are the
-    inner guest's, from the start of its hypervisor; those of an outer guest that was started for it are `outer_…`.
+    inner guest's, from the start of its hypervisor; phases of an outer guest that was started for it begin with
+    `outer_`.
     """
 
     def __init__(self, inner: Guest, held: RunningOuter, place: OuterPlace, before: Ping) -> None:
@@ -167,32 +172,32 @@ class NestedGuest(GuestWithin):
 
     @property
     def command_line(self) -> tuple[str, ...]:
-        """The outer hypervisor's command line, then the inner one's behind a `/`."""
+        """The outer hypervisor's command line, then `/` and the inner one's."""
         return (*self._held.place.guest.command_line, "/", *self.inner.command_line)
 
     @property
     def vmm_pid(self) -> int | None:
-        """Process id of the outer hypervisor, the one this host sees."""
+        """Process id of the outer hypervisor, the only one that this host sees."""
         return self._held.place.guest.vmm_pid
 
     def attest(self) -> NestedMachine:
-        """Both layers: the outer one as this host sees it, the inner one as it is seen in the outer guest."""
+        """Attests both layers: the outer guest as this host sees it, the inner one as it is seen in the outer guest."""
         return NestedMachine(outer=self._held.describe_use(), inner=self.inner.attest())
 
     def console(self) -> str:
-        """What the inner guest printed, and the outer one."""
+        """Returns what the inner guest printed, then what the outer one printed."""
         return f"{self.inner.console()}\n--- outer guest ---\n{self._held.place.guest.console()}"
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Of the outer hypervisor."""
+        """Returns counters of the outer hypervisor's process."""
         return self._held.place.guest.vmm_stats()
 
     def counters(self) -> Mapping[str, float]:
-        """Of the inner hypervisor, whose monitor and process are asked through the outer guest."""
+        """Returns the inner hypervisor's counters; its monitor and process are asked through the outer guest."""
         return self.inner.counters()
 
     def remarks(self) -> list[str]:
-        """A warning if the outer guest's clock and this host's have run at different rates since the start."""
+        """Returns a warning if the outer guest's clock and this host's have run at different rates since the start."""
         try:
             with self._held.place.using_agent() as agent:
                 after = agent.ping()
