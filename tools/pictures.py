@@ -19,9 +19,9 @@ from rich.text import Text
 
 from guestmark.cli.console import Console
 from guestmark.ledger import open_ledger
-from guestmark.ledger.bundle import Packed, pack, shareable, unpack
+from guestmark.ledger.bundle import PackedRun, pack_runs, strip_private_data, unpack_runs
 from guestmark.ledger.model import StoredRun
-from guestmark.ledger.run_annotations import NOTHING
+from guestmark.ledger.run_annotations import NO_ANNOTATIONS
 from guestmark.page.nodes import Chart
 from guestmark.report.render import charts, terminal
 from guestmark.report.sections.results import make_nodes
@@ -90,7 +90,7 @@ def chart_svg(run: StoredRun) -> str:
 
 def kept() -> StoredRun:
     """The run beside the pictures."""
-    (packed,) = unpack(RUN.read_bytes(), str(RUN))
+    (packed,) = unpack_runs(RUN.read_bytes(), str(RUN))
     return packed.run
 
 
@@ -100,9 +100,9 @@ def main() -> int:
         with open_ledger(None, writable=False) as ledger:
             run = ledger.load_run(sys.argv[1])
         for private in (socket.gethostname(), str(ROOT)):
-            run = shareable(run, host_name=private)
+            run = strip_private_data(run, host_name=private)
         run = replace(run, trials=tuple(replace(trial, command_line=()) for trial in run.trials))
-        RUN.write_bytes(pack([Packed(run, NOTHING)], ""))
+        RUN.write_bytes(pack_runs([PackedRun(run, NO_ANNOTATIONS)], ""))
     TERMINAL.write_text(terminal_svg(kept()))
     CHART.write_text(chart_svg(kept()))
     return 0

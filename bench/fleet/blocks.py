@@ -35,8 +35,8 @@ from guestmark.engine.environment import record_environment
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import SilentObserver
 from guestmark.ledger import open_ledger
-from guestmark.ledger.attempts import lose
-from guestmark.ledger.postgres import autocommitting
+from guestmark.ledger.attempts import record_lost_attempts
+from guestmark.ledger.postgres import connect_autocommit
 from guestmark.plan.load import load_outline
 from guestmark.plan.outline import assemble_plan
 from guestmark.stats.conditions.surroundings import digest_environment
@@ -86,7 +86,7 @@ def trial(plan: Plan, slot: TrialSlot, *_others: object) -> Trial:
 def call(work: Work, name: str) -> tuple[BlockStatus, int]:
     """What one call of `guestmark block` does to the ledger, and how many trials it had to make."""
     with open_ledger(work.url) as ledger:
-        head = ledger.head(work.run)
+        head = ledger.load_head(work.run)
         here = {**work.environment, "machine": name}
         ledger.add_environment_of(work.run, here, digest_environment(here), lambda _: True)
         known = SilentObserver()
@@ -152,7 +152,7 @@ def _cut(way: Relay, after_s: float) -> None:
 
 
 def _watch(url: str, most: list[int], ended: threading.Event) -> None:
-    with open_ledger(url, writable=False) as ledger, autocommitting(ledger._engine) as connection:
+    with open_ledger(url, writable=False) as ledger, connect_autocommit(ledger._engine) as connection:
         while not ended.wait(0.5):
             with contextlib.suppress(Exception):
                 found = connection.execute(
@@ -222,7 +222,7 @@ def simulate(count: int, given: argparse.Namespace) -> str:
             worker.join()
         theirs = _server_s(server) - before
         with open_ledger(server.url) as ledger:
-            lost = lose(ledger, run, "its worker ended")
+            lost = record_lost_attempts(ledger, run, "its worker ended")
             stored = ledger.load_run(run)
     there = Counter((one.block, one.cell_id) for one in stored.trials)
     whole = sum(

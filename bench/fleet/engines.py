@@ -135,17 +135,19 @@ def dask(folder: str, settings: bool) -> Iterator[Running]:
 @contextlib.contextmanager
 def parsl(folder: str, settings: bool) -> Iterator[Running]:
     """As a fleet has it: its engine, and workers that are what `guestmark fleet worker` runs."""
-    from guestmark.fleet.lab import Member
-    from guestmark.fleet.parsl_engine import Engine
-    from guestmark.fleet.worker_connection import Link, Reach
+    from guestmark.fleet.lab import LabMachine
+    from guestmark.fleet.parsl_engine import ParslEngine
+    from guestmark.fleet.worker_connection import WorkerAddresses, WorkerLink
 
-    engine = Engine(Path(folder))
+    engine = ParslEngine(Path(folder))
     surroundings = {"PYTHONPATH": os.pathsep.join(sys.path)}
     links = []
     for number in range(MACHINES):
-        member = Member(f"m{number}", "", "", (sys.executable, "-m", "guestmark"), surroundings)
-        arguments = engine.worker_arguments(f"m{number}.1")
-        links.append(Link(member, Reach(engine.port, ""), engine.worker_keys(), arguments))
+        member = LabMachine(f"m{number}", "", "", (sys.executable, "-m", "guestmark"), surroundings)
+        arguments = engine.make_worker_arguments(f"m{number}.1")
+        links.append(
+            WorkerLink(member, WorkerAddresses(engine.port, ""), engine.read_worker_keys(), arguments)
+        )
     while len(engine._executor.connected_managers()) < MACHINES:
         time.sleep(0.1)
     try:

@@ -31,9 +31,9 @@ from guestmark.core.model import Plan, Trial, TrialStatus
 from guestmark.engine import environment, measurement_loop, preflight
 from guestmark.fleet import block_task, lab, order
 from guestmark.fleet.coordinator import Fleet
-from guestmark.fleet.worker_connection import Link, Reach, Said
+from guestmark.fleet.worker_connection import LinkEnd, WorkerAddresses, WorkerLink
 from guestmark.ledger import open_ledger
-from guestmark.ledger.attempts import refused, runs_with
+from guestmark.ledger.attempts import count_refused_attempts, find_runs_with_labels
 from guestmark.platforms import exclusive
 from tests.framework.postgresql import postgresql
 
@@ -73,7 +73,7 @@ def one_block(told: bytes) -> bytes:
     """One block of any machine that has not ended. When another worker is at it, that one is waited for."""
     waiting = Path(os.environ[WAITING])
     names = os.listdir(waiting)
-    os.environ[block_task.NAME] = name = random.choice(names or ["sim000"])
+    os.environ[block_task.MACHINE_VARIABLE] = name = random.choice(names or ["sim000"])
     os.environ[exclusive.LOCK_VARIABLE] = str(waiting.parent / f"lock-{name}")
     simulated: Any = (
         ("run_trial", measurement_loop, trial),
@@ -82,13 +82,13 @@ def one_block(told: bytes) -> bytes:
     )
     for attribute, module, ours in simulated:
         setattr(module, attribute, ours)
-    done = block_task.one_block(told)
-    if msgspec.json.decode(done, type=order.Progress).state == "complete":
+    done = block_task.run_block(told)
+    if msgspec.json.decode(done, type=order.MachineProgress).state == "complete":
         (waiting / name).unlink(missing_ok=True)
     return done
 
 
-class Seat(Link):
+class Seat(WorkerLink):
     """A simulated machine's connection: there until it is closed."""
 
     def __init__(self) -> None:  # without a process
@@ -97,8 +97,8 @@ class Seat(Link):
     def running(self) -> bool:
         return self._open
 
-    def said(self) -> Said:
-        return Said()
+    def said(self) -> LinkEnd:
+        return LinkEnd()
 
     def is_silent(self, present: Mapping[str, int]) -> bool:
         return False
@@ -114,13 +114,13 @@ class Seat(Link):
 class Workers:
     """The workers for all machines. Those that have died are replaced; the scheduler is killed at `ends`."""
 
-    members: list[lab.Member]
+    members: list[lab.LabMachine]
     ends: list[float]
-    links: dict[str, Link] = field(default_factory=dict)
+    links: dict[str, WorkerLink] = field(default_factory=dict)
     begun: int = 0
     silent: int = 0  # of which nothing was heard any more
     killed: int = 0
-    reach: Reach | None = None
+    reach: WorkerAddresses | None = None
     keys: dict[str, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
@@ -129,7 +129,9 @@ class Workers:
         False  # whether there is another scheduler, which knows nothing of what the last one was told
     )
 
-    def take(self, _: lab.Member, reach: Reach, keys: dict[str, str], arguments: list[str]) -> Seat:
+    def take(
+        self, _: lab.LabMachine, reach: WorkerAddresses, keys: dict[str, str], arguments: list[str]
+    ) -> Seat:
         """A simulated machine wants its worker."""
         if reach != self.reach:  # another scheduler
             self.close()
@@ -166,14 +168,14 @@ class Workers:
         for member in self.members:
             link = self.links.get(member.name)
             silent = link is not None and link.is_silent(present)
-            if link is None or silent or not link.running():
+            if link is None or silent or not link.is_running():
                 self.silent += silent
                 if link is not None:
                     link.close()
                 self.begun += 1
                 mine = f"{member.name}.{self.begun}"
                 own = [mine if word == theirs else word for word in self.arguments]
-                self.links[member.name] = Link(member, self.reach, self.keys, own)
+                self.links[member.name] = WorkerLink(member, self.reach, self.keys, own)
 
 
 @dataclass
@@ -210,7 +212,7 @@ def simulate(machines: int, workers: int, blocks: int, dies: float, ends: list[f
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
         command = (sys.executable, "-m", "guestmark")
-        real = [lab.Member(f"w{number}", "", "", command, settings) for number in range(workers)]
+        real = [lab.LabMachine(f"w{number}", "", "", command, settings) for number in range(workers)]
         told = FleetOrder(FLEET, PLAN.format(blocks=blocks), "plan.toml", 1.0, {}, ())
         pool = Workers(real, sorted(ends), waiting=waiting)
         # Not __main__'s: workers have to find it.
@@ -218,7 +220,7 @@ def simulate(machines: int, workers: int, blocks: int, dies: float, ends: list[f
         with open_ledger(server.url) as ledger:
             fleet = Fleet(
                 told,
-                [lab.Member(name) for name in names],
+                [lab.LabMachine(name) for name in names],
                 ledger,
                 server.url,
                 tell=lambda text: made.said.update([_kind(text)]),
@@ -247,15 +249,15 @@ def _count(made: Outcome, ledger: Ledger, blocks: int) -> None:
     trials: collections.Counter[tuple[str, int, str]] = (
         collections.Counter()
     )  # of a machine, whatever run has them
-    for run_id in runs_with(ledger, {order.FLEET: FLEET}):
+    for run_id in find_runs_with_labels(ledger, {order.FLEET_LABEL: FLEET}):
         run = ledger.load_run(run_id)
-        name = ledger.remarks(run_id).labels[order.MACHINE]
+        name = ledger.read_annotations(run_id).labels[order.MACHINE_LABEL]
         seen = {(stored.block, stored.cell_id) for stored in run.trials}
         trials.update((name, stored.block, stored.cell_id) for stored in run.trials)
         gone = [stored for stored in run.trials if stored.status is TrialStatus.LOST]
         made.lost += len(gone)
         made.kept += len(run.trials)
-        made.refused += refused(ledger, run_id)
+        made.refused += count_refused_attempts(ledger, run_id)
         made.complete += run.state.value == "complete"
         planned = blocks + len({stored.block for stored in gone})
         made.missing += len(run.plan.cells) * planned - len(seen)

@@ -16,7 +16,7 @@ from multiprocessing.synchronize import Barrier
 from threading import BrokenBarrierError
 
 from guestmark.ledger import open_ledger
-from guestmark.ledger.attempts import Attempts
+from guestmark.ledger.attempts import TrialAttempts
 from tests.framework.ledgers import PLAN, trial
 from tests.framework.postgresql import Server, postgresql
 
@@ -40,15 +40,15 @@ def write(url: str, writer: int, trials: int, begun: bool) -> list[float]:
 def _written(url: str, writer: int, trials: int, begun: bool) -> list[float]:
     with open_ledger(url) as ledger, contextlib.ExitStack() as stack:
         run_id = ledger.create_run(PLAN, {}, writer)
-        stack.enter_context(ledger.claim(run_id))
-        attempts = Attempts(ledger, run_id, f"sim{writer}")
+        stack.enter_context(ledger.claim_run(run_id))
+        attempts = TrialAttempts(ledger, run_id, f"sim{writer}")
         made = [trial(block) for block in range(trials)]
         _READY[0].wait()
         took = []
         for each in made:
             begin = time.monotonic()
-            token = attempts.begin(each.cell_id, each.block, 0) if begun else None
-            ledger.append(run_id, each, token=token)
+            token = attempts.begin_trial(each.cell_id, each.block, 0) if begun else None
+            ledger.store_trial(run_id, each, token=token)
             took.append(time.monotonic() - begin)
         return [*took, time.monotonic()]
 
@@ -97,7 +97,7 @@ def main() -> None:
                 for begun in random.sample((False, True), 2):
                     print(measure(server, writers, options.trials, begun), flush=True)
         with open_ledger(server.url) as ledger:
-            found = ledger.check()
+            found = ledger.check_all()
         print(f"{found.runs} runs in the ledger, {len(found.problems)} problems found in them")
 
 

@@ -62,7 +62,7 @@ def _found(rows: list[Row], ledger: Path) -> dict[Row, list[Proof]]:
     if not ledger.exists():
         return found
     with open_ledger(ledger) as opened:
-        for overview in opened.runs():
+        for overview in opened.list_runs():
             run = opened.load_run(overview.id)
             for cell, trial in ((cell, trial) for cell in run.plan.cells for trial in run.trials):
                 proof = trial.facts.of(Proof)

@@ -372,13 +372,13 @@ def _measure_plan(
     from guestmark.engine import preflight
     from guestmark.engine.audience import Audience
     from guestmark.engine.run import RunOptions, execute_plan
-    from guestmark.ledger.run_annotations import Remarks
+    from guestmark.ledger.run_annotations import Annotations
     from guestmark.page.say import say
 
     path = None if where is None else os.fspath(where)
     preflight.check_requests(plan, plan.cells)
     with _open_ledger(path, writable=True) as ledger:
-        options = RunOptions(said=Remarks(name=name, labels=dict(labels or {})))
+        options = RunOptions(said=Annotations(name=name, labels=dict(labels or {})))
         judgement, _ = execute_plan(plan, ledger, Audience(say), options)
     return Result(judgement.stored, judgement.analysis, path)
 

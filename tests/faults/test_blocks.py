@@ -20,7 +20,7 @@ from guestmark.core.model import RunState, TrialStatus
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.schema import trials
-from guestmark.ledger.trial_counts import tally
+from guestmark.ledger.trial_counts import find_complete_blocks
 from guestmark.stats.stopping import GIVE_UP_AFTER
 from tests.framework.command_line import CommandLine
 from tests.framework.labs import PLAN
@@ -119,12 +119,17 @@ def test_a_block_is_claimed_without_reading_what_others_measured(guestmark: Comm
     made = Cluster(guestmark, ledger, 3, '"0", "0.01"')
     assert guestmark(*made.arguments("one"), env=made.environment).status == BlockStatus.DONE
     with open_ledger(ledger) as opened:
-        opened.write(
+        opened.run_transaction(
             "spoiling a trial", lambda connection: connection.execute(update(trials).values(body=""))
         )
     assert guestmark(*made.arguments("two"), env=made.environment).status == BlockStatus.DONE
     with open_ledger(ledger) as opened:
-        assert tally(opened, made.run, [cell.id for cell in opened.head(made.run).plan.cells]).blocks == 2
+        assert (
+            find_complete_blocks(
+                opened, made.run, [cell.id for cell in opened.load_head(made.run).plan.cells]
+            ).blocks
+            == 2
+        )
         with pytest.raises(LedgerError, match="is damaged"):
             opened.load_run(made.run)
 
@@ -143,10 +148,10 @@ def test_a_run_with_blocks_under_way_is_not_resumed_and_one_in_others_hands_is_s
         assert f"blocks of run {made.run} are being measured" in resumed.stderr
         process.communicate(timeout=30)
         assert process.returncode == BlockStatus.DONE
-    with open_ledger(ledger) as opened, opened.claim(made.run):
+    with open_ledger(ledger) as opened, opened.claim_run(made.run):
         assert guestmark(*made.arguments("two"), env=made.environment).status == BlockStatus.NOTHING_LEFT
     made = Cluster(guestmark, ledger, 1, '"0"')
-    with open_ledger(ledger) as opened, opened.claim(made.run):
+    with open_ledger(ledger) as opened, opened.claim_run(made.run):
         refused = guestmark(*made.arguments("two"), env=made.environment)
     assert refused.status == BlockStatus.LOST
     assert f"run {made.run} is being executed by process" in refused.stderr

@@ -31,12 +31,12 @@ from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.findings import machine_of
 from guestmark.core.model import TrialStatus
 from guestmark.fleet import lab as labs
-from guestmark.fleet.coordinator import Fleet, State
-from guestmark.fleet.order import Progress
-from guestmark.fleet.worker_connection import Link, Reach, Said
+from guestmark.fleet.coordinator import Fleet, MachineState
+from guestmark.fleet.order import MachineProgress
+from guestmark.fleet.worker_connection import LinkEnd, WorkerAddresses, WorkerLink
 from guestmark.ledger import open_ledger
-from guestmark.ledger.attempts import Attempts, lose, refused
-from guestmark.ledger.postgres import room_for
+from guestmark.ledger.attempts import TrialAttempts, count_refused_attempts, record_lost_attempts
+from guestmark.ledger.postgres import find_connection_room
 from guestmark.stats.across_runs import PastRatio
 from guestmark.stats.machines import detect_machine_drift, pool_machines
 from tests.framework import PACKAGES
@@ -369,7 +369,7 @@ def test_doctor_asks_all_machines_and_tells_which_cannot_be_used(
 
 def test_a_server_that_takes_too_few_connections_is_found_beforehand(server: Server, tmp_path: Path) -> None:
     with open_ledger(server.url) as ledger:
-        small, large = room_for(ledger, 4), room_for(ledger, 200)
+        small, large = find_connection_room(ledger, 4), find_connection_room(ledger, 200)
     assert small is not None
     assert large is not None
     assert small.is_enough
@@ -382,15 +382,17 @@ def test_a_server_that_takes_too_few_connections_is_found_beforehand(server: Ser
     assert advised
     assert 60 - large.free + 222 < int(advised[1]) < 270
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
-        assert room_for(ledger, 200) is None
+        assert find_connection_room(ledger, 200) is None
 
 
-def said_at_its_end(member: labs.Member) -> Said:
+def said_at_its_end(member: labs.LabMachine) -> LinkEnd:
     """What a worker says that ends by itself."""
-    link = Link(member, Reach(1, "none.sqlite"), {"client.key_secret": ""}, ["--uid", f"{member.name}.1"])
+    link = WorkerLink(
+        member, WorkerAddresses(1, "none.sqlite"), {"client.key_secret": ""}, ["--uid", f"{member.name}.1"]
+    )
     try:
-        assert wait_until(lambda: not link.running(), 30)
-        return link.said()
+        assert wait_until(lambda: not link.is_running(), 30)
+        return link.describe_end()
     finally:
         link.close()
 
@@ -399,7 +401,7 @@ def said_at_its_end(member: labs.Member) -> Said:
 def test_a_machine_without_room_for_the_engine_says_so() -> None:
     """What is wrong and what to do come together, and it is not tried again."""
     here = {"PYTHONPATH": str(PACKAGES), "TMPDIR": "/proc"}
-    member = labs.Member("full", command=(sys.executable, "-m", "guestmark"), environment=here)
+    member = labs.LabMachine("full", command=(sys.executable, "-m", "guestmark"), environment=here)
     said = said_at_its_end(member)
     assert re.match(r"the engine's files cannot be written to /proc: .+; make room there, or name", said.text)
     assert said.final
@@ -407,7 +409,7 @@ def test_a_machine_without_room_for_the_engine_says_so() -> None:
 
 @needs_engine
 def test_a_machine_with_another_version_says_so() -> None:
-    member = labs.Member("old", command=_OLDER, environment={"PYTHONPATH": str(PACKAGES)})
+    member = labs.LabMachine("old", command=_OLDER, environment={"PYTHONPATH": str(PACKAGES)})
     said = said_at_its_end(member)
     assert said.text == (
         f"old has guestmark 0.1.0, and the fleet is run by guestmark {__version__}; install the same version of "
@@ -417,16 +419,16 @@ def test_a_machine_with_another_version_says_so() -> None:
 
 
 def test_the_view_has_a_line_for_each_machine() -> None:
-    member = labs.Member("lab1")
-    running = State(member, Progress("lab1", blocks=3, trials=12, failed=1, lost=2))
+    member = labs.LabMachine("lab1")
+    running = MachineState(member, MachineProgress("lab1", blocks=3, trials=12, failed=1, lost=2))
     (line,) = render_states([running], 22)
     assert " ".join(line.split()) == "lab1 3 blocks 12 trials 1 failed 2 lost not connected"
     running.gave_up = "lab1 does not let us in"
     assert render_states([running], 22)[0].endswith("lab1 does not let us in")
-    ended = State(member, Progress("lab1", state="complete", blocks=1, trials=1))
+    ended = MachineState(member, MachineProgress("lab1", state="complete", blocks=1, trials=1))
     (line,) = render_states([ended], 22)
     assert line.split() == ["lab1", "1", "block", "1", "trial", "complete"]
-    going = State(member, Progress("lab1"))
+    going = MachineState(member, MachineProgress("lab1"))
     many = render_states([ended] * 30 + [going] * 2, 10)
     assert len(many) == 10
     assert sum("complete" in line for line in many) == 7  # those that are at work come first
@@ -439,7 +441,7 @@ def test_what_is_noted_stays_above_the_view(
     view = FleetProgress(quiet=False)
     monkeypatch.setattr(view, "_redraws", True)
     monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((30, 24)))
-    fleet = SimpleNamespace(states={"lab1": State(labs.Member("lab1"), Progress("lab1"))})
+    fleet = SimpleNamespace(states={"lab1": MachineState(labs.LabMachine("lab1"), MachineProgress("lab1"))})
     view.update(cast(Fleet, fleet))
     view.note("lab1: its worker has ended")
     view.update(cast(Fleet, fleet))
@@ -453,24 +455,24 @@ def test_an_attempt_is_made_once(tmp_path: Path) -> None:
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
         run_id = ledger.create_run(PLAN, {}, 1)
         cell = PLAN.cells[0].id
-        attempts, others_ = Attempts(ledger, run_id, "lab1"), Attempts(ledger, run_id, "lab2")
-        token = attempts.begin(cell, 0, 0)
+        attempts, others_ = TrialAttempts(ledger, run_id, "lab1"), TrialAttempts(ledger, run_id, "lab2")
+        token = attempts.begin_trial(cell, 0, 0)
         with pytest.raises(LedgerError, match="it was begun before"):
-            others_.begin(cell, 0, 0)
-        attempts.append(trial(0), token)
-        assert refused(ledger, run_id) == 1
-        assert lose(ledger, run_id, "gone") == 0
+            others_.begin_trial(cell, 0, 0)
+        attempts.store_trial(trial(0), token)
+        assert count_refused_attempts(ledger, run_id) == 1
+        assert record_lost_attempts(ledger, run_id, "gone") == 0
 
 
 def test_what_was_lost_is_not_stored_afterwards(tmp_path: Path) -> None:
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
         run_id = ledger.create_run(PLAN, {}, 1)
         cell = PLAN.cells[0].id
-        attempts = Attempts(ledger, run_id, "lab1")
-        token = attempts.begin(cell, 0, 0)
-        assert lose(ledger, run_id, "it was silent") == 1
+        attempts = TrialAttempts(ledger, run_id, "lab1")
+        token = attempts.begin_trial(cell, 0, 0)
+        assert record_lost_attempts(ledger, run_id, "it was silent") == 1
         with pytest.raises(LedgerError, match="recorded as lost"):
-            attempts.append(trial(0), token)
+            attempts.store_trial(trial(0), token)
         (kept,) = ledger.load_run(run_id).trials
     assert (kept.status, kept.reason) == (TrialStatus.LOST, "lab1: it was silent")
 
@@ -479,11 +481,11 @@ def test_a_lab_with_mistakes_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "lab.toml"
     file.write_text('[machines.a]\nssh = "-oProxyCommand=x"\nklass = "b"\n')
     with pytest.raises(UsageError) as told:
-        labs.read(str(file))
+        labs.read_lab(str(file))
     assert "unknown key 'klass'" in f"{told.value.message} {told.value.hint}"
     file.write_text('[machines.a]\nssh = "-oProxyCommand=x"\n[machines.b]\n[machines.c]\n')
     with pytest.raises(UsageError) as told:
-        labs.read(str(file))
+        labs.read_lab(str(file))
     assert "is not a destination of ssh" in f"{told.value.message} {told.value.hint}"
     assert "both this machine" in f"{told.value.message} {told.value.hint}"
 
@@ -550,16 +552,16 @@ def test_machines_of_a_class_divide_the_blocks_of_a_plan(guestmark: CommandLine,
 
 
 def test_a_ledger_that_is_away_for_ten_minutes_gives_no_machine_up(tmp_path: Path) -> None:
-    member = labs.Member("lab1")
-    order = FleetOrder("fleet-1", "", "", 1.0, {}, labs.dumped((member,)))
+    member = labs.LabMachine("lab1")
+    order = FleetOrder("fleet-1", "", "", 1.0, {}, labs.dump_lab((member,)))
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
         fleet = Fleet(order, [member], ledger, "", tell=lambda _text: None)
         state = fleet.states["lab1"]
         for away, since_s, given_up in ((True, 640.0, False), (False, 100.0, False), (True, 800.0, True)):
             state.trouble_since = time.monotonic() - since_s
             future: Future[bytes] = Future()
-            future.set_result(msgspec.json.encode(Progress("lab1", error="no answer", ledger=away)))
-            fleet._settle(future)
+            future.set_result(msgspec.json.encode(MachineProgress("lab1", error="no answer", ledger=away)))
+            fleet._handle_result(future)
             assert bool(state.gave_up) == given_up, (away, since_s)
 
 
@@ -572,7 +574,7 @@ def test_doctor_says_why_a_platform_cannot_be_used_and_what_a_class_shares() -> 
     answer = {"platforms": platforms, "host": host, "fleet": {"guestmark": "1.0"}, "tools": {}}
     assert "not tcg: qemu-system-x86_64 is not installed" in fleet_doctor._describe_machine(answer)
     other = {**answer, "host": {"processor": {"model": "one"}, "kernel": {"release": "6.2"}}}
-    members = [labs.Member(name, kind="r730") for name in ("a", "b", "c", "d")]
+    members = [labs.LabMachine(name, kind="r730") for name in ("a", "b", "c", "d")]
     answers = {"a": answer, "b": answer, "c": other, "d": {"error": "gone"}}
     told = fleet_doctor._describe_classes(members, answers, fleet_doctor._find_differences(members, answers))
     assert told[:2] == ["class r730", "  alike: a, b; not alike, see above: c"]

@@ -56,10 +56,10 @@ def test_a_writer_killed_at_any_moment_loses_nothing_it_was_told_is_stored(file:
         reader, writer = os.pipe()
 
         def write(first: int = survived, told: int = writer) -> None:
-            with open_ledger(file) as mine, mine.claim(run_id):
+            with open_ledger(file) as mine, mine.claim_run(run_id):
                 mine.set_run_state(run_id, RunState.RUNNING)
                 for block in range(first, first + 10_000):
-                    mine.append(run_id, trial(block, INCOMPRESSIBLE[: chance.randrange(60_000)]))
+                    mine.store_trial(run_id, trial(block, INCOMPRESSIBLE[: chance.randrange(60_000)]))
                     os.write(told, b".")
 
         child = forked(write)
@@ -74,7 +74,7 @@ def test_a_writer_killed_at_any_moment_loses_nothing_it_was_told_is_stored(file:
         os.close(reader)
         with open_ledger(file) as ledger:
             run = ledger.load_run(run_id)
-            with ledger.claim(run_id):  # the dead owner does not block
+            with ledger.claim_run(run_id):  # the dead owner does not block
                 pass
         stored = len(run.trials)
         assert survived + told <= stored <= survived + told + 1
@@ -109,14 +109,14 @@ def test_many_processes_may_make_and_fill_the_same_ledger_at_once(file: Path) ->
     def work() -> None:
         with open_ledger(file) as ledger:
             run_id = ledger.create_run(PLAN, {}, 1)
-            with ledger.claim(run_id):
+            with ledger.claim_run(run_id):
                 for block in range(20):
-                    ledger.append(run_id, trial(block))
+                    ledger.store_trial(run_id, trial(block))
 
     children = [forked(work) for _ in range(6)]
     assert [ended(child) for child in children] == [0] * 6
     with open_ledger(file) as ledger:
-        assert [run.trials for run in ledger.runs()] == [20] * 6
+        assert [run.trials for run in ledger.list_runs()] == [20] * 6
 
 
 @pytest.mark.long
@@ -140,7 +140,7 @@ def test_a_claim_holds_against_other_processes_and_ends_with_its_owner(file: Pat
     reader, writer = os.pipe()
 
     def own() -> None:
-        with open_ledger(file) as mine, mine.claim(run_id):
+        with open_ledger(file) as mine, mine.claim_run(run_id):
             os.write(writer, b".")
             time.sleep(60)
 
@@ -149,10 +149,10 @@ def test_a_claim_holds_against_other_processes_and_ends_with_its_owner(file: Pat
         os.read(reader, 1)
         with open_ledger(file) as ledger:
             with pytest.raises(LedgerError, match=f"executed by process {child} on"):
-                ledger.claim(run_id).__enter__()
+                ledger.claim_run(run_id).__enter__()
             os.kill(child, signal.SIGKILL)
             ended(child)
-            with ledger.claim(run_id):
+            with ledger.claim_run(run_id):
                 assert ledger.is_claimed(run_id)
     finally:
         os.close(reader)
@@ -162,17 +162,17 @@ def test_a_claim_holds_against_other_processes_and_ends_with_its_owner(file: Pat
 def test_locked_by_another_program(file: Path) -> None:
     with open_ledger(file) as ledger:
         run_id = ledger.create_run(PLAN, {}, 1)
-        ledger.append(run_id, trial(0))
+        ledger.store_trial(run_id, trial(0))
     with closing(sqlite3.connect(file)) as other, open_ledger(file, busy_timeout_s=0.2) as ledger:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(
             LedgerError, match=r"locked.*storing the trial of cell 'host' in block 2"
         ) as raised:
-            ledger.append(run_id, trial(1))
+            ledger.store_trial(run_id, trial(1))
         assert "--ledger" in raised.value.hint
         assert len(ledger.load_run(run_id).trials) == 1  # reading goes on
         other.rollback()
-        ledger.append(run_id, trial(1))
+        ledger.store_trial(run_id, trial(1))
         assert len(ledger.load_run(run_id).trials) == 2
 
 
@@ -186,7 +186,7 @@ def test_a_file_size_limit(file: Path) -> None:
         with open_ledger(file) as mine:
             for block in range(100):
                 try:
-                    mine.append(run_id, trial(block, INCOMPRESSIBLE))
+                    mine.store_trial(run_id, trial(block, INCOMPRESSIBLE))
                 except LedgerError as error:
                     os.write(writer, f"{block}\n{error.message}\n{error.hint}".encode())
                     return
@@ -201,7 +201,7 @@ def test_a_file_size_limit(file: Path) -> None:
         run = ledger.load_run(run_id)
         assert [trial.block for trial in run.trials] == list(range(int(block)))
         assert int(block) > 1
-        ledger.append(run_id, trial(int(block), INCOMPRESSIBLE))  # and it goes on
+        ledger.store_trial(run_id, trial(int(block), INCOMPRESSIBLE))  # and it goes on
 
 
 def in_namespace(script: str) -> str:
@@ -340,7 +340,7 @@ def test_a_newer_ledger_is_left_alone(file: Path) -> None:
 def test_an_empty_file_becomes_a_ledger(file: Path) -> None:
     file.touch()
     with open_ledger(file) as ledger:
-        assert ledger.runs() == []
+        assert ledger.list_runs() == []
 
 
 def test_a_directory_is_not_a_ledger(tmp_path: Path) -> None:
@@ -369,8 +369,8 @@ def test_a_link_is_the_same_ledger(file: Path) -> None:
     link.symlink_to(file)
     with open_ledger(file) as ledger, open_ledger(link) as linked:
         run_id = ledger.create_run(PLAN, {}, 1)
-        with ledger.claim(run_id), pytest.raises(LedgerError, match="is being executed"):
-            linked.claim(run_id).__enter__()
+        with ledger.claim_run(run_id), pytest.raises(LedgerError, match="is being executed"):
+            linked.claim_run(run_id).__enter__()
 
 
 def test_below_a_file_there_is_no_ledger(file: Path) -> None:
@@ -383,7 +383,7 @@ def test_damage_anywhere_is_said_and_never_a_crash(file: Path) -> None:
     with open_ledger(file) as ledger:
         run_id = ledger.create_run(PLAN, {"a": 1}, 1)
         for block in range(30):
-            ledger.append(run_id, trial(block, INCOMPRESSIBLE[:3000]))
+            ledger.store_trial(run_id, trial(block, INCOMPRESSIBLE[:3000]))
     whole = file.read_bytes()
     assert len(whole) > 50_000
     chance = random.Random(3)
@@ -401,9 +401,9 @@ def test_damage_anywhere_is_said_and_never_a_crash(file: Path) -> None:
         error = None
         try:
             with open_ledger(file, busy_timeout_s=0.1) as ledger:
-                ledger.runs()
+                ledger.list_runs()
                 ledger.load_run(run_id)
-                ledger.append(run_id, trial(99))
+                ledger.store_trial(run_id, trial(99))
         except LedgerError as raised:
             error = raised
         if error is not None:
@@ -416,13 +416,13 @@ def test_damage_anywhere_is_said_and_never_a_crash(file: Path) -> None:
 def test_a_damaged_run_does_not_hide_the_others(file: Path) -> None:
     with open_ledger(file) as ledger:
         bad, good = (ledger.create_run(PLAN, {}, 1) for _ in range(2))
-        ledger.append(bad, trial(0))
+        ledger.store_trial(bad, trial(0))
     with closing(sqlite3.connect(file)) as link:
         link.execute("UPDATE runs SET plan = '{\"name\": 7' WHERE id = ?", (bad,))
         link.execute("UPDATE trials SET console = x'00'")
         link.commit()
     with open_ledger(file) as ledger:
-        assert [run.label for run in ledger.runs()] == ["(the plan is damaged)", "true"]
+        assert [run.label for run in ledger.list_runs()] == ["(the plan is damaged)", "true"]
         with pytest.raises(LedgerError, match=f"the plan of run {bad}"):
             ledger.load_run(bad)
         assert ledger.load_run(good).plan == PLAN

@@ -11,7 +11,7 @@ from sqlalchemy import delete, insert, make_url, select, text, update
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger import open_ledger, schema
-from guestmark.ledger.postgres import engine_of
+from guestmark.ledger.postgres import make_server_engine
 from tests.framework import at_once
 from tests.framework.databases import bare_server, installed
 
@@ -35,7 +35,7 @@ def old(url: str, tmp_path: Path) -> str:
     """The ledger that version 0.1 has left, as that version had it on a server."""
     file = tmp_path / "old.sqlite"
     file.write_bytes(lzma.decompress(OLD.read_bytes()))
-    engine = engine_of(make_url(url))
+    engine = make_server_engine(make_url(url))
     with closing(sqlite3.connect(file)) as source, engine.begin() as target:
         source.row_factory = sqlite3.Row
         schema.metadata.create_all(target, tables=[schema.schema, *TABLES])
@@ -51,17 +51,17 @@ def old(url: str, tmp_path: Path) -> str:
 def test_it_is_upgraded_once_by_however_many_come_at_once(old: str, tmp_path: Path) -> None:
     assert at_once.failures(lambda: open_ledger(old).close(), 6) == []
     with open_ledger(tmp_path / "old.sqlite") as file, open_ledger(old) as server:
-        assert server.check().problems == ()
-        assert server.check().checked == file.check().checked > 0
-        assert [run.id for run in server.runs()] == [run.id for run in file.runs()]
-        for run in file.runs():
+        assert server.check_all().problems == ()
+        assert server.check_all().checked == file.check_all().checked > 0
+        assert [run.id for run in server.list_runs()] == [run.id for run in file.list_runs()]
+        for run in file.list_runs():
             here, there = file.load_run(run.id), server.load_run(run.id)
             assert here.plan == there.plan
             assert here.trials == there.trials
 
 
 def test_a_role_that_may_not_upgrade_it_is_told_who_may(old: str) -> None:
-    engine = engine_of(make_url(old))
+    engine = make_server_engine(make_url(old))
     with engine.begin() as link:
         link.execute(text("CREATE ROLE bench LOGIN"))
         link.execute(text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO bench"))
@@ -73,7 +73,7 @@ def test_a_role_that_may_not_upgrade_it_is_told_who_may(old: str) -> None:
 
 def test_what_is_damaged_afterwards_is_noticed(old: str) -> None:
     open_ledger(old).close()
-    engine = engine_of(make_url(old))
+    engine = make_server_engine(make_url(old))
     with engine.begin() as connection:
         found = connection.execute(select(schema.trials)).first()
         assert found is not None
@@ -84,14 +84,14 @@ def test_what_is_damaged_afterwards_is_noticed(old: str) -> None:
         )
     engine.dispose()
     with open_ledger(old, writable=False) as opened:
-        assert opened.check().problems
+        assert opened.check_all().problems
         with pytest.raises(LedgerError, match="is damaged"):
             opened.load_run(found.run_id)
 
 
 def test_an_upgrade_that_is_cut_short_leaves_the_old_one(old: str) -> None:
     """All of it is one transaction: a row that cannot be read is the fault, and the next attempt does it."""
-    engine = engine_of(make_url(old))
+    engine = make_server_engine(make_url(old))
     with engine.begin() as connection:
         connection.execute(text("create view checks as select 1 as run_id"))
     with pytest.raises(LedgerError):

@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import RunState
 from guestmark.ledger import open_ledger
-from guestmark.ledger.attempts import Attempts, refused
+from guestmark.ledger.attempts import TrialAttempts, count_refused_attempts
 from tests.framework import at_once
 from tests.framework.command_line import CommandLine
 from tests.framework.ledgers import PLAN, trial
@@ -46,14 +46,14 @@ def counted(server: Server, run_id: str) -> Counter[tuple[str, int]]:
 def test_a_restart_loses_and_doubles_nothing(server: Server, number: signal.Signals) -> None:
     with open_ledger(server.url) as ledger:
         run_id = ledger.create_run(PLAN, {}, 1)
-        with ledger.claim(run_id):
+        with ledger.claim_run(run_id):
             for block in range(5):
-                ledger.append(run_id, trial(block))
+                ledger.store_trial(run_id, trial(block))
             server.stop(number)
             again = threading.Timer(0.7, server.start)
             again.start()
             for block in range(5, 10):
-                ledger.append(run_id, trial(block))
+                ledger.store_trial(run_id, trial(block))
             again.join()
             with open_ledger(server.url) as other:  # the claim was taken again, too
                 assert other.is_claimed(run_id)
@@ -115,39 +115,39 @@ def test_a_commit_whose_answer_is_lost_is_not_done_twice(server: Server) -> None
             between.cut_at = b"commit"
             run_id = ledger.create_run(PLAN, {"here": 1}, 1)
             between.cut_at = b'"measurements"'  # in the one statement that stores a trial
-            ledger.append(run_id, trial(0))
+            ledger.store_trial(run_id, trial(0))
             between.cut_at = b"commit"
             ledger.add_environment(run_id, {"here": 2})
-            with ledger.claim(run_id):
-                attempts = Attempts(ledger, run_id, "lab1")
+            with ledger.claim_run(run_id):
+                attempts = TrialAttempts(ledger, run_id, "lab1")
                 between.cut_at = b"lab1"
-                token = attempts.begin("host", 1, 0)
+                token = attempts.begin_trial("host", 1, 0)
                 between.cut_at = b'"measurements"'
-                attempts.append(trial(1), token)
+                attempts.store_trial(trial(1), token)
             assert between.cuts == 5
-            assert refused(ledger, run_id) == 0
+            assert count_refused_attempts(ledger, run_id) == 0
             stored = ledger.load_run(run_id)
     assert len(stored.trials) == 2
     assert stored.environments == ({"here": 1}, {"here": 2})
     with open_ledger(server.url) as ledger:
-        assert [run.id for run in ledger.runs()].count(run_id) == 1
+        assert [run.id for run in ledger.list_runs()].count(run_id) == 1
 
 
 def test_another_attempt_at_a_trial_is_refused(server: Server) -> None:
     with open_ledger(server.url) as ledger:
         run_id = ledger.create_run(PLAN, {}, 1)
-        ledger.append(run_id, trial(0))
+        ledger.store_trial(run_id, trial(0))
         second = replace(trial(0), started_at=trial(0).started_at + 1)
         with pytest.raises(LedgerError, match="or the trial already is"):
-            ledger.append(run_id, second)
+            ledger.store_trial(run_id, second)
         assert len(ledger.load_run(run_id).trials) == 1
 
 
 def test_a_claim_that_another_took_meanwhile_is_noticed(server: Server) -> None:
     with open_ledger(server.url) as ledger, open_ledger(server.url) as other:
         run_id = ledger.create_run(PLAN, {}, 1)
-        with ledger.claim(run_id):
-            ledger.append(run_id, trial(0))
+        with ledger.claim_run(run_id):
+            ledger.store_trial(run_id, trial(0))
             with other._engine.connect() as connection:
                 mine = connection.execute(text("SELECT pg_backend_pid()")).scalar()
                 connection.execute(
@@ -157,9 +157,12 @@ def test_a_claim_that_another_took_meanwhile_is_noticed(server: Server) -> None:
                     {"mine": mine},
                 )
             assert wait_until(lambda: not other.is_claimed(run_id), 5)
-            with other.claim(run_id), pytest.raises(LedgerError, match="claimed by another process while"):
-                ledger.append(run_id, trial(1))
-            ledger.append(run_id, trial(1))  # and it can be had again when that one has gone
+            with (
+                other.claim_run(run_id),
+                pytest.raises(LedgerError, match="claimed by another process while"),
+            ):
+                ledger.store_trial(run_id, trial(1))
+            ledger.store_trial(run_id, trial(1))  # and it can be had again when that one has gone
 
 
 def test_patience_ends(server: Server) -> None:
@@ -170,7 +173,7 @@ def test_patience_ends(server: Server) -> None:
         server.stop()
         try:
             with pytest.raises(LedgerError, match="failed while storing the trial"):
-                ledger.append(run_id, trial(0))
+                ledger.store_trial(run_id, trial(0))
         finally:
             server.start()
 
@@ -178,13 +181,13 @@ def test_patience_ends(server: Server) -> None:
 def test_a_whole_run_survives_a_crash_of_the_server(server: Server, guestmark: CommandLine) -> None:
     guestmark.environment["GUESTMARK_LEDGER"] = server.url
     with open_ledger(server.url) as ledger:
-        before = {run.id for run in ledger.runs()}
+        before = {run.id for run in ledger.list_runs()}
         process = guestmark.start(
             "exec", "--blocks", 4, "--warmup", 0, "--iterations", 1, "--", "sleep", "0.2"
         )
 
         def stored() -> int:
-            return sum(run.trials for run in ledger.runs() if run.id not in before)
+            return sum(run.trials for run in ledger.list_runs() if run.id not in before)
 
         assert wait_until(lambda: stored() >= 2, 30)
         server.stop(signal.SIGKILL)
@@ -193,7 +196,7 @@ def test_a_whole_run_survives_a_crash_of_the_server(server: Server, guestmark: C
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 0, stderr.decode()
         assert b"Traceback" not in stderr
-        (run,) = [run for run in ledger.runs() if run.id not in before]
+        (run,) = [run for run in ledger.list_runs() if run.id not in before]
         assert (run.state, run.trials, run.failed) == (RunState.COMPLETE, 4, 0)
 
 
@@ -201,7 +204,7 @@ def _write(url: str, run_id: str, cell: str, blocks: int, ready: Barrier) -> Non
     with open_ledger(url) as ledger:
         ready.wait(30)
         for block in range(blocks):
-            ledger.append(run_id, replace(trial(block), cell_id=cell))
+            ledger.store_trial(run_id, replace(trial(block), cell_id=cell))
 
 
 def test_eight_writers_and_a_server_that_crashes(server: Server) -> None:
@@ -232,7 +235,7 @@ def test_eight_writers_and_a_server_that_crashes(server: Server) -> None:
         (f"cell {number}", block): 1 for number in range(writers) for block in range(blocks)
     }
     with open_ledger(server.url) as ledger:
-        assert not ledger.check().problems
+        assert not ledger.check_all().problems
 
 
 def test_a_role_can_measure_and_cannot_change_trials(server: Server, guestmark: CommandLine) -> None:
@@ -248,11 +251,11 @@ def test_a_role_can_measure_and_cannot_change_trials(server: Server, guestmark: 
     refused = ("DELETE FROM trials", "UPDATE trials SET status = 'ok'", "DELETE FROM runs", "DROP TABLE runs")
     with open_ledger(url) as ledger:
         run_id = ledger.create_run(PLAN, {}, 1)
-        with ledger.claim(run_id):  # as the machines of a fleet do
-            attempts = Attempts(ledger, run_id, "lab1")
-            attempts.append(trial(0), attempts.begin("host", 0, 0))
+        with ledger.claim_run(run_id):  # as the machines of a fleet do
+            attempts = TrialAttempts(ledger, run_id, "lab1")
+            attempts.store_trial(trial(0), attempts.begin_trial("host", 0, 0))
             with pytest.raises(LedgerError, match="it was begun before"):
-                attempts.begin("host", 0, 0)
+                attempts.begin_trial("host", 0, 0)
         for statement in refused:
             with (
                 pytest.raises(DBAPIError, match=r"permission denied|must be owner"),
@@ -265,11 +268,11 @@ def test_runs_are_copied_between_ledgers(server: Server, tmp_path: Path, guestma
     file = tmp_path / "here.sqlite"
     with open_ledger(file) as ledger:
         run_id = ledger.create_run(PLAN, {"here": 1}, 1)
-        ledger.append(run_id, trial(0, "console"))
+        ledger.store_trial(run_id, trial(0, "console"))
         first = guestmark("ledger", "copy", file, server.url)
         assert "1 run with 1 trials copied" in first.stderr
         assert guestmark("ledger", "copy", file, server.url).stderr.endswith("1 were there already\n")
-        ledger.append(run_id, trial(1))  # it has gone on
+        ledger.store_trial(run_id, trial(1))  # it has gone on
         ledger.set_run_state(run_id, RunState.COMPLETE)
         # Of what its own user has made, nothing need be trusted; here another process made it.
         assert "with 1 trials copied" in guestmark("ledger", "copy", "--trust", file, server.url).stderr
@@ -279,7 +282,7 @@ def test_runs_are_copied_between_ledgers(server: Server, tmp_path: Path, guestma
     assert guestmark("ledger", "copy", server.url, tmp_path / "back.sqlite").status == 0
     with open_ledger(tmp_path / "back.sqlite") as ledger:
         assert replace(ledger.load_run(run_id), origin=None) == stored
-        assert not ledger.check().problems
+        assert not ledger.check_all().problems
 
 
 def test_copying_to_itself_is_refused(tmp_path: Path, guestmark: CommandLine) -> None:
@@ -296,21 +299,21 @@ def test_what_is_sent_again_and_again_is_prepared_once(server: Server) -> None:
     as long."""
     with open_ledger(server.url) as ledger:
         run_id = ledger.create_run(PLAN, {}, 1)
-        with ledger.claim(run_id):
-            attempts = Attempts(ledger, run_id, "lab1")
+        with ledger.claim_run(run_id):
+            attempts = TrialAttempts(ledger, run_id, "lab1")
             for block in range(4):
                 made = trial(block)
-                ledger.append(run_id, made, token=attempts.begin(made.cell_id, block, made.order))
+                ledger.store_trial(run_id, made, token=attempts.begin_trial(made.cell_id, block, made.order))
             seen = text("SELECT generic_plans + custom_plans FROM pg_prepared_statements")
-            assert list(ledger._claims[-1].session().execute(seen).scalars()).count(4) == 2
+            assert list(ledger._claims[-1].current_session().execute(seen).scalars()).count(4) == 2
 
 
 def test_a_claim_keeps_no_transaction_open(server: Server) -> None:
     """A transaction that is open for a whole run keeps the server from cleaning up, and may be ended by it."""
     with open_ledger(server.url) as ledger, open_ledger(server.url) as other:
         run_id = ledger.create_run(PLAN, {}, 1)
-        with ledger.claim(run_id):
-            ledger.append(run_id, trial(0))
+        with ledger.claim_run(run_id):
+            ledger.store_trial(run_id, trial(0))
             with other._engine.connect() as connection:
                 found = connection.execute(
                     text("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'")
@@ -321,7 +324,7 @@ def test_a_claim_keeps_no_transaction_open(server: Server) -> None:
 def test_machines_that_begin_at_once_make_one_table(server: Server) -> None:
     with open_ledger(server.url) as ledger:
         run_id = ledger.create_run(PLAN, {}, 1)
-        Attempts(ledger, run_id, "lab")
+        TrialAttempts(ledger, run_id, "lab")
         with ledger._engine.begin() as link:
             link.execute(text("DROP TABLE attempts"))
     ready = threading.Barrier(8)
@@ -329,6 +332,6 @@ def test_machines_that_begin_at_once_make_one_table(server: Server) -> None:
     def begin() -> None:
         with open_ledger(server.url) as own:
             ready.wait(20)
-            Attempts(own, run_id, "lab")
+            TrialAttempts(own, run_id, "lab")
 
     assert at_once.failures(begin, 8) == []

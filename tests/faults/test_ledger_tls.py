@@ -54,7 +54,9 @@ def _is_encrypted(url: str) -> bool:
     with open_ledger(url) as ledger:
         ledger.create_run(PLAN, {}, 1)
         asked = text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
-        return bool(ledger.write("asking for TLS", lambda connection: connection.execute(asked).scalar()))
+        return bool(
+            ledger.run_transaction("asking for TLS", lambda connection: connection.execute(asked).scalar())
+        )
 
 
 @pytest.mark.parametrize("mode", ["require", "verify-ca", "verify-full"])

@@ -17,7 +17,7 @@ from guestmark.cli import error_report
 from guestmark.core import redaction
 from guestmark.core.redaction import GONE, know, redact, redact_url, redact_words, without_password
 from guestmark.ledger import open_ledger
-from guestmark.ledger.connect import connect
+from guestmark.ledger.connect import connect_ledger
 from tests.framework.command_line import CommandLine
 from tests.framework.marks import long
 from tests.framework.postgresql import Server, postgresql
@@ -109,7 +109,7 @@ def test_nothing_that_is_stored_or_printed_has_the_password(
             assert run.trials
             assert any(GONE in trial.console + trial.reason for trial in run.trials)
             assert not holds(repr(run))
-            assert not holds(repr(ledger.remarks(run.id)))
+            assert not holds(repr(ledger.read_annotations(run.id)))
     for kept in (tmp_path / "state").rglob("*"):
         assert not kept.is_file() or not holds(kept.read_bytes().decode(errors="replace"))
 
@@ -191,6 +191,6 @@ def test_the_passwords_of_libpqs_variables_are_known(monkeypatch: pytest.MonkeyP
 
 def test_a_url_that_is_opened_makes_its_password_known(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"driver|connect"):
-        connect("postgresql+no://me:openses@h/db", writable=True, busy_timeout_s=1)
+        connect_ledger("postgresql+no://me:openses@h/db", writable=True, busy_timeout_s=1)
     assert redact("openses") == GONE
     assert os.environ.get("PGPASSWORD") is None

@@ -37,7 +37,7 @@ class Result:
         found = json.loads(self.stdout)
         if not isinstance(found, dict) or found.get("schema") != shared_facts.SCHEMA:
             return found
-        codec.converted(found, schema.ResultDocument, "the result document")
+        codec.convert_plain(found, schema.ResultDocument, "the result document")
         return shared_facts.whole(found)
 
 
@@ -125,7 +125,7 @@ class CommandLine:
         """The runs in the ledger, oldest first, read from its file: for waiting, as a call takes much longer."""
         if self.ledger.exists():
             with contextlib.suppress(LedgerError), open_ledger(self.ledger, writable=False) as ledger:
-                return ledger.runs()
+                return ledger.list_runs()
         return []
 
     def trials_stored(self) -> int:

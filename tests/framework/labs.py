@@ -48,7 +48,7 @@ class Lab:
     def runs(self) -> list[StoredRun]:
         """Of every machine that has begun one."""
         with open_ledger(self.ledger, writable=False) as ledger:
-            return [ledger.load_run(run.id) for run in ledger.runs() if "fleet" in run.labels]
+            return [ledger.load_run(run.id) for run in ledger.list_runs() if "fleet" in run.labels]
 
 
 def lab(

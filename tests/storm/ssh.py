@@ -163,7 +163,7 @@ def _stored(guestmark: CommandLine) -> int:
     if not guestmark.ledger.exists():
         return 0
     with open_ledger(guestmark.ledger, writable=False) as ledger:
-        runs = ledger.runs()
+        runs = ledger.list_runs()
         return runs[-1].trials if runs else 0
 
 

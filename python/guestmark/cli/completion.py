@@ -133,10 +133,10 @@ def _list_fleet_arguments(parameters: Mapping[str, Any], incomplete: str) -> Seq
     if wanted != "FLEET":
         return []
     # So do fleets, which read plans.
-    from guestmark.fleet.order import names
+    from guestmark.fleet.order import list_fleets
 
     return _list_from_ledger(
-        parameters, "the newest fleet", lambda ledger: [(name, "") for name in reversed(names(ledger))]
+        parameters, "the newest fleet", lambda ledger: [(name, "") for name in reversed(list_fleets(ledger))]
     )
 
 
@@ -154,4 +154,4 @@ def _list_from_ledger(
 
 def _list_runs(ledger: Ledger) -> list[tuple[str, str]]:
     """Ids of the runs in the ledger, newest first, with what they measured."""
-    return [(run.id, f"{run.measured} ({run.state.value})") for run in reversed(ledger.runs())]
+    return [(run.id, f"{run.measured} ({run.state.value})") for run in reversed(ledger.list_runs())]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from guestmark.core.units import counted
-from guestmark.fleet.coordinator import Fleet, State
+from guestmark.fleet.coordinator import Fleet, MachineState
 from guestmark.page.say import erase, redraw, say
 
 _EVERY_S = 30.0  # between lines where nothing can be redrawn
@@ -47,7 +47,7 @@ class FleetProgress:
         say(text)
 
 
-def render_states(states: Sequence[State], most_lines: int) -> list[str]:
+def render_states(states: Sequence[MachineState], most_lines: int) -> list[str]:
     """A line for each machine. Where there are too many, those at work have one, and the others are counted."""
     if len(states) <= most_lines:
         return [_render_state(state) for state in states]
@@ -57,11 +57,11 @@ def render_states(states: Sequence[State], most_lines: int) -> list[str]:
     return [*map(_render_state, shown), rest]
 
 
-def _count_ended(states: Sequence[State]) -> int:
+def _count_ended(states: Sequence[MachineState]) -> int:
     return sum(state.over for state in states)
 
 
-def _render_state(state: State) -> str:
+def _render_state(state: MachineState) -> str:
     progress = state.progress
     doing = state.gave_up or (progress.state if state.ended else _describe_activity(state))
     counts = f"{counted(progress.blocks, 'block'):>11}  {counted(progress.trials, 'trial'):>12}"
@@ -71,7 +71,7 @@ def _render_state(state: State) -> str:
     return f"{state.member.name:20.20} {counts}  {doing}"
 
 
-def _describe_activity(state: State) -> str:
+def _describe_activity(state: MachineState) -> str:
     """What goes on at a machine whose run has not ended."""
     if state.link is None:
         return "not connected"

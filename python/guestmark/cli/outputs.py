@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from guestmark.cli.style import Style
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.temporary import replacing
-from guestmark.ledger.run_annotations import NOTHING, Remarks
-from guestmark.ledger.validation import RESERVED, WORD
+from guestmark.ledger.run_annotations import NO_ANNOTATIONS, Annotations
+from guestmark.ledger.validation import RESERVED, WORD_PATTERN
 from guestmark.page.figures import TimeUnit
 from guestmark.page.text import make_inert
 from guestmark.report.export_format import Format
@@ -51,7 +51,7 @@ class Outputs:
     exports: Mapping[Format, str] = field(default_factory=dict)  # in hyperfine's formats
     junit: str | None = None  # the outcome of the gates
     gates: tuple[str, ...] = ()  # limits that the run must keep, as typed
-    remarks: Remarks = NOTHING  # a name, notes, labels and tags of the run
+    remarks: Annotations = NO_ANNOTATIONS  # a name, notes, labels and tags of the run
 
     style: Style = Style.AUTO
     unit: TimeUnit | None = None  # of times, instead of one that fits
@@ -154,16 +154,16 @@ def build_remarks(
     note: str | None = None,
     labels: Iterable[str] | None = None,
     tags: Iterable[str] | None = None,
-) -> Remarks:
+) -> Annotations:
     """What these options say of a run. Raises `UsageError` for names that could not be typed again."""
-    if name is not None and (not WORD.fullmatch(name) or name in RESERVED):
+    if name is not None and (not WORD_PATTERN.fullmatch(name) or name in RESERVED):
         raise UsageError(
             f"--name {name!r} cannot be a run's name", hint="letters, digits and .:/_-, e.g. before-upgrade"
         )
     for tag in tags or ():
-        if not WORD.fullmatch(tag):
+        if not WORD_PATTERN.fullmatch(tag):
             raise UsageError(f"--tag {tag!r} cannot be a tag", hint="letters, digits and .:/_-")
-    return Remarks(
+    return Annotations(
         name=name or "",
         notes=(note.strip(),) if note and note.strip() else (),
         labels=dict(_parse_label(text) for text in labels or ()),
@@ -173,7 +173,7 @@ def build_remarks(
 
 def _parse_label(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals or not WORD.fullmatch(name) or not value.strip():
+    if not equals or not WORD_PATTERN.fullmatch(name) or not value.strip():
         raise UsageError(f"--label {text!r} is not NAME=VALUE", hint="e.g. --label commit=1a2b3c")
     return name, value.strip()
 

@@ -21,7 +21,7 @@ from guestmark.core.gate import gates_of, with_gates
 from guestmark.core.model import RunState
 from guestmark.engine.audience import Audience, exclusive_use
 from guestmark.engine.run import RunOptions, prepare_run
-from guestmark.ledger.run_annotations import Remarks
+from guestmark.ledger.run_annotations import Annotations
 from guestmark.stats.gates import ALPHA, JudgedGate, Outcome, judge_gates
 from guestmark.workloads.exec.plan import ExecOptions, build
 from guestmark.workloads.powercut import plan as powercut_plan
@@ -319,7 +319,7 @@ class BisectionSearch:
             "commit": commit.hash,
         }
         with exclusive_use(plan, self._audience.tell, wait=self._wanted.wait):
-            run = prepare_run(plan, self._ledger, self._audience, RunOptions(said=Remarks(labels=labels)))
+            run = prepare_run(plan, self._ledger, self._audience, RunOptions(said=Annotations(labels=labels)))
             for blocks in self._looks:
                 self._looking(commit, blocks)
                 run = run.limit_to(blocks)

@@ -16,7 +16,7 @@ from guestmark.engine.interrupt import Interruption
 from guestmark.engine.measurement_loop import MeasurementLoop, run
 from guestmark.engine.progress import Observer, SilentObserver
 from guestmark.ledger import trial_counts
-from guestmark.ledger.attempts import Attempts, lose
+from guestmark.ledger.attempts import TrialAttempts, record_lost_attempts
 from guestmark.ledger.model import RunHead
 from guestmark.stats.stopping import GIVE_UP_AFTER
 
@@ -52,7 +52,7 @@ def measure_block(
     signal.
     """
     ledger.patience.is_interrupted = lambda: interruption.received is not None
-    attempts = Attempts(ledger, head.id, machine)
+    attempts = TrialAttempts(ledger, head.id, machine)
     worker = _Worker(plan, ledger, head.id, attempts, machine, interruption)
     if not is_divisible(plan):
         return _measure_in_turn(worker, observer)
@@ -71,7 +71,7 @@ def measure_block(
                 if progress.widen():
                     continue
                 return BlockStatus.LOST
-            lose(ledger, head.id, _WORKER_GONE, block=block)
+            record_lost_attempts(ledger, head.id, _WORKER_GONE, block=block)
             loop = progress.make_loop(block, observer)
             # Another process may have ended the block between the look and the claim.
             if loop.is_complete(block):
@@ -79,7 +79,7 @@ def measure_block(
             try:
                 status = loop.measure_block(block)
             except Interrupted:
-                lose(ledger, head.id, _INTERRUPTED, block=block)
+                record_lost_attempts(ledger, head.id, _INTERRUPTED, block=block)
                 ledger.set_run_state(head.id, RunState.INTERRUPTED)
                 raise
         state = progress.find_end() or RunState.INTERRUPTED
@@ -92,12 +92,12 @@ def measure_block(
 def _measure_in_turn(worker: _Worker, observer: Observer) -> BlockStatus:
     """Measure the next block of a run that only one process at a time may measure."""
     ledger, run_id = worker.ledger, worker.run_id
-    if ledger.head(run_id).state in _ENDED:
+    if ledger.load_head(run_id).state in _ENDED:
         return BlockStatus.NOTHING_LEFT
     # Whoever holds the claim knows that the process of any attempt that has not ended is gone.
-    with ledger.claim(run_id):
-        lose(ledger, run_id, _WORKER_GONE)
-    before = trial_counts.counts(ledger, run_id)
+    with ledger.claim_run(run_id):
+        record_lost_attempts(ledger, run_id, _WORKER_GONE)
+    before = trial_counts.count_trials(ledger, run_id)
     state = run(
         worker.plan,
         ledger,
@@ -109,7 +109,7 @@ def _measure_in_turn(worker: _Worker, observer: Observer) -> BlockStatus:
     )
     if worker.interruption.received is not None and state is RunState.INTERRUPTED:
         raise Interrupted
-    after = trial_counts.counts(ledger, run_id)
+    after = trial_counts.count_trials(ledger, run_id)
     if after.trials == before.trials:
         return BlockStatus.NOTHING_LEFT
     return BlockStatus.SOME_FAILED if after.failed > before.failed else BlockStatus.DONE
@@ -122,7 +122,7 @@ class _Worker:
     plan: Plan
     ledger: Ledger
     run_id: str
-    attempts: Attempts
+    attempts: TrialAttempts
     machine: str
     interruption: Interruption
 
@@ -175,7 +175,7 @@ class _ReadProgress:
         )
 
     def refresh(self) -> RunHead:
-        self._stored = self._worker.ledger.refreshed(self._stored, self._known)
+        self._stored = self._worker.ledger.reload_run(self._stored, self._known)
         return self._stored.head
 
     def find_open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
@@ -215,7 +215,7 @@ class _CountedProgress:
         self._failing: Mapping[str, int] = {}
 
     def refresh(self) -> RunHead:
-        head = self._worker.ledger.head(self._worker.run_id)
+        head = self._worker.ledger.load_head(self._worker.run_id)
         self._unusable = head.unusable
         return head
 
@@ -224,14 +224,18 @@ class _CountedProgress:
         cells = self._find_tried_cells()
         if not cells:
             return RunState.FAILED, ()
-        found = trial_counts.tally(ledger, run_id, [cell.id for cell in cells])
-        if self._lost is None and found.blocks < self._blocks and (first := found.lacking(self._blocks)):
+        found = trial_counts.find_complete_blocks(ledger, run_id, [cell.id for cell in cells])
+        if (
+            self._lost is None
+            and found.blocks < self._blocks
+            and (first := found.find_incomplete(self._blocks))
+        ):
             return None, first
-        self._lost = trial_counts.blocks_with_losses(ledger, run_id)
+        self._lost = trial_counts.count_blocks_with_losses(ledger, run_id)
         goal = self._blocks + self._lost
         if found.blocks < goal:
-            return None, found.lacking(goal)
-        return RunState.COMPLETE if trial_counts.has_good(ledger, run_id) else RunState.FAILED, ()
+            return None, found.find_incomplete(goal)
+        return RunState.COMPLETE if trial_counts.has_good_trial(ledger, run_id) else RunState.FAILED, ()
 
     def widen(self) -> bool:
         if self._lost is not None:
@@ -246,22 +250,22 @@ class _CountedProgress:
             # The iterations are chosen by all trials so far, of which there are only few yet.
             trials = list(ledger.load_run(run_id).trials)
             return self._worker.make_loop(head, cells, trials, observer)
-        trials = trial_counts.trials_of(ledger, run_id, block, self._failing)
+        trials = trial_counts.read_block_trials(ledger, run_id, block, self._failing)
         warm: Collection[str] = ()
         if policy.warmup and not boots_any_machine(cells):
-            warm = trial_counts.good_on(ledger, run_id, self._worker.machine)
+            warm = trial_counts.find_cells_measured_on(ledger, run_id, self._worker.machine)
         return self._worker.make_loop(head, cells, trials, observer, warm)
 
     def find_end(self) -> RunState | None:
         # The last block is looked for first: that is one row, while open blocks take a count.
-        near = trial_counts.reaches(self._worker.ledger, self._worker.run_id, self._blocks - 1)
+        near = trial_counts.has_reached_block(self._worker.ledger, self._worker.run_id, self._blocks - 1)
         return self.find_open_blocks()[0] if near or not self._find_tried_cells() else None
 
     def _find_tried_cells(self) -> list[Cell]:
         """Return the cells that are not given up."""
         able = select_runnable(self._worker.plan.cells, self._unusable)
         ids = [cell.id for cell in able]
-        self._failing = trial_counts.failing(self._worker.ledger, self._worker.run_id, ids)
+        self._failing = trial_counts.find_failing_cells(self._worker.ledger, self._worker.run_id, ids)
         return [cell for cell in able if self._failing.get(cell.id, 0) < GIVE_UP_AFTER]
 
 

@@ -29,8 +29,8 @@ from guestmark.core.temporary import replacing
 from guestmark.engine.audience import Audience
 from guestmark.engine.run import Run, RunOptions, prepare_run
 from guestmark.ledger import codec, open_ledger
-from guestmark.ledger.environment_variables import recorded, restored
-from guestmark.ledger.run_annotations import Remarks
+from guestmark.ledger.environment_variables import restore_values, strip_unrecorded
+from guestmark.ledger.run_annotations import Annotations
 from guestmark.stats.across_runs import boot_order
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class Campaign:
         named = dict(zip("AB", both, strict=True))
         self._state = CampaignState(
             name=self._path.stem,
-            plan=codec.dump(replace(plan, context=recorded(plan.context))),
+            plan=codec.dump_json(replace(plan, context=strip_unrecorded(plan.context))),
             ledger=without_password(ledger) if "://" in ledger else ledger,
             cwd=plan.context.cwd,
             sides=(both[0], both[1]),
@@ -234,14 +234,14 @@ class Campaign:
         state, key = self.state, self.state.key
         if state.current is not None and state.current[1:] == key:
             run_id = state.current[0]
-            plan = restored(ledger.load_run(run_id).plan, os.environ)[0]
+            plan = restore_values(ledger.load_run(run_id).plan, os.environ)[0]
             run = Run(run_id, plan, ledger, audience)
         else:
-            plan = restored(codec.load(state.plan, Plan, f"campaign {state.name}"), os.environ)[0]
+            plan = restore_values(codec.load_json(state.plan, Plan, f"campaign {state.name}"), os.environ)[0]
             context = replace(plan.context, boot_id=key[0], restarts=key[1])
             plan = replace(plan, context=context, policy=replace(plan.policy, seed=secrets.randbits(32)))
             labels = {"campaign": state.name, "side": side, "boot": str(len(state.done) + 1)}
-            run = prepare_run(plan, ledger, audience, RunOptions(said=Remarks(labels=labels)))
+            run = prepare_run(plan, ledger, audience, RunOptions(said=Annotations(labels=labels)))
             self.store(current=(run.id, *key))
         ended = run.measure()
         if ended is RunState.FAILED or (ended is RunState.STOPPED and not ledger.load_run(run.id).trials):

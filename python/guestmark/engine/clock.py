@@ -1,4 +1,4 @@
-"""How long a command has taken: wall time, from its first moment on, not only what its trials took."""
+"""How long a command has taken: wall time from its first moment on, not only what its trials took."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class RunClock:
-    """A run's elapsed time: since `began`, on this process's monotonic clock, and `earlier_s` of sessions before."""
+    """A run's elapsed time: since `began`, on this process's monotonic clock, plus `earlier_s` of earlier sessions."""
 
     began: float
     earlier_s: float = 0.0
@@ -19,16 +19,16 @@ class RunClock:
         return self.earlier_s + time.monotonic() - self.began
 
     def exclude(self, waited_s: float) -> "RunClock":
-        """The same clock, had it stood still for so long: while another run had the machine."""
+        """Return the clock without `waited_s`, for instance while another run had the machine."""
         return replace(self, began=self.began + waited_s)
 
     def continue_after(self, earlier_s: float) -> "RunClock":
-        """The same clock, of a run that had taken so long before."""
+        """Return the clock of a run that took `earlier_s` in sessions before this one."""
         return replace(self, earlier_s=self.earlier_s + earlier_s)
 
 
 def start_clock() -> RunClock:
-    """A clock that starts now."""
+    """Return a clock that starts now."""
     return RunClock(time.monotonic())
 
 
@@ -36,12 +36,12 @@ _excluded_s = [0.0]  # seconds of this process's life that are no part of a run
 
 
 def exclude_set_up(seconds: float) -> None:
-    """Leaves out what this process did before it was Python: set-up by the launcher, whose process it is."""
+    """Exclude the time that the launcher took to set up: it executes Python in its own process."""
     _excluded_s[0] = seconds
 
 
 def start_process_clock() -> RunClock:
-    """A clock that started with this process: imports and the reading of a command line count, too."""
+    """Return a clock that started with this process, so that imports and parsing the command line count."""
     try:
         after_name = (
             Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()

@@ -26,7 +26,7 @@ from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.registry import is_variable
 from guestmark.core.workload_kind import workload_kind
-from guestmark.ledger.environment_variables import restored
+from guestmark.ledger.environment_variables import restore_values
 from guestmark.ledger.model import StoredRun
 from guestmark.platforms.probe import FILE_FACTORS
 from guestmark.setting.machine import KERNEL, PROGRAM
@@ -101,7 +101,7 @@ def make_confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, 
         _make_context(before, after),
         title=f"{before.id} against {after.id}, side by side",
     )
-    return Confirmation(restored(plan, os.environ)[0], tuple(differing), tuple(missing))
+    return Confirmation(restore_values(plan, os.environ)[0], tuple(differing), tuple(missing))
 
 
 def _make_context(before: StoredRun, after: StoredRun) -> Context:

@@ -1,6 +1,6 @@
-"""What earlier runs in the ledger say of a plan before its first block: how its trials scatter, and how long it takes.
+"""What earlier runs in the ledger show about a plan before its first block: how trials scatter, how long they take.
 
-Runs that asked the same on this host count first; without any, those of the same workload and platforms do.
+Runs on this host that asked the same questions count first; without any, runs of the same workload and platforms do.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from guestmark.page.figures import describe_precision, format_limit
 
 if TYPE_CHECKING:
     from guestmark.core.gate import Gate
-    from guestmark.ledger.model import Compared, StoredRun
+    from guestmark.ledger.model import StoredRatio, StoredRun
     from guestmark.ledger.store import Ledger
     from guestmark.stats.repetition import Scatter
 
-_NEWEST_RUNS = 3  # the newest that are read
+_NEWEST_RUNS = 3  # that are read
 _FEWEST_STARTS = 20  # degrees of freedom; from fewer, two runs of one experiment would choose differently
 _LARGEST_VARIANCE_RATIO = 16.0  # times that one variance may be the other, for what is chosen
 
 
 @dataclass(frozen=True, slots=True)
 class RunForecast:
-    """What `runs` earlier runs say. `within` is the variance of the runs on one machine over that of machines.
+    """What `runs` earlier runs show.
 
-    `half_width` is how well the widest log ratio was known after `seconds`; None where they asked something else.
-    `gates` are the plan's, each with the ratio from which on 3 in 4 runs like the last would call it broken.
+    `within` is the variance between iterations on one machine over the variance between machines. `half_width` is that
+    of the widest log ratio after `seconds`; None if the runs asked something else. `gates` are the plan's, each with
+    the smallest ratio that 3 in 4 runs like the last one would call broken.
     """
 
     runs: int
@@ -46,7 +47,7 @@ class RunForecast:
 
     @property
     def sentence(self) -> str:
-        """What to expect, for people; empty where nothing is known."""
+        """What to expect, for people; empty if nothing is known."""
         if self.half_width is None or self.seconds is None:
             return ""
         told = f"{describe_precision(self.half_width)} in about {format_duration(self.seconds)}"
@@ -58,13 +59,16 @@ class RunForecast:
 
 
 def forecast_run(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> RunForecast | None:
-    """What the ledger says of a plan in which machines boot; None of others, whose first blocks take no time."""
-    host = run_history.host(environment)
+    """Return what the ledger shows about a plan in which machines boot.
+
+    None for other plans: their first blocks take no time and show as much.
+    """
+    host = run_history.identify_host(environment)
     if not host or not boots_any_machine(plan.cells) or not plan.metrics:
         return None
-    same, alike = run_history.questions(plan)
+    same, alike = run_history.make_question_keys(plan)
     for keys in (same, alike):
-        rows = ledger.earlier(host, keys, time.time(), most=_NEWEST_RUNS)
+        rows = ledger.find_earlier_ratios(host, keys, time.time(), most=_NEWEST_RUNS)
         ids = list(dict.fromkeys(row.run_id for row in sorted(rows, key=lambda row: row.created_at)))[
             -_NEWEST_RUNS:
         ]
@@ -90,8 +94,8 @@ def forecast_run(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> 
     return None
 
 
-def _find_detectable_ratios(plan: Plan, last: Sequence[Compared]) -> tuple[tuple[Gate, float], ...]:
-    """The gates of the primary metric, by the widest of their ratios."""
+def _find_detectable_ratios(plan: Plan, last: Sequence[StoredRatio]) -> tuple[tuple[Gate, float], ...]:
+    """Return the gates of the primary metric, each with the ratio that it detects in its least precise cell."""
     from guestmark.stats.gates import ALPHA, smallest_detected_ratio
     from guestmark.stats.paired import NOMINAL, t_quantile
 
@@ -118,13 +122,14 @@ def _load_runs(ledger: Ledger, ids: Collection[str]) -> list[StoredRun]:
     for run_id in ids:
         try:
             runs.append(ledger.load_run(run_id))
-        except LedgerError:  # one run is damaged: others are not affected
+        except LedgerError:
+            # One damaged run must not keep the others from being used.
             continue
     return runs
 
 
 def _estimate_scatter(run: StoredRun) -> Scatter | None:
-    """Of the primary metric over the run's cells: a comparison has the scatter of both its sides."""
+    """Estimate the scatter of the primary metric over all cells: a comparison has that of both its sides."""
     from guestmark.stats.estimands import iteration_matrix
     from guestmark.stats.repetition import estimate_scatter
 
@@ -139,7 +144,7 @@ def _estimate_scatter(run: StoredRun) -> Scatter | None:
 
 
 def _pool_scatters(scatters: Sequence[Scatter]) -> float | None:
-    """The variance within over that between, from all of them; None where too few starts are known."""
+    """Return the variance within machines over that between them; None if too few machine starts are known."""
     starts = sum(each.starts for each in scatters)
     if starts < _FEWEST_STARTS:
         return None

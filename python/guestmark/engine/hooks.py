@@ -1,4 +1,4 @@
-"""Commands of the user's on this host, around a run and around each of its trials; their time is in no figure."""
+"""The user's commands that run on this host before and after a run or each trial; no figure includes their time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _END_S = 10.0
 
 
 class HookRunner:
-    """Runs those of one plan. An agent of its own has each, so that none outlives this process."""
+    """Runs the hooks of one plan, each under an agent of its own, so that none outlives this process."""
 
     def __init__(self, plan: Plan) -> None:
         commands = plan.context.around
@@ -33,11 +33,11 @@ class HookRunner:
         self._limit_s = plan.policy.trial_limit_s
 
     def has_hooks(self, around: str) -> bool:
-        """Whether there is one around the run or around its trials."""
+        """Whether the plan has a hook around the run (`RUN`) or around its trials (`TRIAL`)."""
         return bool(self._commands.get(around))
 
     def run_hook(self, around: str, name: str) -> float:
-        """Runs one, and returns the seconds it took; 0 where there is none. Raises `WorkloadError` when it fails."""
+        """Run a hook and return the seconds it took, 0 if there is none. Raises `WorkloadError` if it fails."""
         text = self._commands.get(around, {}).get(name)
         if not text:
             return 0.0
@@ -63,9 +63,9 @@ class HookRunner:
 
     @contextlib.contextmanager
     def run_trial_hooks(self, interruption: Interruption, findings: Findings) -> Iterator[None]:
-        """Runs those around a trial, before its machine is started and after it is gone; adds their times.
+        """Run the hooks around a trial, before its machine is started and after it is gone; record their times.
 
-        The one after it runs whenever the one before it has succeeded.
+        `conclude` runs whenever `prepare` has succeeded.
         """
         if not self.has_hooks(TRIAL):
             yield
@@ -77,7 +77,8 @@ class HookRunner:
         try:
             yield
         except BaseException:
-            with contextlib.suppress(GuestmarkError):  # why the trial failed says more
+            # The reason why the trial failed matters more than a failing hook.
+            with contextlib.suppress(GuestmarkError):
                 self.run_hook(TRIAL, "conclude")
             raise
         with interruption.interruptible():

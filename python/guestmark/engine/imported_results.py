@@ -23,10 +23,10 @@ from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.metric_spec import MAX_RSS, WALL
 from guestmark.core.model import Cell, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.ledger.bundle import Packed
+from guestmark.ledger.bundle import PackedRun
 from guestmark.ledger.model import StoredRun
-from guestmark.ledger.run_annotations import Remarks
-from guestmark.ledger.validation import MALFORMED, Budget, check, said_of
+from guestmark.ledger.run_annotations import Annotations
+from guestmark.ledger.validation import MALFORMED, ReadBudget, check_run, describe_malformed
 from guestmark.workloads import fio
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.exec.command import Command
@@ -60,12 +60,12 @@ def is_foreign_result(data: bytes) -> bool:
     return head[:1] in {b"{", b"["} or head.startswith((b"<?xml", b"<PhoronixTestSuite"))
 
 
-def read_results(data: bytes, where: str, at: float = 0.0) -> list[Packed]:
+def read_results(data: bytes, where: str, at: float = 0.0) -> list[PackedRun]:
     """The run that the file is, written `at` (Unix time, seconds).
 
     Raises `LedgerError`, in one line, for a file of no known program and for a damaged one.
     """
-    budget = Budget()
+    budget = ReadBudget()
     try:
         program, benchmarks = (
             _parse_xml(data, budget) if data.lstrip()[:1] == b"<" else _parse_json(data, budget)
@@ -73,17 +73,17 @@ def read_results(data: bytes, where: str, at: float = 0.0) -> list[Packed]:
         if not benchmarks:
             raise _UnknownFormatError(f"it holds no result of {program}")
         run = _make_run(program, benchmarks, hashlib.sha256(data).hexdigest(), min(max(at, 0.0), time.time()))
-        check(run)
+        check_run(run)
     except LedgerError as error:
         raise LedgerError(f"{where} cannot be imported: {error.message}", hint=error.hint) from error
     except (*MALFORMED, ET.ParseError) as error:
-        said = said_of(error) or type(error).__name__
+        said = describe_malformed(error) or type(error).__name__
         raise LedgerError(
             f"{where} cannot be imported: {' '.join(said.split())[:160]}",
             hint="known: bundles, ledgers, JSON of hyperfine and fio, results of the Phoronix Test Suite",
         ) from error
     said_of_it = f"imported from {program}: one session, in its own order, on a machine that is not recorded"
-    return [Packed(run, Remarks(notes=(said_of_it,), labels={"foreign": program.name.lower()}))]
+    return [PackedRun(run, Annotations(notes=(said_of_it,), labels={"foreign": program.name.lower()}))]
 
 
 def _make_run(program: SourceProgram, benchmarks: Sequence[_Benchmark], digest: str, at: float) -> StoredRun:
@@ -136,8 +136,8 @@ def _split_command(command: str) -> list[str]:
         return [command]
 
 
-def _parse_json(data: bytes, budget: Budget) -> tuple[SourceProgram, list[_Benchmark]]:
-    budget.take_json(data)
+def _parse_json(data: bytes, budget: ReadBudget) -> tuple[SourceProgram, list[_Benchmark]]:
+    budget.charge_json(data)
     document = json.loads(data)
     if isinstance(document, dict):
         for key, (program, take) in _JSON_PARSERS.items():
@@ -193,10 +193,10 @@ def _parse_phoronix_json(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
             yield _make_phoronix_benchmark(named, result, _parse_text(system), _parse_numbers(values))
 
 
-def _parse_xml(data: bytes, budget: Budget) -> tuple[SourceProgram, list[_Benchmark]]:
+def _parse_xml(data: bytes, budget: ReadBudget) -> tuple[SourceProgram, list[_Benchmark]]:
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:  # which could name other files, or grow without end
         raise _UnknownFormatError("it declares entities, which results do not")
-    budget.take(16 * data.count(b"<"))
+    budget.charge(16 * data.count(b"<"))
     root = ET.fromstring(data)
     if root.tag != "PhoronixTestSuite":
         raise _UnknownFormatError("it is not a result of the Phoronix Test Suite")

@@ -1,4 +1,4 @@
-"""Ctrl-C and related signals: the first stops the run in an orderly way, the second at once."""
+"""Ctrl-C and related signals: the first stops the run in an orderly way, the second immediately."""
 
 import contextlib
 import os
@@ -13,13 +13,16 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _write_error(text: str) -> None:
-    """Writes to standard error from a signal handler, where a buffered stream may be in use already."""
+    """Write to standard error from a signal handler, where a buffered stream may be in use already."""
     with contextlib.suppress(OSError):
         os.write(2, text.encode())
 
 
 class Interruption:
-    """Whether the user wants to stop. A signal interrupts only code inside `armed()`; otherwise it is remembered."""
+    """Whether the user wants to stop.
+
+    A signal interrupts only code inside `interruptible()`; elsewhere it is remembered until such code is reached.
+    """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -27,7 +30,8 @@ class Interruption:
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self.received is not None:
-            # Machines die with this process; the ledger is consistent at every moment. The cursor may be hidden.
+            # Nothing is left to do in order: machines die with this process, and the ledger is consistent at every
+            # moment. Only the live display may have hidden the cursor.
             _write_error("\x1b[?25h" if os.isatty(2) else "")
             os._exit(130)
         self.received = signal.Signals(number)
@@ -38,7 +42,7 @@ class Interruption:
 
     @contextmanager
     def handle_signals(self) -> Iterator[None]:
-        """Handles the signals inside the block. SIGHUP stays ignored under nohup."""
+        """Handle the signals inside the block. SIGHUP stays ignored under nohup."""
         previous = {number: signal.getsignal(number) for number in SIGNALS}
         for number, handler in previous.items():
             if handler is not signal.SIG_IGN or number == signal.SIGTERM:
@@ -51,7 +55,7 @@ class Interruption:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Inside, the first signal raises `Interrupted`, even if it arrived earlier."""
+        """Let the first signal raise `Interrupted` inside the block, even if it arrived earlier."""
         self._armed = True
         try:
             if self.received is not None:

@@ -20,7 +20,7 @@ class Judgement:
 
     def remember(self) -> None:
         """Store what the run found for later runs to compare with. Raises `LedgerError` when that is not possible."""
-        run_history.remember(self.ledger, self.stored, self.analysis)
+        run_history.store_ratios(self.ledger, self.stored, self.analysis)
 
 
 def judge_run(ledger: Ledger, run: str) -> Judgement:
@@ -29,4 +29,4 @@ def judge_run(ledger: Ledger, run: str) -> Judgement:
     `run` is an id, the beginning or end of one, or a name. Raises `LedgerError` if it is none of a run.
     """
     stored = ledger.load_run(run)
-    return Judgement(stored, run_history.judged(ledger, stored), ledger)
+    return Judgement(stored, run_history.analyse_with_history(ledger, stored), ledger)

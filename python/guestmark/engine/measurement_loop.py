@@ -36,7 +36,7 @@ from guestmark.stats.tuning.race import replay_race
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
-    from guestmark.ledger.attempts import Attempts
+    from guestmark.ledger.attempts import TrialAttempts
     from guestmark.ledger.store import Ledger
 
 _ESTIMATE_SHARE = 50.0  # the next analysis waits this many times as long as the last one took
@@ -51,7 +51,7 @@ def run(
     *,
     observer: Observer,
     interruption: Interruption,
-    attempts: Attempts | None = None,
+    attempts: TrialAttempts | None = None,
     most_blocks: int | None = None,
     clock: RunClock | None = None,
 ) -> RunState:
@@ -63,7 +63,7 @@ def run(
     stored.
     """
     ledger.patience.is_interrupted = lambda: interruption.received is not None
-    with ledger.claim(run_id):
+    with ledger.claim_run(run_id):
         stored = ledger.load_run(run_id)
         cells = select_runnable(plan.cells, stored.unusable)
         ledger.set_run_state(run_id, RunState.RUNNING)
@@ -126,7 +126,7 @@ class MeasurementLoop:
         trials: list[Trial],
         observer: Observer,
         interruption: Interruption,
-        attempts: Attempts | None = None,
+        attempts: TrialAttempts | None = None,
         most_blocks: int | None = None,
         clock: RunClock | None = None,
         machine: str = "",
@@ -497,7 +497,7 @@ class MeasurementLoop:
         with self._interruption.interruptible():
             pass  # a signal that came between two trials ends the run here
         self._observer.trial_started(cell, block)
-        token = None if self._attempts is None else self._attempts.begin(cell.id, block, order)
+        token = None if self._attempts is None else self._attempts.begin_trial(cell.id, block, order)
         iterations = count_iterations(self._plan, cell, block, self._trials)
         warmups = count_warmups(self._plan, cell, self._trials_of_this_machine(), self._warm)
         slot = TrialSlot(cell, block, order, iterations, warmups)
@@ -508,9 +508,9 @@ class MeasurementLoop:
         if self._machine:
             trial = replace(trial, facts=with_fact(trial.facts, MeasuredOn(machine=self._machine)))
         if self._attempts is not None and token is not None:
-            self._attempts.append(trial, token)
+            self._attempts.store_trial(trial, token)
         else:
-            self._ledger.append(self._run_id, trial)
+            self._ledger.store_trial(self._run_id, trial)
         self._trials.append(trial)
         self._done[block, cell.id] = trial
         self._observer.trial_ended(cell, trial)

@@ -1,6 +1,6 @@
 """What happened on the host while a trial was measured.
 
-Counters of the kernel are read before and after; reading takes well under a millisecond and nothing runs in
+The kernel's counters are read before and after the trial, which takes well under a millisecond; nothing runs in
 between. What a host cannot report is absent from the result, never zero.
 """
 
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine
 
 _PSI = ("cpu", "io", "memory")
-_MAX_THREADS = 256  # looked at, so that reading stays quick
+_MAX_THREADS = 256  # that are read, so that reading stays quick
 _MAX_CPUS = 8  # whose frequency is asked for; some kernels answer slowly
-_TICKS = os.sysconf("SC_CLK_TCK")  # a second, of the kernel's counters
-_COARSE_S = 3 / _TICKS  # the two counters of a process are each cut to whole ticks
+_TICKS = os.sysconf("SC_CLK_TCK")  # per second, of the kernel's counters
+# utime and stime of a process are each cut to whole ticks, so smaller differences mean nothing.
+_COARSE_S = 3 / _TICKS
 
 
 class _ThreadTime(NamedTuple):
-    """A living thread: its process, the nanoseconds it has run, and whether it may be on the machine's processors."""
+    """A living thread: its process, the nanoseconds it has run, and whether it may run on the machine's processors."""
 
     pid: int
     ns: int
@@ -37,10 +38,10 @@ class _ThreadTime(NamedTuple):
 
 
 class _OwnTime(NamedTuple):
-    """What this process and all below it have used.
+    """The processor time of this process and its descendants.
 
-    Ticks: of a process with all its threads, the ended ones as well, where it may be on the machine's processors; and
-    of the children of each that have ended.
+    `whole` has the ticks of each process with all its threads, living and ended, if it may run on the machine's
+    processors. `ended` has the ticks of each process's children that have ended.
     """
 
     threads: Mapping[str, _ThreadTime]
@@ -52,17 +53,16 @@ _NO_TIME = _OwnTime({}, {}, {})
 
 
 class NoiseRecorder:
-    """Records between `start` and `stop`, or inside a `with` block when it was given the machine that is
-    measured.
+    """Records host noise between `start` and `stop`, or inside a `with` block if it was given the measured machine.
 
     The result is flat. Keys named as in `guestmark.stats.THRESHOLDS` are what blocks are flagged by: shares
     of the elapsed time (`psi_cpu_some`, `psi_io_full`, `psi_memory_some`, `steal` of all processors' time,
     `run_queue_delay` summed over the hypervisor's threads), the relative `frequency_drop`, and the counts
     `throttled` and `swapped_pages`. The raw figures stand beside them with their unit in the name.
 
-    Of a machine whose processors are known, the `machine_processors`, `foreign_s` is the time that others ran on them:
-    all that the kernel counted as busy there, less what this process and all below it used there. The kernel counts in
-    steps of 10 ms, so that only the sum over trials means something; in one short trial it may be below 0.
+    If the machine's processors are known (`machine_processors`), `foreign_s` is the time that other programs ran on
+    them: what the kernel counted as busy there, less what this process and its descendants used there. The kernel
+    counts in steps of 10 ms, so only the sum over trials means something; in one short trial it may be negative.
     """
 
     def __init__(self, machine: Machine | None = None, *, root: Path = Path("/")) -> None:
@@ -80,12 +80,12 @@ class NoiseRecorder:
         return self
 
     def place_machine(self, placed: Placed | None) -> None:
-        """Says where the machine is, before recording begins; a cell from before there were placements has none."""
+        """Set the machine's processors before recording begins; cells of older plans have no placement."""
         if placed is not None:
             self._processors = frozenset(read_list(placed.machine))
 
     def add_reported_time(self, seconds: float) -> None:
-        """Says what processor time the workload's programs took here, as they end before the kernel is asked again."""
+        """Add the processor time of the workload's programs, which end before the kernel is asked again."""
         self._reported_s = seconds
 
     def __exit__(
@@ -94,8 +94,9 @@ class NoiseRecorder:
         self.stop()
 
     def start(self, pids: Iterable[int] = (), processors: Collection[int] = ()) -> None:
-        """Begins recording; `pids` are the hypervisor's processes: their threads' waiting is recorded. `processors` are
-        those of the machine.
+        """Begin recording on the machine's `processors`.
+
+        `pids` are the hypervisor's processes, whose threads' waits on run queues are recorded.
         """
         self._pids = tuple(pids)
         self._processors = frozenset(processors)
@@ -103,7 +104,7 @@ class NoiseRecorder:
         self._before = self._read_counters()
 
     def stop(self) -> dict[str, Any]:
-        """Ends recording and returns what happened since `start`; empty when nothing was started."""
+        """End recording and return what happened since `start`; empty if nothing was started."""
         if self._before is not None:
             after = self._read_counters()
             self._result = _compute_noise(self._before, after)
@@ -113,7 +114,7 @@ class NoiseRecorder:
         return self._result
 
     def result(self) -> dict[str, Any]:
-        """The result of the last recording; empty until it has ended."""
+        """Return the result of the last recording; empty until it has ended."""
         return self._result
 
     def _read_counters(self) -> dict[str, Any]:
@@ -133,7 +134,7 @@ class NoiseRecorder:
 
 
 def _read_pressure(file: Path) -> dict[str, int]:
-    """Microseconds of stall so far, by `some` and `full`."""
+    """Return microseconds of stall so far, by `some` and `full`."""
     found = {}
     for line in procfs.read_text(file).splitlines():
         kind, _, rest = line.partition(" ")
@@ -143,9 +144,10 @@ def _read_pressure(file: Path) -> dict[str, int]:
 
 
 def _read_thread_waits(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, int]]:
-    """Nanoseconds run and waited on a run queue so far, by thread, of these processes and all below them.
+    """Return nanoseconds run and waited on a run queue so far, by thread, of these processes and their descendants.
 
-    UML runs its guest's programs in child processes. Fields: Linux, Documentation/scheduler/sched-stats.
+    Descendants count because UML runs its guest's programs in child processes. Fields: Linux,
+    Documentation/scheduler/sched-stats.
     """
     found: dict[str, tuple[int, int]] = {}
     known = set(pids)
@@ -168,7 +170,10 @@ def _read_thread_waits(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, 
 
 
 def _read_own_time(proc: Path, processors: Collection[int]) -> _OwnTime:
-    """The ended are known by their process and parent only, wherever they were."""
+    """Read the processor time of this process and its descendants.
+
+    Of ended children the kernel keeps one sum for each parent, whichever processors they ran on.
+    """
     running: dict[str, _ThreadTime] = {}
     whole: dict[int, int] = {}
     ended: dict[int, int] = {}
@@ -196,12 +201,13 @@ def _read_own_time(proc: Path, processors: Collection[int]) -> _OwnTime:
 def _may_be_on(thread: int, processors: Collection[int]) -> bool:
     try:
         return not os.sched_getaffinity(thread).isdisjoint(processors)
-    except OSError:  # it has ended
+    except OSError:
+        # The thread has ended.
         return False
 
 
 def _read_busy_ticks(file: Path, processors: Collection[int]) -> tuple[int, int] | None:
-    """Ticks that tasks ran on these processors, and those that were stolen; None where the kernel does not say."""
+    """Return ticks that tasks ran on these processors, and ticks stolen; None if the kernel does not report them."""
     wanted = {f"cpu{number}" for number in processors}
     ran, stolen, found = 0, 0, False
     for line in procfs.read_text(file).splitlines():
@@ -216,7 +222,7 @@ def _read_busy_ticks(file: Path, processors: Collection[int]) -> tuple[int, int]
 
 
 def _read_stat(file: Path) -> dict[str, int]:
-    """Ticks of all processors together, ticks stolen by the host's own host, and context switches."""
+    """Return ticks of all processors together, ticks stolen by the host's own hypervisor, and context switches."""
     found: dict[str, int] = {}
     for line in procfs.read_text(file).splitlines():
         name, *fields = line.split() or [""]
@@ -248,7 +254,7 @@ def _read_throttle_count(folder: Path) -> int | None:
 
 
 def _read_frequency_mhz(root: Path) -> float | None:
-    """Current frequency in MHz of the fastest processor, which is a busy one, whatever the idle ones do."""
+    """Return the current frequency in MHz of the fastest processor: that is a busy one, whatever the idle ones do."""
     folder = root / "sys/devices/system/cpu"
     found = [
         int(text) / 1000
@@ -308,7 +314,7 @@ def _compute_noise(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[
 def _compute_foreign_time(
     before: Mapping[str, Any], after: Mapping[str, Any], processors: Collection[int], reported_s: float
 ) -> dict[str, Any]:
-    """What happened on the processors that the machine uses."""
+    """Return what happened on the processors that the machine uses."""
     if before["busy"] is None or after["busy"] is None:
         return {}
     ran, stolen = (end - begin for begin, end in zip(before["busy"], after["busy"], strict=True))
@@ -328,7 +334,7 @@ def _compute_run_s(old: _OwnTime, name: str, thread: _ThreadTime) -> float:
 
 
 def _compute_ended_threads_s(old: _OwnTime, new: _OwnTime) -> float:
-    """Of threads that have ended in living processes, which make threads for their reads and writes."""
+    """Return the seconds of ended threads of living processes, such as QEMU's threads for reads and writes."""
     living: dict[int, float] = {}
     for name, thread in new.threads.items():
         living[thread.pid] = living.get(thread.pid, 0.0) + _compute_run_s(old, name, thread)
@@ -344,7 +350,7 @@ def _add_thread_waits(
     after: Mapping[str, tuple[int, int]],
     elapsed: float,
 ) -> None:
-    """Threads started in between count from zero; those that ended in between are lost."""
+    """Add run and wait times: threads that started in between count from zero, those that ended are lost."""
     if not after:
         return
     ran = sum(run_ns - before.get(thread, (0, 0))[0] for thread, (run_ns, _) in after.items())

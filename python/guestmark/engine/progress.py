@@ -1,4 +1,4 @@
-"""What an experiment reports while it runs."""
+"""What a run reports while it is measured."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProgressEstimate:
-    """How far the run is. `goal` is the expected number of blocks, `left_s` the seconds until then; None: unknown."""
+    """How far the run is.
+
+    `goal` is the expected number of blocks, `left_s` the seconds until then; both are None while unknown.
+    """
 
     blocks: int
     goal: int | None
@@ -22,27 +25,27 @@ class ProgressEstimate:
 
 
 class Observer(Protocol):
-    """Is told what happens, in this order; must be quick, because it runs between measurements."""
+    """Hears what happens, in this order; its methods must be quick, because they run between measurements."""
 
     wants_estimates: bool  # whether `block_ended` is worth an analysis when the number of blocks is fixed
 
     def started(self, plan: Plan, blocks: int) -> None:
-        """The run starts, or continues after `blocks` blocks."""
+        """Note that the run starts, or continues after `blocks` blocks."""
 
     def trial_started(self, cell: Cell, block: int) -> None:
-        """A machine for `cell` is about to be started."""
+        """Note that a machine for `cell` is about to be started."""
 
     def phase(self, name: str) -> None:
-        """What the trial does now: booting, preparing, warming up, measuring."""
+        """Note what the trial does now: booting, preparing, warming up, measuring."""
 
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
-        """The trial is in the ledger."""
+        """Note that the trial is in the ledger."""
 
     def block_ended(self, estimate: ProgressEstimate) -> None:
-        """All cells of a block are done."""
+        """Note that all cells of a block are done."""
 
     def note(self, text: str) -> None:
-        """A remark the user should read."""
+        """Show a remark that the user should read."""
 
 
 class SilentObserver:
@@ -51,19 +54,19 @@ class SilentObserver:
     wants_estimates = False
 
     def started(self, plan: Plan, blocks: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def trial_started(self, cell: Cell, block: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def phase(self, name: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def block_ended(self, estimate: ProgressEstimate) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def note(self, text: str) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""Which of a plan's questions its run can answer, which cells each is about, and how well they are answered so far."""
+"""Which of a plan's questions a run can answer, which cells each is about, and how well it is answered so far."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ if TYPE_CHECKING:
     from guestmark.stats import Comparison
     from guestmark.stats.analysis import Analysis, CellResult
 
-COMPARING_QUESTIONS = frozenset(
-    {QuestionKind.BEST, QuestionKind.COMPARE}
-)  # questions whose answer is a comparison
+# Questions whose answer is a comparison.
+COMPARING_QUESTIONS = frozenset({QuestionKind.BEST, QuestionKind.COMPARE})
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionPart:
-    """What has an answer of its own in a question: cells of which one is best, two that are compared, or one alone."""
+    """A part of a question with its own answer: cells of which one is best, two that are compared, or one alone."""
 
     cells: tuple[Cell, ...]
 
 
 def split_question(question: Question, cells: Iterable[Cell]) -> list[QuestionPart]:
-    """The parts of a question that have an answer among these cells."""
+    """Return the parts of a question that have an answer among these cells."""
     own = [cell for cell in cells if cell.null_of is None]
     if question.wants is QuestionKind.BEST:
         groups = group_cells(question, own)
@@ -47,7 +46,7 @@ def split_question(question: Question, cells: Iterable[Cell]) -> list[QuestionPa
 
 
 def keep_answerable_questions(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:
-    """The plan with those of its questions that its run can answer, and a remark on each of the others."""
+    """Return the plan with the questions that its run can answer, and a remark on each of the others."""
     cells = select_runnable(plan.cells, left_out)
     few = _explain_too_few_blocks(plan)
     in_time = [question for question in plan.questions if not (few and question.wants in COMPARING_QUESTIONS)]
@@ -59,13 +58,13 @@ def keep_answerable_questions(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[
 
 
 def _explain_too_few_blocks(plan: Plan) -> str:
-    """Why so few blocks show no difference however large, see `paired.early_p`; empty where they may."""
+    """Return why so few blocks cannot show any difference, however large (`paired.early_p`); empty if they can."""
     blocks = plan.policy.blocks
     return "" if blocks is None or blocks > 1 else "1 block cannot show a difference"
 
 
 def _explain_unanswerable(question: Question, plan: Plan, cells: Sequence[Cell]) -> str:
-    """Why nothing that this run measures can answer it, however long it takes; empty when something can."""
+    """Return why nothing that this run measures can answer the question, however long it takes; empty if it can."""
     if question.durability or question.disk:
         if not plan.context.prove:
             return "it takes --prove"
@@ -80,7 +79,7 @@ def _explain_unanswerable(question: Question, plan: Plan, cells: Sequence[Cell])
 
 
 def _is_provable(cell: Cell, question: Question) -> bool:
-    """Whether a proof can be what the question wants to hear."""
+    """Whether a proof of this cell can give the durability that the question asks for."""
     if str(Durability.PROVEN) not in (*question.durability, *question.disk):
         return True
     try:
@@ -95,7 +94,7 @@ def _is_provable(cell: Cell, question: Question) -> bool:
 
 
 def find_provable_location(outline: Outline, settings: Sequence[str]) -> list[str]:
-    """The `--set` that moves a plan's disks from memory to a disk, for proofs; nothing where a place was given."""
+    """Return the `--set` that moves a plan's disks from memory to a disk, for proofs; nothing if a place was given."""
     if any(text.partition("=")[0].strip() == LOCATION.name for text in settings):
         return []
     places = {place for entry in outline.shape.entries for place in entry.levels.get(LOCATION.name, ())}
@@ -104,7 +103,7 @@ def find_provable_location(outline: Outline, settings: Sequence[str]) -> list[st
 
 @dataclass(frozen=True, slots=True)
 class AskedPair:
-    """Two cells that a question compares, the first over the second, and what is known of them by now."""
+    """Two cells that a question compares, the first over the second, and their comparison so far."""
 
     first: str
     second: str
@@ -112,9 +111,9 @@ class AskedPair:
 
 
 def compare_asked_pairs(plan: Plan, analysis: Analysis, alive: Iterable[str]) -> list[AskedPair] | None:
-    """All that the questions want to know of these cells, as far as it is known; None where nobody asks anything.
+    """Return the comparisons of these cells that the questions ask for, as far as they are known.
 
-    Of those of which one is best, each is compared with the one that leads by now.
+    Where the best cell is asked for, each is compared with the one that leads so far. None if no question compares.
     """
     if not any(question.wants in COMPARING_QUESTIONS for question in plan.questions):
         return None
@@ -141,7 +140,7 @@ def compare_asked_pairs(plan: Plan, analysis: Analysis, alive: Iterable[str]) ->
 
 
 def find_question_metric(question: Question, cell_id: str, analysis: Analysis) -> Metric | None:
-    """The metric that the question is about, else the primary one of the cell's table."""
+    """Return the metric that the question is about, else the primary one of the cell's table."""
     if question.metric:
         return next((metric for metric in analysis.plan.metrics if metric.name == question.metric), None)
     for workload in analysis.workloads:

@@ -1,8 +1,8 @@
-"""The host made quiet: what makes speed wander (frequencies, idle states, siblings, kernel threads) is set aside.
+"""A quiet host: settings that make speed vary (frequencies, idle states, siblings, kernel threads) are changed.
 
-Each setting is a file of the kernel. What it was is written down before it is changed: in a file below /run for
-`guestmark quiet off`, and for one run also in the pipe of a keeper, which puts everything back when the run's process
-has ended, in whatever way.
+Each setting is a file of the kernel. Its value is recorded before it is changed: in a file below /run for
+`guestmark quiet off`, and for one run also in the pipe of a keeper process, which restores everything when the run's
+process has ended, even if it was killed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from guestmark.core.temporary import replacing
 
 ROOT = Path("/")
 _STATE = "run/guestmark-quiet.json"
-_SLOW_WAKE_US = 10  # idle states that take longer to leave are not entered
-# The last change is undone first. The end of the input is the end of the run, however that came.
+_SLOW_WAKE_US = 10  # idle states that take longer to leave are disabled
+# Reverts the changes that it reads, the last one first, once its input ends: the run is over then, even if killed.
 _KEEPER = """trap '' INT TERM HUP
 while IFS='	' read -r path value; do set -- "$path" "$value" "$@"; done
 while [ $# -gt 1 ]; do (printf '%s\\n' "$2" >"$1") 2>/dev/null; shift 2; done
@@ -32,7 +32,10 @@ _KEEPER_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class HostSetting:
-    """A kind of setting: its files, as a pattern below the root, and the value that is quiet, None where all are."""
+    """A kind of host setting: its files, as a pattern below the root.
+
+    `find_quiet_value` returns what a file should hold, given what it holds now; None if that is quiet already.
+    """
 
     name: str
     why: str
@@ -55,7 +58,7 @@ def _pin_to_first_processor(_path: Path, now: str) -> str | None:
 
 
 _CPU = "sys/devices/system/cpu"
-# Siblings first: what belongs to processors is asked of those that remain.
+# Siblings come first: without them fewer processors have settings of their own.
 HOST_SETTINGS = (
     HostSetting(
         "siblings",
@@ -103,7 +106,7 @@ HOST_SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One file: what it held, and what it was set to."""
+    """One changed file: what it held, and what it was set to."""
 
     name: str
     path: str
@@ -113,14 +116,14 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class QuietOutcome:
-    """What was changed, and what the host refused."""
+    """The settings that were changed, and those that the host refused to change."""
 
     changed: tuple[SettingChange, ...]
     refused: tuple[SettingChange, ...]
 
 
 def find_noisy_settings(root: Path = ROOT) -> Iterator[SettingChange]:
-    """The settings that are not quiet, in the order of their changes; each is read when it is its turn."""
+    """Yield the settings to change, in this order; each is read when its turn has come."""
     for knob in HOST_SETTINGS:
         for path in sorted(root.glob(knob.files)):
             now = _read_setting(path)
@@ -130,7 +133,7 @@ def find_noisy_settings(root: Path = ROOT) -> Iterator[SettingChange]:
 
 
 def read_held_changes(root: Path = ROOT) -> tuple[SettingChange, ...]:
-    """What guestmark has changed and not put back yet; empty where nothing is."""
+    """Return what guestmark has changed and not restored yet."""
     try:
         return tuple(SettingChange(**each) for each in json.loads((root / _STATE).read_text()))
     except FileNotFoundError:
@@ -143,7 +146,7 @@ def read_held_changes(root: Path = ROOT) -> tuple[SettingChange, ...]:
 
 
 def quieten_host(root: Path = ROOT, note: Callable[[SettingChange], None] = lambda _: None) -> QuietOutcome:
-    """Sets everything aside. `note` is called before each change. Raises `UsageError` where that is not possible."""
+    """Change all settings; `note` is called before each change. Raises `UsageError` where that is not possible."""
     _require_root(root)
     if read_held_changes(root):
         raise UsageError("this host is quiet already", hint="guestmark quiet status; guestmark quiet off")
@@ -176,7 +179,7 @@ def _require_root(root: Path) -> None:
 
 
 def restore_host(root: Path = ROOT) -> QuietOutcome:
-    """Puts back what was changed, the last change first."""
+    """Restore what was changed, the last change first."""
     changes = read_held_changes(root)
     done = [(change, _write_setting(change.path, change.before)) for change in reversed(changes)]
     (root / _STATE).unlink(missing_ok=True)
@@ -187,12 +190,13 @@ def restore_host(root: Path = ROOT) -> QuietOutcome:
 
 @contextlib.contextmanager
 def quiet_host(root: Path = ROOT) -> Iterator[QuietOutcome]:
-    """The host is quiet while the block lasts, or this process. Raises `UsageError` where it cannot be.
+    """Keep the host quiet inside the block, or as long as this process lives. Raises `UsageError` if that fails.
 
-    One that is quiet already is left as it is.
+    A host that is quiet already is left as it is.
     """
     _require_root(root)
-    if read_held_changes(root):  # by `guestmark quiet on`, or by another run
+    # Made quiet by `guestmark quiet on` or by another run, which will restore it.
+    if read_held_changes(root):
         yield QuietOutcome((), ())
         return
     theirs, ours = os.pipe()
@@ -206,18 +210,19 @@ def quiet_host(root: Path = ROOT) -> Iterator[QuietOutcome]:
             os.close(ours)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 keeper.wait(_KEEPER_S)
-            restore_host(root)  # where the keeper was killed
+            # The keeper has done so already, unless it was killed.
+            restore_host(root)
 
 
 def find_lost_changes(root: Path = ROOT) -> tuple[SettingChange, ...]:
-    """What was changed and holds no longer, as another program has set it again."""
+    """Return the changes that another program has undone."""
     return tuple(
         change for change in read_held_changes(root) if _read_setting(Path(change.path)) != change.to
     )
 
 
 def attest_settings(root: Path = ROOT) -> dict[str, str]:
-    """By kind of setting what holds now of what was changed: its value, or what it has become meanwhile."""
+    """Return, by kind of setting, the value that was set, or a sentence if it holds no longer."""
     found: dict[str, str] = {}
     for change in read_held_changes(root):
         now = _read_setting(Path(change.path))
@@ -229,7 +234,7 @@ def attest_settings(root: Path = ROOT) -> dict[str, str]:
 
 
 def summarise_changes(changes: Sequence[SettingChange]) -> list[str]:
-    """A line for each kind: how many files, from what to what."""
+    """Return a line for each kind of setting: from which values to which, and in how many files."""
     lines = []
     for name in dict.fromkeys(change.name for change in changes):
         of = [change for change in changes if change.name == name]
@@ -262,7 +267,8 @@ def _read_setting(path: Path) -> str | None:
         text = path.read_text().strip()
     except OSError:
         return None
-    start = text.find("[")  # of a choice such as `always [madvise] never`
+    # The kernel marks the chosen word: `always [madvise] never`.
+    start = text.find("[")
     return text[start + 1 : text.find("]")] if start >= 0 else text
 
 

@@ -24,8 +24,8 @@ from guestmark.engine.judgement import Judgement, judge_run
 from guestmark.engine.preflight import Readiness
 from guestmark.engine.question_status import keep_answerable_questions
 from guestmark.engine.time_estimate import TrialCosts, read_trial_costs
-from guestmark.ledger.attempts import Attempts
-from guestmark.ledger.run_annotations import NOTHING, Remarks
+from guestmark.ledger.attempts import TrialAttempts
+from guestmark.ledger.run_annotations import NO_ANNOTATIONS, Annotations
 from guestmark.ledger.store import Ledger
 from guestmark.platforms import exclusive
 
@@ -39,7 +39,7 @@ class RunOptions:
     plan must be usable.
     """
 
-    said: Remarks = NOTHING
+    said: Annotations = NO_ANNOTATIONS
     prove: bool = False
     budget_s: float | None = None
     wait: bool = True
@@ -163,7 +163,7 @@ class Run:
         self,
         interruption: Interruption | None = None,
         *,
-        attempts: Attempts | None = None,
+        attempts: TrialAttempts | None = None,
         most_blocks: int | None = None,
     ) -> RunState:
         """Measure from where the run's trials end until it is complete; return how it ended.
@@ -202,6 +202,6 @@ class Run:
             return judgement
         plan = judgement.stored.plan
         plan = replace(plan, context=replace(plan.context, elapsed_s=self.clock.elapsed_s))
-        with self.ledger.claim(self.id):
+        with self.ledger.claim_run(self.id):
             self.ledger.set_plan(self.id, plan)
         return replace(judgement, stored=replace(judgement.stored, plan=plan))

@@ -20,8 +20,8 @@ from guestmark.engine.interrupt import Interruption
 from guestmark.engine.judgement import Judgement
 from guestmark.engine.run import Run, present_and_remember
 from guestmark.engine.trial_schedule import count_iterations
-from guestmark.ledger.environment_variables import restored
-from guestmark.ledger.model import Origin, RunHead, StoredRun
+from guestmark.ledger.environment_variables import restore_values
+from guestmark.ledger.model import RunHead, RunOrigin, StoredRun
 from guestmark.ledger.store import Ledger
 from guestmark.platforms import exclusive
 from guestmark.stats import stopping
@@ -101,7 +101,7 @@ def require_trust(stored: StoredRun | RunHead, tell: Callable[[str], None], *, t
         )
 
 
-def show_actions(run_id: str, plan: Plan, origin: Origin, tell: Callable[[str], None]) -> None:
+def show_actions(run_id: str, plan: Plan, origin: RunOrigin, tell: Callable[[str], None]) -> None:
     """Tell everything that another user's run would run, exactly and in full."""
     tell(f"run {run_id} {origin.describe()}, and this is what it runs:")
     for name, value in actions(plan):
@@ -130,16 +130,16 @@ def resume_run(
     plan = extend_plan(stored, request)
     # Better now than after the machine has been waited for.
     if ledger.is_claimed(stored.id):
-        with ledger.claim(stored.id):  # raises, naming the owner
+        with ledger.claim_run(stored.id):  # raises, naming the owner
             pass
-    plan, missing = restored(plan, os.environ)
+    plan, missing = restore_values(plan, os.environ)
     if missing:
         audience.tell(f"changed since the run began: {', '.join(missing)}")
     with exclusive_use(plan, audience.tell, wait=wait):
         clock = clock.exclude(time.monotonic() - asked)
         ready = preflight.examine_again(plan, stored.unusable, make_prober(audience))
         if request.asked:
-            with ledger.claim(stored.id):
+            with ledger.claim_run(stored.id):
                 ledger.set_plan(stored.id, plan)
         # It may be another kernel by now, or another load.
         ledger.add_environment(stored.id, record_run_environment(plan))
@@ -172,7 +172,7 @@ def measure_next_block(
     """
     require_trust(head, audience.tell, trust=trust)
     ledger.patience.notice = audience.tell
-    plan, _ = restored(head.plan, os.environ)
+    plan, _ = restore_values(head.plan, os.environ)
     own = Interruption()
     with exclusive_use(plan, audience.tell, wait=wait):
         if not examined:

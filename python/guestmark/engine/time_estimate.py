@@ -160,7 +160,7 @@ def _read_earlier_runs(plan: Plan, ledger: Ledger) -> tuple[dict[str, dict[float
     """Return mean seconds of a trial, by cell id and scale, and of a proof, in the newest runs of that plan's name."""
     durations: dict[str, dict[float, list[float]]] = {}
     proof_times: list[float] = []
-    same_plan = [run for run in ledger.runs() if run.name == plan.name and run.trials]
+    same_plan = [run for run in ledger.list_runs() if run.name == plan.name and run.trials]
     for overview in same_plan[-RUNS:]:
         try:
             stored = ledger.load_run(overview.id)

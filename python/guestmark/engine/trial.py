@@ -1,4 +1,4 @@
-"""One trial: start a fresh machine, attest it, run the workload, and keep everything known about it."""
+"""One trial: start a fresh machine, attest it, run the workload, and record everything known about it."""
 
 from __future__ import annotations
 
@@ -41,17 +41,16 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
 
 _CONSOLE_TAIL = 4096  # characters kept of a good trial's console
-_OF_ONE_RUN = frozenset(
-    {Cause.STATUS, Cause.SIGNAL}
-)  # what ends a program says nothing of its machine or later runs
+# A program that fails or is killed says nothing about its machine or later iterations.
+_OF_ONE_RUN = frozenset({Cause.STATUS, Cause.SIGNAL})
 _TRIAL_FAULTS = (MachineError, WorkloadError, PlatformUnusableError)
 
 
 @dataclass(frozen=True, slots=True)
 class TrialSlot:
-    """Which trial it is: cell, block and position inside the block, and how many iterations it holds after a warm-up.
+    """A trial's place in the run: cell, block and position inside the block; and its number of iterations.
 
-    Without `warmups` there are as many as the plan says.
+    `warmups` unmeasured runs come first; None means as many as the plan says.
     """
 
     cell: Cell
@@ -63,7 +62,7 @@ class TrialSlot:
 
 @dataclass(slots=True)
 class _TrialRecord:
-    """What is collected during the trial, so that a failed trial keeps what there was."""
+    """What is collected during a trial, so that a failed one keeps what there was."""
 
     measurements: tuple[Measurement, ...] = ()
     warmups: tuple[Measurement, ...] = ()
@@ -79,7 +78,7 @@ class _TrialRecord:
 def run_trial(
     plan: Plan, slot: TrialSlot, platform: Platform, interruption: Interruption, observer: Observer
 ) -> Trial:
-    """Runs one trial to its end and returns it, failed or not.
+    """Run one trial to its end and return it, failed or not.
 
     `MachineError`, `WorkloadError` and `PlatformUnusableError` make a failed trial, and so does a directory of disks
     that somebody removed. Raises `Interrupted` when the user stops (the machine is gone by then, and there is no
@@ -144,7 +143,7 @@ def _measure_on_machine(
 ) -> None:
     from guestmark.engine.noise import NoiseRecorder
 
-    # `armed` is left before the machine is, because stopping a machine must not be interrupted.
+    # `interruptible` is left before the machine is, because stopping a machine must not be interrupted.
     with interruption.interruptible():
         started = workloads.started_cell(slot.cell)
         observer.phase(_name_first_phase(started.platform))
@@ -195,7 +194,7 @@ def _measure_on_machine(
 
 
 def _compute_time_share_s(plan: Plan, slot: TrialSlot) -> float | None:
-    """What is left of the command's time for this cell, if the ones after it get as much."""
+    """Return this cell's equal share of the seconds left of the budget; None without a budget."""
     if plan.context.budget_s is None:
         return None
     left = plan.context.budget_s - start_process_clock().elapsed_s
@@ -203,12 +202,14 @@ def _compute_time_share_s(plan: Plan, slot: TrialSlot) -> float | None:
 
 
 def _name_first_phase(platform: PlatformSpec) -> str:
-    """What is done first, for the user who waits."""
-    return "booting" if platform.is_guest else "connecting" if platform.is_elsewhere else "starting"
+    """Return the first phase, for the user who waits."""
+    if platform.is_guest:
+        return "booting"
+    return "connecting" if platform.is_elsewhere else "starting"
 
 
 def _sum_processor_s(record: _TrialRecord) -> float:
-    """Processor time of all runs, as the workload measured it."""
+    """Return the processor time of all iterations in seconds, as the workload measured it."""
     return sum(
         sum(measurement.iterations)
         for measurement in (*record.warmups, *record.measurements)
@@ -234,7 +235,7 @@ def _run_iterations(
     failures: list[WorkloadError] = []
 
     def run() -> Iterator[list[Measurement]]:
-        """What a run measured; nothing of one that failed by itself."""
+        """Yield what one iteration measured; nothing if its program failed."""
         begin = time.monotonic()
         try:
             measured = workload.run(machine)
@@ -251,7 +252,8 @@ def _run_iterations(
     for number in range(warmups):
         observer.phase(f"warming up {number + 1}/{warmups}")
         before += run()
-    failures.clear()  # those of runs that are not measured
+    # Warm-up runs are not measured, so their failures do not count.
+    failures.clear()
     for number in range(wanted):
         observer.phase(f"measuring {number + 1}/{wanted}")
         counting.begin()
@@ -266,9 +268,9 @@ def _run_iterations(
 
 
 def merge_iterations(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
-    """One measurement per metric from those of every iteration. Raises `WorkloadError` when an iteration lacks one.
+    """Reduce the measurements of every iteration to one for each metric.
 
-    That includes a value that is not a number.
+    Raises `WorkloadError` if an iteration lacks a metric, or its value is not a number.
     """
     from guestmark.stats import reduce_iterations
 
@@ -292,7 +294,7 @@ def merge_iterations(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]
 
 
 def _clean_up_workload(workload: workloads.Workload[Any], machine: Machine, record: _TrialRecord) -> None:
-    """Cleans up without hiding why the trial failed; a dead machine needs no clean-up."""
+    """Clean up without hiding why the trial failed; a dead machine needs no clean-up."""
     try:
         workload.cleanup(machine)
     except (AgentError, WorkloadError) as error:
@@ -305,10 +307,11 @@ def _join_error_lines(error: GuestmarkError) -> str:
 
 
 class CounterRecorder:
-    """Differences of readings. If a reading fails (the guest was shut down), its iteration is left out.
+    """Records how far a hypervisor's counters advance in each iteration.
 
-    With `apart`, for a guest inside another, what the clock's ticks cause is counted apart and taken off: the inner
-    guest runs so slowly that they are several percent of what a program causes.
+    If a reading fails, because the guest was shut down, its iteration is left out. With `apart`, for a guest inside
+    another, what clock ticks cause is counted separately and subtracted: the inner guest runs so slowly that ticks are
+    several percent of what a program causes.
     """
 
     def __init__(self, machine: Machine, *, apart: bool) -> None:
@@ -319,24 +322,24 @@ class CounterRecorder:
         self._per_tick: Mapping[str, float] = {}
 
     def begin(self) -> None:
-        """Reads the counters before an iteration."""
+        """Read the counters before an iteration."""
         self._before = self._read_counters()
 
     def end(self) -> None:
-        """Reads the counters after the iteration."""
+        """Read the counters after the iteration."""
         after = self._read_counters()
         advanced = {name: after[name] - value for name, value in self._before.items() if name in after}
         for name, value in counters.drop_restarted(advanced).items():
             self._each.setdefault(name, []).append(value)
 
     def measure_ticks(self) -> None:
-        """Finds out what each tick causes, where that is counted apart; after the last iteration."""
+        """Measure what each tick causes, where that is counted apart; call this after the last iteration."""
         if self._apart and self._each:
             with contextlib.suppress(GuestmarkError):
                 self._per_tick = counters.measure_per_tick(self._machine)
 
     def compute_averages(self) -> dict[str, float]:
-        """Averages over the iterations, by the names of `platforms.counters`; empty where nothing can be counted."""
+        """Return averages over the iterations, by the names of `platforms.counters`; empty if nothing counts."""
         averages = {name: fmean(values) for name, values in self._each.items()}
         if not self._apart:
             return averages

@@ -29,19 +29,27 @@ from guestmark.core.errors import (
 )
 from guestmark.core.findings import machine_of
 from guestmark.core.model import TrialStatus
-from guestmark.fleet.order import FLEET, HOST, HOSTS, KIND, MACHINE, Progress
+from guestmark.fleet.order import (
+    CLASS_LABEL,
+    FLEET_LABEL,
+    HOST_LABEL,
+    MACHINE_LABEL,
+    SHARED_HOST_PREFIX,
+    MachineProgress,
+)
 
 if TYPE_CHECKING:
     from guestmark.core.model import Plan
     from guestmark.ledger.model import StoredRun
     from guestmark.ledger.store import Ledger
 
-TOLD = "guestmark-fleet: "  # before a line that a worker prints for whoever keeps the fleet going
-NAME, LEDGER = "GUESTMARK_FLEET_MACHINE", "GUESTMARK_LEDGER"
-TEMPORARY = "GUESTMARK_FLEET_TMPDIR"  # where what is measured has its temporary files, unless where the engine has them
+MESSAGE_PREFIX = "guestmark-fleet: "  # before a line that a worker prints for whoever keeps the fleet going
+MACHINE_VARIABLE, LEDGER_VARIABLE = "GUESTMARK_FLEET_MACHINE", "GUESTMARK_LEDGER"
+# Where measured programs keep temporary files; the engine's own are elsewhere.
+TEMPORARY_VARIABLE = "GUESTMARK_FLEET_TMPDIR"
 
 
-class Mark(StrEnum):
+class WorkerMark(StrEnum):
     """Lines that a worker prints about itself, which nobody has to read."""
 
     READY = "ready"  # everything is there that the engine's worker needs
@@ -50,38 +58,40 @@ class Mark(StrEnum):
     PART_ENDED = "one of the engine's processes there was killed"
 
 
-ONE_CLASS = "give it another class in the lab's file, or measure everything on each machine: --whole"
+DIFFERENT_CLASS_HINT = (
+    "give it another class in the lab's file, or measure everything on each machine: --whole"
+)
 _EXAMINED: set[str] = set()  # runs of which this process knows that this machine can measure them
 _PAUSE_S = 1.0  # after what may help itself, such as a server that restarts
 _LOOK_S = 0.1  # between two looks whether somebody else has begun the run
 
 
-def one_block(order: bytes) -> bytes:
+def run_block(order: bytes) -> bytes:
     """Runs the next block of this machine's run, which is begun when there is none: `FleetOrder` in, `Progress` out.
 
     It is called by the engine, as many times as the engine likes: what a run has is known by the ledger alone.
     """
-    machine = os.environ[NAME]
-    if temporary := os.environ.pop(TEMPORARY, None):
+    machine = os.environ[MACHINE_VARIABLE]
+    if temporary := os.environ.pop(TEMPORARY_VARIABLE, None):
         os.environ["TMPDIR"], tempfile.tempdir = temporary, None
-    tell(Mark.BEGUN)
+    tell_coordinator(WorkerMark.BEGUN)
     try:
-        done = _one_block(msgspec.json.decode(order, type=FleetOrder), machine)
+        done = _measure_block(msgspec.json.decode(order, type=FleetOrder), machine)
     except GuestmarkError as error:
         final = isinstance(error, UsageError | PlatformUnusableError)
         away = isinstance(error, LedgerError)
-        done = Progress(machine, error=error.message, hint=error.hint, final=final, ledger=away)
+        done = MachineProgress(machine, error=error.message, hint=error.hint, final=final, ledger=away)
         time.sleep(0 if final else _PAUSE_S)
     except Exception as error:  # a fault of ours must not be the engine's to interpret
         time.sleep(_PAUSE_S)
-        done = Progress(
+        done = MachineProgress(
             machine, error=f"{type(error).__name__}: {error}", hint=traceback.format_exc()[-2000:]
         )
-    tell(Mark.DONE)
+    tell_coordinator(WorkerMark.DONE)
     return msgspec.json.encode(done)
 
 
-def _one_block(order: FleetOrder, machine: str) -> Progress:
+def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
     from guestmark.engine.audience import Audience, exclusive_use
     from guestmark.engine.interrupt import Interruption
     from guestmark.engine.stored_run import measure_next_block
@@ -89,59 +99,69 @@ def _one_block(order: FleetOrder, machine: str) -> Progress:
     from guestmark.ledger import open_ledger
     from guestmark.platforms import affinity
 
-    affinity.take_along(pool_watchdog.others())
-    with open_ledger(os.environ[LEDGER]) as ledger:
-        ledger.patience.notice = tell
-        run_id = run_of(ledger, order, machine)
-        plan = _plan(order) if run_id is None else ledger.head(run_id).plan
-        with exclusive_use(plan, tell, name=f"{plan.name} ({order.fleet})"):
+    affinity.take_along(pool_watchdog.find_pool_processes())
+    with open_ledger(os.environ[LEDGER_VARIABLE]) as ledger:
+        ledger.patience.notice = tell_coordinator
+        run_id = find_run(ledger, order, machine)
+        plan = _load_plan(order) if run_id is None else ledger.load_head(run_id).plan
+        with exclusive_use(plan, tell_coordinator, name=f"{plan.name} ({order.fleet})"):
             if run_id is None:
-                with _alone(ledger, order, machine):
-                    run_id = run_of(ledger, order, machine)  # of a worker that was waited for
+                with _claim_class(ledger, order, machine):
+                    run_id = find_run(ledger, order, machine)  # of a worker that was waited for
                     if run_id is None:
-                        run_id = _begun(ledger, order, machine, plan)
+                        run_id = _create_run(ledger, order, machine, plan)
                         _EXAMINED.add(run_id)
             if run_id not in _EXAMINED:
-                _join(ledger, order, machine, run_id)
+                _join_shared_run(ledger, order, machine, run_id)
             status = measure_next_block(
-                ledger.head(run_id), ledger, Audience(tell), machine, interruption=Interruption(), trust=True,
+                ledger.load_head(run_id),
+                ledger,
+                Audience(tell_coordinator),
+                machine,
+                interruption=Interruption(),
+                trust=True,
                 examined=run_id in _EXAMINED or not order.shared_by(machine),
-            )  # fmt: skip
+            )
         if status is BlockStatus.NOT_POSSIBLE:
-            raise PlatformUnusableError(f"{machine} cannot measure what its class shares", hint=ONE_CLASS)
+            raise PlatformUnusableError(
+                f"{machine} cannot measure what its class shares", hint=DIFFERENT_CLASS_HINT
+            )
         _EXAMINED.add(run_id)
         if status is BlockStatus.LOST:  # others have what is left
             time.sleep(_PAUSE_S)
-        return counted(ledger, run_id, machine, shared=bool(order.shared_by(machine)))
+        return count_progress(ledger, run_id, machine, shared=bool(order.shared_by(machine)))
 
 
 @contextlib.contextmanager
-def _alone(ledger: Ledger, order: FleetOrder, machine: str) -> Iterator[None]:
+def _claim_class(ledger: Ledger, order: FleetOrder, machine: str) -> Iterator[None]:
     """Inside, no other machine of a class that shares a run makes it."""
     kind = order.shared_by(machine)
     if not kind:
         yield
         return
     while True:
-        with contextlib.suppress(TakenError), ledger.claim(f"{order.fleet} {kind}"):
+        with contextlib.suppress(TakenError), ledger.claim_run(f"{order.fleet} {kind}"):
             yield
             return
         time.sleep(_LOOK_S)
 
 
-def tell(text: str) -> None:
+def tell_coordinator(text: str) -> None:
     """For the person who watches the fleet: the engine's workers have no other way to say something meanwhile."""
     lines = [" ".join(line.split()) for line in text.splitlines()]
     with contextlib.suppress(OSError):
-        os.write(2, f"{TOLD}{'; '.join(line for line in lines if line)}\n".encode(errors="replace"))
+        os.write(2, f"{MESSAGE_PREFIX}{'; '.join(line for line in lines if line)}\n".encode(errors="replace"))
 
 
-def counted(ledger: Ledger, run_id: str, machine: str, *, shared: bool) -> Progress:
+def count_progress(ledger: Ledger, run_id: str, machine: str, *, shared: bool) -> MachineProgress:
     """As `progress_of`, counted by the ledger, which has every attempt at a trial of the run."""
     from guestmark.ledger import trial_counts
 
-    head, done = ledger.head(run_id), trial_counts.counts(ledger, run_id, machine if shared else "")
-    return Progress(
+    head, done = (
+        ledger.load_head(run_id),
+        trial_counts.count_trials(ledger, run_id, machine if shared else ""),
+    )
+    return MachineProgress(
         machine,
         run_id,
         head.state.value,
@@ -153,26 +173,26 @@ def counted(ledger: Ledger, run_id: str, machine: str, *, shared: bool) -> Progr
     )
 
 
-def progress_of(stored: StoredRun, machine: str) -> Progress:
+def read_progress(stored: StoredRun, machine: str) -> MachineProgress:
     """How far a machine's run is; of one that its class shares, what it has done itself."""
     mine = [trial for trial in stored.trials if machine_of(trial.facts) in {"", machine}]
     count = Counter(trial.status for trial in mine)
-    return Progress(
+    return MachineProgress(
         machine, stored.id, stored.state.value, len({trial.block for trial in mine}), len(mine),
         count[TrialStatus.FAILED], count[TrialStatus.LOST], len(stored.unusable),
     )  # fmt: skip
 
 
-def run_of(ledger: Ledger, order: FleetOrder, machine: str) -> str | None:
+def find_run(ledger: Ledger, order: FleetOrder, machine: str) -> str | None:
     """The id of the machine's run, or of its class's where that shares one; None before it has begun."""
-    from guestmark.ledger.attempts import runs_with
+    from guestmark.ledger.attempts import find_runs_with_labels
 
     kind = order.shared_by(machine)
-    whose = {KIND: kind} if kind else {MACHINE: machine}
-    return next(iter(runs_with(ledger, {FLEET: order.fleet, **whose})), None)
+    whose = {CLASS_LABEL: kind} if kind else {MACHINE_LABEL: machine}
+    return next(iter(find_runs_with_labels(ledger, {FLEET_LABEL: order.fleet, **whose})), None)
 
 
-def _plan(order: FleetOrder) -> Plan:
+def _load_plan(order: FleetOrder) -> Plan:
     from guestmark.core.context import Caller
     from guestmark.plan.load import load_outline
     from guestmark.plan.outline import Overrides, assemble_plan, override_outline
@@ -184,47 +204,54 @@ def _plan(order: FleetOrder) -> Plan:
     return replace(plan, context=replace(plan.context, fleet=order))
 
 
-def _begun(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> str:
+def _create_run(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> str:
     """The id of a new run of what can be measured here, with everything that says what it belongs to."""
     from guestmark.engine.audience import Audience
     from guestmark.engine.run import RunOptions, prepare_run
-    from guestmark.ledger.attempts import runs_with
-    from guestmark.ledger.run_annotations import Remarks
+    from guestmark.ledger.attempts import find_runs_with_labels
+    from guestmark.ledger.run_annotations import Annotations
 
-    host = _host()
-    for run_id in runs_with(ledger, {FLEET: order.fleet}):
-        _refuse_twice(ledger.remarks(run_id).labels, machine, host)
+    host = _identify_host()
+    for run_id in find_runs_with_labels(ledger, {FLEET_LABEL: order.fleet}):
+        _refuse_duplicate_machine(ledger.read_annotations(run_id).labels, machine, host)
     kind = next((each["kind"] for each in order.lab if each["name"] == machine), "")
-    own = {HOSTS + machine: host} if order.shared_by(machine) else {MACHINE: machine, HOST: host}
-    labels = {FLEET: order.fleet, **own, **({KIND: kind} if kind else {})}
+    own = (
+        {SHARED_HOST_PREFIX + machine: host}
+        if order.shared_by(machine)
+        else {MACHINE_LABEL: machine, HOST_LABEL: host}
+    )
+    labels = {FLEET_LABEL: order.fleet, **own, **({CLASS_LABEL: kind} if kind else {})}
     # At once with all that belongs to it: one that a killed worker had left without its labels would be nobody's.
     return prepare_run(
-        plan, ledger, Audience(tell, tells_notes=False), RunOptions(said=Remarks(labels=labels))
+        plan,
+        ledger,
+        Audience(tell_coordinator, tells_notes=False),
+        RunOptions(said=Annotations(labels=labels)),
     ).id
 
 
-def _join(ledger: Ledger, order: FleetOrder, machine: str, run_id: str) -> None:
+def _join_shared_run(ledger: Ledger, order: FleetOrder, machine: str, run_id: str) -> None:
     """Says that this machine takes part in a run that its class shares. Raises `UsageError` where it does already."""
-    from guestmark.ledger.run_annotations import Remarks
+    from guestmark.ledger.run_annotations import Annotations
 
     if order.shared_by(machine):
-        host, labels = _host(), ledger.remarks(run_id).labels
-        _refuse_twice(labels, machine, host)
-        if labels.get(HOSTS + machine) != host:
-            ledger.annotate(run_id, Remarks(labels={HOSTS + machine: host}))
+        host, labels = _identify_host(), ledger.read_annotations(run_id).labels
+        _refuse_duplicate_machine(labels, machine, host)
+        if labels.get(SHARED_HOST_PREFIX + machine) != host:
+            ledger.annotate_run(run_id, Annotations(labels={SHARED_HOST_PREFIX + machine: host}))
 
 
-def _refuse_twice(labels: Mapping[str, str], machine: str, host: str) -> None:
+def _refuse_duplicate_machine(labels: Mapping[str, str], machine: str, host: str) -> None:
     for key, value in labels.items():
-        other = labels.get(MACHINE, "") if key == HOST else key.removeprefix(HOSTS)
-        if value == host and (key == HOST or key.startswith(HOSTS)) and other != machine:
+        other = labels.get(MACHINE_LABEL, "") if key == HOST_LABEL else key.removeprefix(SHARED_HOST_PREFIX)
+        if value == host and (key == HOST_LABEL or key.startswith(SHARED_HOST_PREFIX)) and other != machine:
             raise UsageError(
                 f"{machine} is the same machine as {other}, under another name",
                 hint="name each machine once in the lab's file; results of both would be taken for two machines'",
             )
 
 
-def _host() -> str:
+def _identify_host() -> str:
     """Tells this machine from others, whatever they are called: what is locked here, of the system that runs here."""
     from guestmark.platforms import exclusive
 

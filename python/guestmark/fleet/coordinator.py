@@ -23,12 +23,12 @@ from guestmark.core.errors import ExitStatus, Interrupted
 from guestmark.core.keeper import keeper
 from guestmark.core.model import RunState
 from guestmark.engine.interrupt import Interruption
-from guestmark.fleet.block_task import counted, one_block, progress_of, run_of
-from guestmark.fleet.lab import Member
-from guestmark.fleet.order import Progress
-from guestmark.fleet.parsl_engine import Engine, EngineError, lost_machine
-from guestmark.fleet.worker_connection import Link, Reach, Said
-from guestmark.ledger.attempts import lose, pending
+from guestmark.fleet.block_task import count_progress, find_run, read_progress, run_block
+from guestmark.fleet.lab import LabMachine
+from guestmark.fleet.order import MachineProgress
+from guestmark.fleet.parsl_engine import EngineError, ParslEngine, find_lost_worker
+from guestmark.fleet.worker_connection import LinkEnd, WorkerAddresses, WorkerLink
+from guestmark.ledger.attempts import find_pending_runs, record_lost_attempts
 from guestmark.ledger.postgres import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ _TROUBLE_S = 180.0  # how long a machine may report nothing but errors, besides 
 
 
 @dataclass(slots=True)
-class State:
+class MachineState:
     """How one machine is doing."""
 
-    member: Member
-    progress: Progress
-    link: Link | None = None
+    member: LabMachine
+    progress: MachineProgress
+    link: WorkerLink | None = None
     links: int = 0  # that were opened in all, which tells the engine's workers apart
     answered: bool = False  # whether anything has come of it since this began
     failures: int = 0  # links in a row that ended by themselves
@@ -80,14 +80,14 @@ class Fleet:
     def __init__(
         self,
         order: FleetOrder,
-        lab: Sequence[Member],
+        lab: Sequence[LabMachine],
         ledger: Ledger,
         ledger_url: str,
         *,
         tell: Callable[[str], None],
         look: Callable[[Fleet], None] = lambda _: None,
-        block: Callable[[bytes], bytes] = one_block,
-        link: Callable[[Member, Reach, dict[str, str], list[str]], Link] = Link,
+        block: Callable[[bytes], bytes] = run_block,
+        link: Callable[[LabMachine, WorkerAddresses, dict[str, str], list[str]], WorkerLink] = WorkerLink,
     ) -> None:
         self._order = msgspec.json.encode(order)
         self._wanted = order
@@ -97,10 +97,12 @@ class Fleet:
         self._look = look
         self._block = block
         self._link = link
-        self._engine: Engine | None = None
+        self._engine: ParslEngine | None = None
         self._pending: set[Future[bytes]] = set()
         loaded: dict[str, StoredRun] = {}
-        self.states = {member.name: State(member, self._stored(member.name, loaded)) for member in lab}
+        self.states = {
+            member.name: MachineState(member, self._read_progress(member.name, loaded)) for member in lab
+        }
         self.begun = time.monotonic()
 
     def run(self) -> None:
@@ -108,15 +110,15 @@ class Fleet:
         directory = keeper().directory("fleet", scratch_parent())
         try:
             while not all(state.over for state in self.states.values()):
-                if self._engine is None or not self._engine.running():
+                if self._engine is None or not self._engine.is_running():
                     self._engine = self._start_engine(directory)
-                self._connect(self._engine)
-                self._supply(self._engine)
+                self._open_links(self._engine)
+                self._submit_blocks(self._engine)
                 done, self._pending = concurrent.futures.wait(
                     self._pending, timeout=TICK_S, return_when=FIRST_COMPLETED
                 )
                 for future in done:
-                    self._settle(future)
+                    self._handle_result(future)
                 self._look(self)
         finally:
             self._close_links(list(self.states.values()))
@@ -138,7 +140,7 @@ class Fleet:
         )
         return ExitStatus.ALL_MEASURED if whole else ExitStatus.SOME_FAILED
 
-    def _start_engine(self, directory: Path) -> Engine:
+    def _start_engine(self, directory: Path) -> ParslEngine:
         if self._engine is not None:
             self._tell("the engine has ended unexpectedly; it is started again")
             self._close_links(list(self.states.values()))
@@ -148,13 +150,13 @@ class Fleet:
         self._pending = set()
         for _ in range(_MOST_ENGINES - 1):
             try:
-                return Engine(_private(directory))
+                return ParslEngine(_make_private_directory(directory))
             except EngineError as error:
                 self._tell(f"{error.message}; it is started again")
                 time.sleep(_PAUSE_S)
-        return Engine(_private(directory))
+        return ParslEngine(_make_private_directory(directory))
 
-    def _connect(self, engine: Engine) -> None:
+    def _open_links(self, engine: ParslEngine) -> None:
         """Opens the links that are missing, and notices those that have ended."""
         now = time.monotonic()
         for state in self.states.values():
@@ -163,26 +165,26 @@ class Fleet:
                     self._close_links([state])
                 continue
             if state.link is not None:
-                self._notice(state, state.link, engine)
+                self._check_link(state, state.link, engine)
             if state.over:
                 continue
             if state.link is None and now >= state.next_link:
                 state.links += 1
                 worker = f"{state.member.name}.{state.links}"
-                reach = Reach(engine.port, self._url)
+                reach = WorkerAddresses(engine.port, self._url)
                 state.link = self._link(
-                    state.member, reach, engine.worker_keys(), engine.worker_arguments(worker)
+                    state.member, reach, engine.read_worker_keys(), engine.make_worker_arguments(worker)
                 )
 
-    def _notice(self, state: State, link: Link, engine: Engine) -> None:
+    def _check_link(self, state: MachineState, link: WorkerLink, engine: ParslEngine) -> None:
         """Passes on what the worker said, and notices when its connection has ended or is good for nothing."""
         name = state.member.name
-        for text in link.told():
+        for text in link.take_messages():
             self._tell(f"{name}: {text}")
         silent = link.is_silent(engine.present)
-        if link.running() and not silent:
+        if link.is_running() and not silent:
             return
-        said = Said("nothing was heard of it any more") if silent else link.said()
+        said = LinkEnd("nothing was heard of it any more") if silent else link.describe_end()
         link.close()
         state.link = None
         state.failures += 1
@@ -193,17 +195,17 @@ class Fleet:
         state.next_link = time.monotonic() + pause
         self._tell(f"{name}: its worker has ended{f': {said.text}' if said.text else ''}")
 
-    def _supply(self, engine: Engine) -> None:
+    def _submit_blocks(self, engine: ParslEngine) -> None:
         wanted = _QUEUED * sum(not state.over for state in self.states.values())
         for _ in range(wanted - len(self._pending)):
-            self._pending.add(engine.submit(self._block, self._order))
+            self._pending.add(engine.submit_block(self._block, self._order))
 
-    def _settle(self, future: Future[bytes]) -> None:
+    def _handle_result(self, future: Future[bytes]) -> None:
         error = future.exception()
         if error is not None:
-            self._lost(error)
+            self._handle_lost_worker(error)
             return
-        done = msgspec.json.decode(future.result(), type=Progress)
+        done = msgspec.json.decode(future.result(), type=MachineProgress)
         state = self.states.get(done.machine)
         if state is None:
             return
@@ -211,7 +213,7 @@ class Fleet:
         if not done.error:
             state.progress, state.trouble_since = done, None
             if state.ended:
-                self._close_links([state, *self._ended_with(done)])
+                self._close_links([state, *self._end_shared_machines(done)])
             return
         first = state.trouble_since is None
         state.trouble_since = state.trouble_since or time.monotonic()
@@ -221,18 +223,18 @@ class Fleet:
         if done.final or time.monotonic() - state.trouble_since > patience_s:
             self._give_up(state, done.error)
 
-    def _ended_with(self, done: Progress) -> list[State]:
+    def _end_shared_machines(self, done: MachineProgress) -> list[MachineState]:
         """The other machines that shared the run which has ended; each would find that out by itself, later."""
         others = [
             state for state in self.states.values() if not state.over and state.progress.run == done.run
         ]
         for state in others:
-            state.progress = counted(self._ledger, done.run, state.member.name, shared=True)
+            state.progress = count_progress(self._ledger, done.run, state.member.name, shared=True)
         return others
 
-    def _lost(self, error: BaseException) -> None:
+    def _handle_lost_worker(self, error: BaseException) -> None:
         """The engine has given up a machine, or a worker's process there has ended."""
-        worker = lost_machine(error)
+        worker = find_lost_worker(error)
         name, _, number = worker.rpartition(".")
         state = self.states.get(name)
         if state is None:
@@ -243,13 +245,13 @@ class Fleet:
             self._close_links([state])
             state.link = None
 
-    def _give_up(self, state: State, why: str) -> None:
+    def _give_up(self, state: MachineState, why: str) -> None:
         state.gave_up = why
         self._tell(f"{state.member.name} is given up: {why}; the other machines continue")
         self._close_links([state])
 
     @staticmethod
-    def _close_links(states: Sequence[State]) -> None:
+    def _close_links(states: Sequence[MachineState]) -> None:
         links = [state.link for state in states if state.link is not None]
         for state in states:
             state.link = None
@@ -263,35 +265,35 @@ class Fleet:
             (state, run_id)
             for state in self.states.values()
             if not state.ended
-            and (run_id := state.progress.run or run_of(self._ledger, self._wanted, state.member.name))
+            and (run_id := state.progress.run or find_run(self._ledger, self._wanted, state.member.name))
         ]
         running = {run_id for _, run_id in theirs}
         deadline = time.monotonic() + _LETTING_GO_S
-        for run_id in pending(self._ledger, running):
+        for run_id in find_pending_runs(self._ledger, running):
             while self._ledger.is_claimed(run_id) and time.monotonic() < deadline:
                 time.sleep(0.1)
             if not self._ledger.is_claimed(run_id):
-                lose(self._ledger, run_id, "the fleet was stopped in the middle of the trial")
+                record_lost_attempts(self._ledger, run_id, "the fleet was stopped in the middle of the trial")
         for state, run_id in theirs:
-            state.progress = progress_of(self._ledger.load_run(run_id), state.member.name)
+            state.progress = read_progress(self._ledger.load_run(run_id), state.member.name)
 
-    def _stored(self, name: str, loaded: dict[str, StoredRun]) -> Progress:
+    def _read_progress(self, name: str, loaded: dict[str, StoredRun]) -> MachineProgress:
         """How far the machine's run is; runs that have been read are `loaded`."""
-        run_id = run_of(self._ledger, self._wanted, name)
+        run_id = find_run(self._ledger, self._wanted, name)
         if run_id is None:
-            return Progress(name)
+            return MachineProgress(name)
         if run_id not in loaded:
             loaded[run_id] = self._ledger.load_run(run_id)
-        return progress_of(loaded[run_id], name)
+        return read_progress(loaded[run_id], name)
 
 
-def _private(parent: Path) -> Path:
+def _make_private_directory(parent: Path) -> Path:
     own = parent / f"engine-{time.monotonic_ns()}"
     own.mkdir(mode=0o700)
     return own
 
 
-def conduct(fleet: Fleet) -> bool:
+def run_fleet(fleet: Fleet) -> bool:
     """Runs it until it is done or somebody stops it; whether it was stopped. The second signal ends this process."""
     interruption = Interruption()
     with interruption.handle_signals():

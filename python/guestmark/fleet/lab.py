@@ -19,19 +19,19 @@ from guestmark.platforms.ssh.destination import explain_bad_destination
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 
 
-class _Machine(Strict):
+class _MachineTable(Strict):
     ssh: str = ""
     kind: str = Field(default="", alias="class")
     command: list[str] = Field(default_factory=lambda: ["guestmark"])
     environment: dict[str, str] = Field(default_factory=dict)
 
 
-class _Lab(Strict):
-    machines: dict[str, _Machine]
+class _LabFile(Strict):
+    machines: dict[str, _MachineTable]
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class LabMachine:
     """One machine of a lab. Without `ssh`, what ssh calls it, it is this one.
 
     Machines of one `kind` are meant to be alike, and their results may be pooled. `command` starts guestmark there.
@@ -44,7 +44,7 @@ class Member:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def read(path: str) -> tuple[Member, ...]:
+def read_lab(path: str) -> tuple[LabMachine, ...]:
     """The machines in a file. Raises `UsageError` with every mistake and its line."""
     try:
         text = Path(path).read_text()
@@ -55,9 +55,9 @@ def read(path: str) -> tuple[Member, ...]:
         ) from error
     problems = Problems(path, text)
     try:
-        lab = _Lab.model_validate(read_toml(text, path, hint="see docs/guide/lab.md"))
+        lab = _LabFile.model_validate(read_toml(text, path, hint="see docs/guide/lab.md"))
     except ValidationError as error:
-        problems.add_invalid(error, _Lab)
+        problems.add_invalid(error, _LabFile)
         problems.raise_if_any()
         raise
     here = [name for name, machine in lab.machines.items() if not machine.ssh]
@@ -80,16 +80,16 @@ def read(path: str) -> tuple[Member, ...]:
         )
     problems.raise_if_any()
     return tuple(
-        Member(name, machine.ssh, machine.kind, tuple(machine.command), machine.environment)
+        LabMachine(name, machine.ssh, machine.kind, tuple(machine.command), machine.environment)
         for name, machine in lab.machines.items()
     )
 
 
-def dumped(lab: tuple[Member, ...]) -> list[dict[str, Any]]:
+def dump_lab(lab: tuple[LabMachine, ...]) -> list[dict[str, Any]]:
     """As a run keeps it."""
     return [{**asdict(member), "command": list(member.command)} for member in lab]
 
 
-def loaded(kept: Sequence[Mapping[str, Any]]) -> tuple[Member, ...]:
+def load_lab(kept: Sequence[Mapping[str, Any]]) -> tuple[LabMachine, ...]:
     """The inverse of `dumped`."""
-    return tuple(Member(**{**each, "command": tuple(each["command"])}) for each in kept)
+    return tuple(LabMachine(**{**each, "command": tuple(each["command"])}) for each in kept)

@@ -15,20 +15,20 @@ from guestmark.core.errors import UsageError
 from guestmark.core.home import LATEST
 from guestmark.fleet import lab
 from guestmark.ledger import default_path
-from guestmark.ledger.attempts import runs_with
+from guestmark.ledger.attempts import find_runs_with_labels
 from guestmark.plan.load import load_outline
 from guestmark.plan.outline import Overrides, override_outline
 
 if TYPE_CHECKING:
-    from guestmark.fleet.lab import Member
+    from guestmark.fleet.lab import LabMachine
     from guestmark.ledger.store import Ledger
 
-# Labels of a machine's run; `HOST` is the same for two names of one machine.
-FLEET, MACHINE, KIND, HOST = "fleet", "machine", "class", "host"
-HOSTS = "host of "  # before a machine's name, of those that share a run
+# Labels of a machine's run; `HOST_LABEL` is the same for two names of one machine.
+FLEET_LABEL, MACHINE_LABEL, CLASS_LABEL, HOST_LABEL = "fleet", "machine", "class", "host"
+SHARED_HOST_PREFIX = "host of "  # before a machine's name, of those that share a run
 
 
-class Progress(msgspec.Struct, frozen=True):
+class MachineProgress(msgspec.Struct, frozen=True):
     """What became of one block on one machine."""
 
     machine: str
@@ -45,12 +45,12 @@ class Progress(msgspec.Struct, frozen=True):
     ledger: bool = False  # whether it is the ledger that could not be used
 
 
-def new(
+def make_order(
     text: str,
     where: str,
     scale: float,
     overrides: Mapping[str, Any],
-    members: Sequence[Member],
+    members: Sequence[LabMachine],
     *,
     whole: bool = False,
 ) -> FleetOrder:
@@ -58,18 +58,18 @@ def new(
     override_outline(load_outline(text, where, scale=scale), Overrides(**overrides))
     # UTC time and random letters, so that names sort by age.
     fleet = f"fleet-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
-    return FleetOrder(fleet, text, where, scale, dict(overrides), lab.dumped(tuple(members)), whole)
+    return FleetOrder(fleet, text, where, scale, dict(overrides), lab.dump_lab(tuple(members)), whole)
 
 
-def kept(ledger: Ledger, fleet: str) -> FleetOrder:
+def load_order(ledger: Ledger, fleet: str) -> FleetOrder:
     """The order of an earlier fleet, which each of its runs holds. Raises `UsageError` when none does."""
-    for run_id in runs_with(ledger, {FLEET: fleet}):
+    for run_id in find_runs_with_labels(ledger, {FLEET_LABEL: fleet}):
         if (found := ledger.load_run(run_id).plan.context.fleet) is not None:
             return found
     raise UsageError(f"{fleet} has no run that holds its plan", hint="start a new one: guestmark fleet run")
 
 
-def reachable(ledger: str | None, members: Sequence[Member]) -> str:
+def find_reachable_ledger(ledger: str | None, members: Sequence[LabMachine]) -> str:
     """The address by which machines reach the ledger. Raises `UsageError` for a file that others cannot reach."""
     path = ledger or str(default_path())
     if "://" in path:
@@ -82,14 +82,16 @@ def reachable(ledger: str | None, members: Sequence[Member]) -> str:
     return os.path.abspath(path)
 
 
-def names(ledger: Ledger) -> list[str]:
+def list_fleets(ledger: Ledger) -> list[str]:
     """Of the fleets in a ledger, the newest last."""
-    return list(dict.fromkeys(run.labels[FLEET] for run in ledger.runs() if FLEET in run.labels))
+    return list(
+        dict.fromkeys(run.labels[FLEET_LABEL] for run in ledger.list_runs() if FLEET_LABEL in run.labels)
+    )
 
 
-def named(ledger: Ledger, wanted: str) -> str:
+def find_fleet(ledger: Ledger, wanted: str) -> str:
     """The fleet of that name, or with that in its name, or the latest. Raises `UsageError` unless there is just one."""
-    known = names(ledger)
+    known = list_fleets(ledger)
     if wanted == LATEST and known:
         return known[-1]
     found = [name for name in known if name == wanted] or [name for name in known if wanted in name]
@@ -101,7 +103,9 @@ def named(ledger: Ledger, wanted: str) -> str:
     return found[0]
 
 
-def runs_of(ledger: Ledger, fleet: str) -> list[tuple[str, str, str]]:
+def list_fleet_runs(ledger: Ledger, fleet: str) -> list[tuple[str, str, str]]:
     """Machine, class and id of each run of a fleet, by the machine's name, which is empty where a class shares it."""
-    runs = [run for run in ledger.runs() if run.labels.get(FLEET) == fleet]
-    return sorted((run.labels.get(MACHINE, ""), run.labels.get(KIND, ""), run.id) for run in runs)
+    runs = [run for run in ledger.list_runs() if run.labels.get(FLEET_LABEL) == fleet]
+    return sorted(
+        (run.labels.get(MACHINE_LABEL, ""), run.labels.get(CLASS_LABEL, ""), run.id) for run in runs
+    )

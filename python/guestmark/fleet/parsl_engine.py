@@ -33,7 +33,7 @@ _INTERCHANGE = "parsl.executors.high_throughput.interchange"
 # It ends when whoever started it has ended, also when that was killed and it is stopped (PR_SET_PDEATHSIG, SIGKILL).
 # It has a session of its own: Ctrl-C at a terminal is for the coordinator alone, which ends it.
 # What it says goes to a file: nobody is there to read it when it was orphaned before it could be tied.
-_TIED = (
+_TIED_INTERCHANGE = (
     "import ctypes, os, runpy, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
     "os.path.isdir(os.path.dirname(sys.argv[1])) or sys.exit(); "
     "os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2); "
@@ -44,7 +44,7 @@ _START_S, _STEP_S = 60.0, 0.2
 _NO_SECRET = "0" * 40
 
 
-def check() -> None:
+def require_parsl() -> None:
     """Raises `GuestmarkError` when the engine is not installed."""
     if importlib.util.find_spec("parsl") is None:
         raise GuestmarkError(
@@ -53,7 +53,7 @@ def check() -> None:
         )
 
 
-def versions() -> dict[str, str]:
+def read_versions() -> dict[str, str]:
     """What has to be the same on all machines of a fleet, as far as it is installed."""
     found = {"guestmark": __version__}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -61,7 +61,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def mismatch(machine: str, there: Mapping[str, str], here: Mapping[str, str]) -> str:
+def describe_version_mismatch(machine: str, there: Mapping[str, str], here: Mapping[str, str]) -> str:
     """What keeps a machine with `there`'s versions out of a fleet that is run with those of `here`; empty: nothing."""
     for name, version in there.items():
         if version != here.get(name, ""):
@@ -77,7 +77,7 @@ class EngineError(GuestmarkError):
     """The engine ended before it could be used."""
 
 
-class Engine:
+class ParslEngine:
     """One running interchange; `directory` is private and holds its keys and logs. Raises `EngineError`."""
 
     def __init__(self, directory: Path) -> None:
@@ -88,7 +88,7 @@ class Engine:
         self._executor: Any = executors.HighThroughputExecutor(
             label="guestmark",
             provider=providers.LocalProvider(init_blocks=0, min_blocks=0, max_blocks=0),
-            interchange_launch_cmd=[sys.executable, "-c", _TIED, str(directory / "said")],
+            interchange_launch_cmd=[sys.executable, "-c", _TIED_INTERCHANGE, str(directory / "said")],
             address=_LOOPBACK,
             loopback_address=_LOOPBACK,
             worker_port_range=(20000, 60000),
@@ -103,15 +103,15 @@ class Engine:
         self._executor.provider.script_dir = str(directory)
         # A machine with another Python would end the engine for all. What is sent fits any; workers compare the rest.
         self._executor._check_python_mismatch = False
-        self._start(directory / "said")
+        self._start_interchange(directory / "said")
         self._closed = threading.Event()
         # The workers that it has heard of lately, and how many blocks each has.
         self.present: Mapping[str, int] = {}
         self._silent = False  # whether the interchange has not answered in time
-        self._watching = threading.Thread(target=self._watch, name="engine", daemon=True)
+        self._watching = threading.Thread(target=self._poll_interchange, name="engine", daemon=True)
         self._watching.start()
 
-    def _start(self, said: Path) -> None:
+    def _start_interchange(self, said: Path) -> None:
         """Starts the interchange. By itself the executor waits two minutes for the answer of one that cannot give it.
 
         A thread of its own would not do: the interchange ends with the thread that started it.
@@ -125,7 +125,7 @@ class Engine:
                 return
             if process.poll() is not None:
                 raise EngineError(
-                    f"the engine has ended while it started: {_last_word(said)}",
+                    f"the engine has ended while it started: {_read_last_message(said)}",
                     hint="is there room in the temporary directory?",
                 )
             if time.monotonic() > until:
@@ -147,7 +147,7 @@ class Engine:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 
-    def _watch(self) -> None:
+    def _poll_interchange(self) -> None:
         """Asks the interchange now and then: one that hangs is as good as dead, and says nothing."""
         while not self._closed.wait(HEARTBEAT_S):
             try:
@@ -162,7 +162,7 @@ class Engine:
         """Where workers connect, on loopback."""
         return int(self._executor.worker_port)
 
-    def worker_arguments(self, machine: str) -> list[str]:
+    def make_worker_arguments(self, machine: str) -> list[str]:
         """For the worker of a machine, but for the directories that it makes itself."""
         return [
             "--addresses", _LOOPBACK,
@@ -181,7 +181,7 @@ class Engine:
             "--available-accelerators",
         ]  # fmt: skip
 
-    def worker_keys(self) -> dict[str, str]:
+    def read_worker_keys(self) -> dict[str, str]:
         """The files of keys that a worker needs; the interchange's own secret is not among them."""
         keys = Path(self._executor.cert_dir)
         public = (keys / "server.key").read_text()
@@ -191,12 +191,12 @@ class Engine:
             "server.key_secret": f'{public.rstrip()}\n    secret-key = "{_NO_SECRET}"\n',
         }
 
-    def submit(self, block: Callable[[bytes], bytes], order: bytes) -> Future[bytes]:
+    def submit_block(self, block: Callable[[bytes], bytes], order: bytes) -> Future[bytes]:
         """Lets a machine that is free do its next block. The future fails when that machine is lost."""
         future: Future[bytes] = self._executor.submit(block, {}, order)
         return future
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the interchange is there, and answers."""
         there = self._executor.interchange_proc.poll() is None
         return there and not self._silent and not self._executor.bad_state_is_set
@@ -223,7 +223,7 @@ class Engine:
             self._executor.shutdown(timeout=_CLOSING_S)
 
 
-def _last_word(said: Path) -> str:
+def _read_last_message(said: Path) -> str:
     """What it said at last, as far as it said anything."""
     text = ""
     with contextlib.suppress(OSError):
@@ -231,7 +231,7 @@ def _last_word(said: Path) -> str:
     return last_inert_line(text) or "it was killed, or had no memory"
 
 
-def lost_machine(error: BaseException) -> str:
+def find_lost_worker(error: BaseException) -> str:
     """The machine that the engine gave up; empty when only its worker process has ended."""
     found = getattr(error, "manager_id", b"")
     return os.fsdecode(found)

@@ -34,41 +34,41 @@ TIED_POOL = (
 )
 
 
-def watch(process: subprocess.Popen[bytes]) -> bool:
+def watch_pool(process: subprocess.Popen[bytes]) -> bool:
     """Until `process`, which supervises the engine's worker, has ended; whether it ended because a part of it did."""
     parts: dict[int, int] = {}  # process id and what tells of its end
     stopped: dict[int, float] = {}
     whole = os.pidfd_open(process.pid)
     try:
         while True:
-            pools = [pid for pid in list_children(process.pid) if POOL.encode() in _command(pid)]
+            pools = [pid for pid in list_children(process.pid) if POOL.encode() in _read_command(pid)]
             for pid in (part for pool in pools for part in list_children(pool)):
-                if pid not in parts and _PART in _command(pid):
+                if pid not in parts and _PART in _read_command(pid):
                     with contextlib.suppress(ProcessLookupError):
                         parts[pid] = os.pidfd_open(pid)
-            ended = _ended([whole, *parts.values()], _COMING_S if len(parts) < _PARTS else _LOOK_S)
-            if ended and whole not in ended and not _ended([whole], _ORDERLY_S):
+            ended = _wait_for_end([whole, *parts.values()], _COMING_S if len(parts) < _PARTS else _LOOK_S)
+            if ended and whole not in ended and not _wait_for_end([whole], _ORDERLY_S):
                 for pool in pools:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pool, signal.SIGKILL)
                 return True
             if ended:
                 return False
-            stopped = _kill_stopped(parts, stopped)
+            stopped = _kill_stopped_parts(parts, stopped)
     finally:
         for handle in (whole, *parts.values()):
             os.close(handle)
 
 
-def others() -> list[int]:
+def find_pool_processes() -> list[int]:
     """The engine's processes that belong to the one that measures here, which is this one; none without the engine."""
     pool = os.getppid()
-    if POOL.encode() not in _command(pool):
+    if POOL.encode() not in _read_command(pool):
         return []
     return [pool, *(pid for pid in list_children(pool) if pid != os.getpid())]
 
 
-def _ended(handles: list[int], within_s: float) -> set[int]:
+def _wait_for_end(handles: list[int], within_s: float) -> set[int]:
     """Those whose process has ended; waits for the first."""
     poll = select.poll()
     for handle in handles:
@@ -76,7 +76,7 @@ def _ended(handles: list[int], within_s: float) -> set[int]:
     return {handle for handle, _ in poll.poll(within_s * 1000)}
 
 
-def _kill_stopped(parts: dict[int, int], stopped: dict[int, float]) -> dict[int, float]:
+def _kill_stopped_parts(parts: dict[int, int], stopped: dict[int, float]) -> dict[int, float]:
     """Kills what has been stopped for long: the engine hears from another process, and would wait for ever."""
     now = time.monotonic()
     stopped = {pid: stopped.get(pid, now) for pid in parts if is_stopped(pid)}
@@ -87,7 +87,7 @@ def _kill_stopped(parts: dict[int, int], stopped: dict[int, float]) -> dict[int,
     return stopped
 
 
-def _command(pid: int) -> bytes:
+def _read_command(pid: int) -> bytes:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""

@@ -19,13 +19,19 @@ from guestmark.core.errors import UsageError
 from guestmark.core.keeper import keeper
 from guestmark.core.temporary import usual_parent
 from guestmark.fleet import parsl_engine, pool_watchdog
-from guestmark.fleet.block_task import LEDGER, NAME, TEMPORARY, Mark, tell
+from guestmark.fleet.block_task import (
+    LEDGER_VARIABLE,
+    MACHINE_VARIABLE,
+    TEMPORARY_VARIABLE,
+    WorkerMark,
+    tell_coordinator,
+)
 
 _LONGEST = 1 << 20
 _LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")
 
 
-class Start(msgspec.Struct, frozen=True):
+class WorkerStart(msgspec.Struct, frozen=True):
     """The line that a worker hears."""
 
     machine: str
@@ -35,22 +41,24 @@ class Start(msgspec.Struct, frozen=True):
     versions: dict[str, str] = {}
 
 
-def run() -> int:
+def run_worker() -> int:
     """Starts the worker and waits for its end; its exit status."""
-    start = _heard()
-    parsl_engine.check()
-    if wrong := parsl_engine.mismatch(start.machine, parsl_engine.versions(), start.versions):
+    start = _read_start()
+    parsl_engine.require_parsl()
+    if wrong := parsl_engine.describe_version_mismatch(
+        start.machine, parsl_engine.read_versions(), start.versions
+    ):
         raise UsageError(wrong, hint=parsl_engine.INSTALL_ALIKE)
-    directory = _written(start.keys)
+    directory = _write_keys(start.keys)
     command = [
         sys.executable, "-c", pool_watchdog.TIED_POOL,
         *start.arguments, "--cert_dir", str(directory / "keys"), "--logdir", str(directory / "logs"),
     ]  # fmt: skip
-    environment = {**os.environ, NAME: start.machine, LEDGER: start.ledger}
+    environment = {**os.environ, MACHINE_VARIABLE: start.machine, LEDGER_VARIABLE: start.ledger}
     # The python that runs us may have been told to look nowhere but here.
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path[1:]])
-    environment |= _temporary(directory)
-    tell(Mark.READY)
+    environment |= _choose_temporary_directories(directory)
+    tell_coordinator(WorkerMark.READY)
     lifeline, held = os.dup(0), keeper().handles
     process = subprocess.Popen(
         supervise_command(command, lifeline_fd=lifeline, hold=held, spare_keepers=True),
@@ -60,14 +68,14 @@ def run() -> int:
         env=environment,
     )
     try:
-        if pool_watchdog.watch(process):
-            tell(Mark.PART_ENDED)
+        if pool_watchdog.watch_pool(process):
+            tell_coordinator(WorkerMark.PART_ENDED)
         return process.wait()
     finally:
         keeper().remove(directory)
 
 
-def _written(keys: dict[str, str]) -> Path:
+def _write_keys(keys: dict[str, str]) -> Path:
     """A private directory that has the keys. Raises `UsageError` when there is no room for one."""
     parent = scratch_parent()
     try:
@@ -85,7 +93,7 @@ def _written(keys: dict[str, str]) -> Path:
     return directory
 
 
-def _temporary(directory: Path) -> dict[str, str]:
+def _choose_temporary_directories(directory: Path) -> dict[str, str]:
     """Where the engine's processes meet: in a directory that is kept, as they leave theirs when they are killed.
 
     A socket's path has 107 characters, and theirs adds 32 to the directory's. What is measured has its temporary files
@@ -93,10 +101,10 @@ def _temporary(directory: Path) -> dict[str, str]:
     """
     if len(os.fspath(directory)) > _LONGEST_TEMPORARY:
         directory = keeper().directory("fleet", "/tmp")
-    return {TEMPORARY: os.fspath(usual_parent()), "TMPDIR": os.fspath(directory)}
+    return {TEMPORARY_VARIABLE: os.fspath(usual_parent()), "TMPDIR": os.fspath(directory)}
 
 
-def _heard() -> Start:
+def _read_start() -> WorkerStart:
     line = bytearray()
     while not line.endswith(b"\n") and len(line) < _LONGEST:
         byte = os.read(0, 1)
@@ -104,7 +112,7 @@ def _heard() -> Start:
             break
         line += byte
     try:
-        return msgspec.json.decode(line, type=Start)
+        return msgspec.json.decode(line, type=WorkerStart)
     except msgspec.MsgspecError as error:
         raise UsageError(
             "fleet worker is started by fleet run, on the machines of a lab",

@@ -18,9 +18,9 @@ import msgspec
 from guestmark.agent.binary import supervise_command
 from guestmark.core.errors import ExitStatus
 from guestmark.fleet import parsl_engine
-from guestmark.fleet.block_task import TOLD, Mark
-from guestmark.fleet.lab import Member
-from guestmark.fleet.worker import Start
+from guestmark.fleet.block_task import MESSAGE_PREFIX, WorkerMark
+from guestmark.fleet.lab import LabMachine
+from guestmark.fleet.worker import WorkerStart
 from guestmark.page.text import make_inert
 from guestmark.platforms.ssh.session import UNATTENDED, explain_refusal, is_final, ssh_command
 
@@ -37,7 +37,7 @@ _OPTIONS = (*UNATTENDED, "-o", "ControlPath=none")
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class WorkerAddresses:
     """What a worker has to reach: the engine's port on this host's loopback, and the ledger."""
 
     port: int
@@ -51,17 +51,19 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class LinkEnd:
     """What a connection said at its end, in a line; whether trying again cannot help."""
 
     text: str = ""
     final: bool = False
 
 
-class Link:
+class WorkerLink:
     """A worker's connection; it is over when the worker has ended or `close` is called, whichever is first."""
 
-    def __init__(self, member: Member, reach: Reach, keys: dict[str, str], arguments: list[str]) -> None:
+    def __init__(
+        self, member: LabMachine, reach: WorkerAddresses, keys: dict[str, str], arguments: list[str]
+    ) -> None:
         self.member = member
         self._worker = arguments[arguments.index("--uid") + 1]
         self._seen, self._patience_s = time.monotonic(), _COMING_S
@@ -74,7 +76,7 @@ class Link:
         try:
             self._process = subprocess.Popen(
                 supervise_command(
-                    command(member, ["fleet", "worker"], reach.forwarded()),
+                    make_remote_command(member, ["fleet", "worker"], reach.forwarded()),
                     lifeline_fd=lifeline,
                     spare_keepers=True,
                 ),
@@ -86,40 +88,40 @@ class Link:
             )
         finally:
             os.close(lifeline)
-        start = Start(member.name, reach.ledger, keys, arguments, parsl_engine.versions())
+        start = WorkerStart(member.name, reach.ledger, keys, arguments, parsl_engine.read_versions())
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(start) + b"\n")
             self._process.stdin.flush()
-        self._hearing = threading.Thread(target=self._hear, name=f"hear {member.name}", daemon=True)
+        self._hearing = threading.Thread(target=self._read_messages, name=f"hear {member.name}", daemon=True)
         self._hearing.start()
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the connection, and the worker, are there."""
         return self._process.poll() is None
 
-    def said(self) -> Said:
+    def describe_end(self) -> LinkEnd:
         """Why it has ended, as far as ssh or the worker said so."""
         status = self._process.poll()
         if status is not None:
             self._hearing.join(_HEAR_S)
         if self._why:
-            return Said(self._why)
+            return LinkEnd(self._why)
         text = "\n".join(self._said)
         if self.member.ssh and status == _SSH_FAILED:
             error = explain_refusal(self.member.ssh, text, status)
-            return Said(f"{error.message}; {error.hint}", is_final(text))
+            return LinkEnd(f"{error.message}; {error.hint}", is_final(text))
         if status == _NOT_FOUND:
             command = self.member.command[0]
-            return Said(
+            return LinkEnd(
                 f"there is no {command}; install guestmark, or say where it is: command = […] in the lab's file",
                 True,
             )
         lines = [line for line in self._said if line]
         errors = [at for at, line in enumerate(lines) if line.startswith(_SAYS)]
         if errors:  # what is wrong, and what to do
-            return Said("; ".join(lines[errors[-1] :][:2]).removeprefix(_SAYS), status in _ORDERLY)
-        return Said(lines[-1] if lines else "")
+            return LinkEnd("; ".join(lines[errors[-1] :][:2]).removeprefix(_SAYS), status in _ORDERLY)
+        return LinkEnd(lines[-1] if lines else "")
 
     def is_silent(self, present: Mapping[str, int]) -> bool:
         """Whether the engine should have heard of the worker by now, or the worker have begun the block that it has.
@@ -135,7 +137,7 @@ class Link:
             self._in_order = now
         return now - self._seen > self._patience_s or now - self._in_order > _ABSENT_S
 
-    def told(self) -> list[str]:
+    def take_messages(self) -> list[str]:
         """What the worker has said to be passed on since this was last asked, e.g. whom it waits for."""
         found = []
         while self._told:
@@ -155,25 +157,27 @@ class Link:
         self._lifeline = -1
         self._process.wait()
 
-    def _hear(self) -> None:
+    def _read_messages(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             text = make_inert(line.decode(errors="replace").strip())[:_LONGEST]
-            if not text.startswith(TOLD):
+            if not text.startswith(MESSAGE_PREFIX):
                 self._said.append(text)
                 continue
-            match text.removeprefix(TOLD):
-                case Mark.READY:
+            match text.removeprefix(MESSAGE_PREFIX):
+                case WorkerMark.READY:
                     self._seen, self._patience_s = time.monotonic(), _APPEAR_S
-                case Mark.BEGUN | Mark.DONE as mark:
-                    self._at_work = mark == Mark.BEGUN
-                case Mark.PART_ENDED as why:
+                case WorkerMark.BEGUN | WorkerMark.DONE as mark:
+                    self._at_work = mark == WorkerMark.BEGUN
+                case WorkerMark.PART_ENDED as why:
                     self._why = str(why)
                 case told:
                     self._told.append(told)
 
 
-def command(member: Member, arguments: Sequence[str], forwarded: Sequence[int] = ()) -> list[str]:
+def make_remote_command(
+    member: LabMachine, arguments: Sequence[str], forwarded: Sequence[int] = ()
+) -> list[str]:
     """The command line that runs guestmark with these arguments on a machine."""
     words = [*member.command, *arguments]
     if not member.ssh:

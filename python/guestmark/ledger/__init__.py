@@ -31,7 +31,7 @@ def open_ledger(
 
     Raises `LedgerError` (message and hint) when it cannot be opened or is not a guestmark ledger.
     """
-    from guestmark.ledger.connect import connect
+    from guestmark.ledger.connect import connect_ledger
     from guestmark.ledger.store import Ledger
 
-    return Ledger(connect(where, writable=writable, busy_timeout_s=busy_timeout_s))
+    return Ledger(connect_ledger(where, writable=writable, busy_timeout_s=busy_timeout_s))

@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 
-class Attempts:
+class TrialAttempts:
     """Those of one worker, on the machine of this name, at one run's trials. Raises `LedgerError`."""
 
     def __init__(self, ledger: Ledger, run_id: str, machine: str) -> None:
         self._ledger = ledger
         self._run_id = run_id
         self._machine = machine
-        if not ledger.has(table):
-            ledger.write(f"preparing the attempts of run {run_id}", _made)
+        if not ledger.has_table(table):
+            ledger.run_transaction(f"preparing the attempts of run {run_id}", _make_table)
 
-    def begin(self, cell_id: str, block: int, order: int) -> str:
+    def begin_trial(self, cell_id: str, block: int, order: int) -> str:
         """The token of a new attempt. Raises `LedgerError` when the trial was begun before."""
         token = secrets.token_hex(16)
         values = {
@@ -58,13 +58,15 @@ class Attempts:
         values |= {"machine": self._machine, "begun_at": time.time(), "outcome": BEGUN, "refused": 0}
         doing = f"beginning the trial of cell {cell_id!r} in block {block + 1} of run {self._run_id}"
         if self._ledger.is_file:
-            kept = self._ledger.change(
-                doing, self._run_id, lambda made: made.execute(_begun(sqlite), values).scalar_one()
+            kept = self._ledger.change_run(
+                doing,
+                self._run_id,
+                lambda made: made.execute(_make_insert_statement(sqlite), values).scalar_one(),
             )
         else:
             from sqlalchemy.dialects import postgresql  # which ledgers in files do without
 
-            (kept,) = self._ledger.write_at_once(doing, _begun(postgresql), values)
+            (kept,) = self._ledger.execute_autocommit(doing, _make_insert_statement(postgresql), values)
         if kept != token:
             raise TakenError(
                 f"failed while {doing}: it was begun before",
@@ -72,23 +74,23 @@ class Attempts:
             )
         return token
 
-    def append(self, trial: Trial, token: str) -> None:
+    def store_trial(self, trial: Trial, token: str) -> None:
         """Stores a trial whose attempt is still in force. Raises `LedgerError` when it was recorded as lost."""
-        self._ledger.append(self._run_id, trial, token=token)
+        self._ledger.store_trial(self._run_id, trial, token=token)
 
 
-def lose(ledger: Ledger, run_id: str, reason: str, *, block: int | None = None) -> int:
+def record_lost_attempts(ledger: Ledger, run_id: str, reason: str, *, block: int | None = None) -> int:
     """Records every attempt of the run, or of a block, that has not ended as a lost trial; how many these were."""
 
     def store(connection: Connection) -> int:
-        if not schema.is_made(connection, table):
+        if not schema.has_table(connection, table):
             return 0
         pending = [table.c.run_id == run_id, table.c.outcome == BEGUN]
         if block is not None:
             pending.append(table.c.block == block)
         lost = 0
         for row in connection.execute(select(table).where(*pending)).all():
-            key = _key(run_id, row.block, row.cell_id)
+            key = _match_attempt(run_id, row.block, row.cell_id)
             changed = update(table).where(*key, table.c.outcome == BEGUN).values(outcome=LOST)
             if connection.execute(changed).rowcount != 1:
                 continue  # it has ended this very moment
@@ -102,21 +104,21 @@ def lose(ledger: Ledger, run_id: str, reason: str, *, block: int | None = None) 
                 cause=Cause.LOST,
                 facts=with_fact(Facts(), MeasuredOn(machine=row.machine)),
             )
-            connection.execute(insert(schema.trials).values(run_id=run_id, **codec.trial_row(trial)))
+            connection.execute(insert(schema.trials).values(run_id=run_id, **codec.make_trial_row(trial)))
             there = schema.trials.c.block == row.block, schema.trials.c.cell_id == row.cell_id
-            checksums.store(connection, schema.trials, run_id, *there)
+            checksums.store_checksums(connection, schema.trials, run_id, *there)
             lost += 1
         return lost
 
-    if not pending(ledger, [run_id], block=block):  # most often: so nothing is written
+    if not find_pending_runs(ledger, [run_id], block=block):  # most often: so nothing is written
         return 0
-    return ledger.change(f"recording what run {run_id} has lost", run_id, store)
+    return ledger.change_run(f"recording what run {run_id} has lost", run_id, store)
 
 
-def pending(ledger: Ledger, run_ids: Collection[str], *, block: int | None = None) -> set[str]:
+def find_pending_runs(ledger: Ledger, run_ids: Collection[str], *, block: int | None = None) -> set[str]:
     """Those of the runs that have an attempt, in the `block` if one is given, which was begun and has not ended."""
-    with ledger.reading("looking for attempts that have not ended") as connection:
-        if not schema.is_made(connection, table):
+    with ledger.read_transaction("looking for attempts that have not ended") as connection:
+        if not schema.has_table(connection, table):
             return set()
         wanted = select(table.c.run_id).where(table.c.run_id.in_(run_ids), table.c.outcome == BEGUN)
         if block is not None:
@@ -124,22 +126,22 @@ def pending(ledger: Ledger, run_ids: Collection[str], *, block: int | None = Non
         return set(connection.execute(wanted.distinct()).scalars())
 
 
-def refused(ledger: Ledger, run_id: str) -> int:
+def count_refused_attempts(ledger: Ledger, run_id: str) -> int:
     """How many attempts at trials that were begun before were refused in a run."""
 
     def count(connection: Connection) -> int:
-        if not schema.is_made(connection, table):
+        if not schema.has_table(connection, table):
             return 0
         return sum(connection.execute(select(table.c.refused).where(table.c.run_id == run_id)).scalars())
 
-    return ledger.write(f"reading the attempts of run {run_id}", count)
+    return ledger.run_transaction(f"reading the attempts of run {run_id}", count)
 
 
-def runs_with(ledger: Ledger, labels: Mapping[str, str]) -> list[str]:
+def find_runs_with_labels(ledger: Ledger, labels: Mapping[str, str]) -> list[str]:
     """The ids of the runs that have all of these labels, oldest first; found without reading any run."""
 
     def find(connection: Connection) -> list[str]:
-        if not schema.is_made(connection, said):
+        if not schema.has_table(connection, said):
             return []
         found: set[str] | None = None
         for key, value in labels.items():
@@ -153,15 +155,15 @@ def runs_with(ledger: Ledger, labels: Mapping[str, str]) -> list[str]:
             return mine
         return [run_id for run_id in mine if signatures.is_own(connection, run_id)]
 
-    return ledger.write("looking for runs by their labels", find)
+    return ledger.run_transaction("looking for runs by their labels", find)
 
 
-def _key(run_id: str, block: int, cell_id: str) -> tuple[ColumnElement[bool], ...]:
+def _match_attempt(run_id: str, block: int, cell_id: str) -> tuple[ColumnElement[bool], ...]:
     return table.c.run_id == run_id, table.c.block == block, table.c.cell_id == cell_id
 
 
 @functools.cache
-def _begun(dialect: ModuleType) -> TypedReturnsRows[Any]:
+def _make_insert_statement(dialect: ModuleType) -> TypedReturnsRows[Any]:
     """Adds an attempt where there is none, else counts that one was refused; the token of the one that is there.
 
     The same token again means that the connection was lost when it had just been stored.
@@ -174,5 +176,5 @@ def _begun(dialect: ModuleType) -> TypedReturnsRows[Any]:
     return made
 
 
-def _made(connection: Connection) -> None:
+def _make_table(connection: Connection) -> None:
     table.create(connection, checkfirst=True)

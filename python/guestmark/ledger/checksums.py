@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger import schema
-from guestmark.ledger.model import Check
+from guestmark.ledger.model import LedgerCheck
 
 _SIZE = 16  # bytes of a digest
 _RUN = "run"
@@ -28,7 +28,7 @@ _COVERED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def part_of(table: str, row: Row[Any] | Any) -> str:
+def name_part(table: str, row: Row[Any] | Any) -> str:
     """What the row is called among the checksums of its run."""
     if table == schema.trials.name:
         return f"trial {row.block} {row.cell_id}"
@@ -37,7 +37,7 @@ def part_of(table: str, row: Row[Any] | Any) -> str:
     return f"unusable {row.platform}" if table == schema.unusable.name else _RUN
 
 
-def described(part: str) -> str:
+def describe_part(part: str) -> str:
     """The part as errors call it."""
     kind, _, rest = part.partition(" ")
     if kind == "trial":
@@ -48,7 +48,7 @@ def described(part: str) -> str:
     )
 
 
-def of_row(table: str, row: Row[Any] | Any) -> str:
+def compute_checksum(table: str, row: Row[Any] | Any) -> str:
     """The checksum of a row, which has the table's columns as attributes."""
     values = [getattr(row, column) for column in _COVERED[table]]
     digest = hashlib.blake2b(digest_size=_SIZE)
@@ -58,92 +58,98 @@ def of_row(table: str, row: Row[Any] | Any) -> str:
     return digest.hexdigest()
 
 
-def store(connection: Connection, table: Table, run_id: str, *conditions: Any) -> None:
+def store_checksums(connection: Connection, table: Table, run_id: str, *conditions: Any) -> None:
     """Computes and stores the checksums of the rows of `run_id` in `table`, as the database gives them back."""
     key = table.c.id if table is schema.runs else table.c.run_id
     for row in connection.execute(select(table).where(key == run_id, *conditions)).all():
-        part = part_of(table.name, row)
-        forget(connection, run_id, part)
+        part = name_part(table.name, row)
+        delete_checksum(connection, run_id, part)
         connection.execute(
-            insert(schema.checks).values(run_id=run_id, part=part, digest=of_row(table.name, row))
+            insert(schema.checks).values(run_id=run_id, part=part, digest=compute_checksum(table.name, row))
         )
 
 
-def forget(connection: Connection, run_id: str, part: str) -> None:
+def delete_checksum(connection: Connection, run_id: str, part: str) -> None:
     """Removes the checksum of a row that will be replaced."""
     checks = schema.checks
     connection.execute(delete(checks).where(checks.c.run_id == run_id, checks.c.part == part))
 
 
-Read = Mapping[str, Sequence[Row[Any]]]  # the rows of a run, by their tables
+RowsByTable = Mapping[str, Sequence[Row[Any]]]  # the rows of a run, by their tables
 
 
-def stored(connection: Connection, run_id: str) -> dict[str, str]:
+def read_checksums(connection: Connection, run_id: str) -> dict[str, str]:
     """The checksums of a run, by what they are of."""
     checks = schema.checks
     rows = connection.execute(select(checks.c.part, checks.c.digest).where(checks.c.run_id == run_id))
     return {row.part: row.digest for row in rows}
 
 
-def stored_beside(connection: Connection, run_id: str) -> dict[str, str]:
+def read_row_checksums(connection: Connection, run_id: str) -> dict[str, str]:
     """The checksums of a run but for its own row's, which is replaced while it is measured."""
-    return {part: digest for part, digest in stored(connection, run_id).items() if part != _RUN}
+    return {part: digest for part, digest in read_checksums(connection, run_id).items() if part != _RUN}
 
 
-def damage(
-    connection: Connection, run_id: str, read: Read | None = None, before: Mapping[str, str] | None = None
+def find_damage(
+    connection: Connection,
+    run_id: str,
+    read: RowsByTable | None = None,
+    before: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """A sentence for everything of the run that is not as it was stored.
 
     Its rows, where they were `read` already, and the checksums `before` they were.
     """
-    known = dict(stored(connection, run_id) if before is None else before)
+    known = dict(read_checksums(connection, run_id) if before is None else before)
     given = ((table, row) for table, rows in (read or {}).items() for row in rows)
-    for table, row in given if read is not None else _rows(connection, run_id):
-        part = part_of(table, row)
+    for table, row in given if read is not None else _read_rows(connection, run_id):
+        part = name_part(table, row)
         digest = known.pop(part, None)
-        if digest is not None and digest != of_row(table, row):
-            yield damaged(run_id, part)
+        if digest is not None and digest != compute_checksum(table, row):
+            yield describe_damage(run_id, part)
     for part in known:
-        yield f"{described(part)} of run {run_id} is missing"
+        yield f"{describe_part(part)} of run {run_id} is missing"
 
 
-def damaged_plans(connection: Connection) -> set[str]:
+def find_damaged_plans(connection: Connection) -> set[str]:
     """The runs whose plan is not what was stored; trials are not looked at."""
     checks = schema.checks
     joined = select(schema.runs, checks.c.digest).join(checks, checks.c.run_id == schema.runs.c.id)
     rows = connection.execute(joined.where(checks.c.part == _RUN)).all()
-    return {row.id for row in rows if row.digest != of_row(schema.runs.name, row)}
+    return {row.id for row in rows if row.digest != compute_checksum(schema.runs.name, row)}
 
 
-def unchecked(connection: Connection, run_id: str) -> int:
+def count_unchecked_rows(connection: Connection, run_id: str) -> int:
     """How many rows of the run have no checksum: an older version wrote them."""
     known = set(
         connection.execute(select(schema.checks.c.part).where(schema.checks.c.run_id == run_id)).scalars()
     )
-    return sum(part_of(table, row) not in known for table, row in _rows(connection, run_id))
+    return sum(name_part(table, row) not in known for table, row in _read_rows(connection, run_id))
 
 
-def verify(
-    connection: Connection, run_id: str, read: Read | None = None, before: Mapping[str, str] | None = None
+def verify_run(
+    connection: Connection,
+    run_id: str,
+    read: RowsByTable | None = None,
+    before: Mapping[str, str] | None = None,
 ) -> None:
     """Raises `LedgerError` for the first thing of the run that is damaged; see `damage`."""
-    for sentence in damage(connection, run_id, read, before):
-        raise _damaged(sentence)
+    for sentence in find_damage(connection, run_id, read, before):
+        raise _make_damage_error(sentence)
 
 
-def stored_with(table: Table) -> Label[Any]:
+def select_checksum(table: Table) -> Label[Any]:
     """The checksum of a row of the table, selected with it as `digest`; None for one that has none.
 
     In one statement, as what is replaced meanwhile has another one.
     """
     checks = schema.checks.c
     key = table.c.id if table is schema.runs else table.c.run_id
-    found = select(checks.digest).where(checks.run_id == key, checks.part == _part(table))
+    found = select(checks.digest).where(checks.run_id == key, checks.part == _select_part(table))
     return found.scalar_subquery().label("digest")
 
 
-def _part(table: Table) -> ColumnElement[str]:
+def _select_part(table: Table) -> ColumnElement[str]:
     """As `part_of`, of each row that is selected."""
     if table is schema.trials:
         return literal("trial ") + cast(table.c.block, String) + literal(" ") + table.c.cell_id
@@ -153,29 +159,29 @@ def _part(table: Table) -> ColumnElement[str]:
 def verify_rows(table: Table, run_id: str, read: Iterable[Row[Any]]) -> None:
     """Raises `LedgerError` for the first of these rows, selected with `stored_with`, that is damaged."""
     for row in read:
-        if row.digest is not None and row.digest != of_row(table.name, row):
-            raise _damaged(damaged(run_id, part_of(table.name, row)))
+        if row.digest is not None and row.digest != compute_checksum(table.name, row):
+            raise _make_damage_error(describe_damage(run_id, name_part(table.name, row)))
 
 
-def damaged(run_id: str, part: str) -> str:
+def describe_damage(run_id: str, part: str) -> str:
     """The sentence for a row that is not what was stored."""
-    return f"{described(part)} of run {run_id} is damaged: it is not what was stored"
+    return f"{describe_part(part)} of run {run_id} is damaged: it is not what was stored"
 
 
-def _damaged(sentence: str) -> LedgerError:
+def _make_damage_error(sentence: str) -> LedgerError:
     return LedgerError(
         sentence, hint="`guestmark runs --check` lists all that is damaged; take it from a backup"
     )
 
 
-def _rows(connection: Connection, run_id: str) -> Iterable[tuple[str, Row[Any]]]:
+def _read_rows(connection: Connection, run_id: str) -> Iterable[tuple[str, Row[Any]]]:
     for table in (schema.runs, schema.environments, schema.unusable, schema.trials):
         key = table.c.id if table is schema.runs else table.c.run_id
         for row in connection.execute(select(table).where(key == run_id)):
             yield table.name, row
 
 
-def check(connection: Connection, *, is_file: bool, is_checked: bool) -> Check:
+def check_ledger(connection: Connection, *, is_file: bool, is_checked: bool) -> LedgerCheck:
     """Looks at every row of every run, and at the structure of a file."""
     problems = []
     if is_file:
@@ -183,12 +189,12 @@ def check(connection: Connection, *, is_file: bool, is_checked: bool) -> Check:
         problems += [f"the database: {line}" for line in found if line != "ok"]
     runs = list(connection.execute(select(schema.runs.c.id).order_by(schema.runs.c.created_at)).scalars())
     if not is_checked:
-        return Check(len(runs), 0, tuple(problems), checked=False)
+        return LedgerCheck(len(runs), 0, tuple(problems), checked=False)
     missing = 0
     for run_id in runs:
         try:
-            problems += list(damage(connection, run_id))
-            missing += unchecked(connection, run_id)
+            problems += list(find_damage(connection, run_id))
+            missing += count_unchecked_rows(connection, run_id)
         except DBAPIError as error:  # bytes that are no text, for one
             problems.append(f"run {run_id} cannot be read: {error.orig}")
-    return Check(len(runs), missing, tuple(problems), checked=True)
+    return LedgerCheck(len(runs), missing, tuple(problems), checked=True)

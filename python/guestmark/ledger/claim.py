@@ -21,12 +21,12 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import Connection
 
 from guestmark.core.errors import TakenError
-from guestmark.ledger.error_advice import explain
-from guestmark.ledger.postgres import autocommitting
+from guestmark.ledger.error_advice import explain_error
+from guestmark.ledger.postgres import connect_autocommit
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldClaim:
     """What a process holds of a run: all of it or, where it asked for one, this block."""
 
     run: bool
@@ -39,27 +39,27 @@ class Held:
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: type, whence, start, len, pid
 
 
-def _byte_of(run_id: str, block: int | None = None) -> int:
+def _hash_to_byte(run_id: str, block: int | None = None) -> int:
     name = run_id if block is None else f"{run_id}/{block}"
     return int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "little")
 
 
-def _request(kind: int, byte: int) -> bytes:
+def _pack_flock(kind: int, byte: int) -> bytes:
     return _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0)
 
 
-def _locked(descriptor: int, kind: int, byte: int) -> bool:
+def _try_lock(descriptor: int, kind: int, byte: int) -> bool:
     try:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _request(kind, byte))
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _pack_flock(kind, byte))
     except (BlockingIOError, PermissionError):  # POSIX allows either for "held by another"
         return False
     return True
 
 
 @contextmanager
-def file_claim(
+def claim_in_file(
     lock_file: Path, run_id: str, where: str, blocks: Sequence[int] | None = None
-) -> Iterator[Held]:
+) -> Iterator[HeldClaim]:
     """Yields what this process now holds of `run_id`, and gives it back on leaving. Never waits.
 
     With `blocks` that is the first of these that is free. Raises `LedgerError` about the ledger `where` when the lock
@@ -68,31 +68,35 @@ def file_claim(
     try:
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise explain(error, where, f"claiming run {run_id}") from error
+        raise explain_error(error, where, f"claiming run {run_id}") from error
     try:
         try:
             if blocks is None:
-                held = Held(_locked(descriptor, fcntl.F_WRLCK, _byte_of(run_id)))
-            elif _locked(descriptor, fcntl.F_RDLCK, _byte_of(run_id)):
-                free = (each for each in blocks if _locked(descriptor, fcntl.F_WRLCK, _byte_of(run_id, each)))
-                held = Held(True, next(free, None))
+                held = HeldClaim(_try_lock(descriptor, fcntl.F_WRLCK, _hash_to_byte(run_id)))
+            elif _try_lock(descriptor, fcntl.F_RDLCK, _hash_to_byte(run_id)):
+                free = (
+                    each
+                    for each in blocks
+                    if _try_lock(descriptor, fcntl.F_WRLCK, _hash_to_byte(run_id, each))
+                )
+                held = HeldClaim(True, next(free, None))
             else:
-                held = Held(False)
+                held = HeldClaim(False)
         except OSError as error:  # a network file system without locks
-            raise explain(error, where, f"claiming run {run_id}") from error
+            raise explain_error(error, where, f"claiming run {run_id}") from error
         yield held
     finally:
         os.close(descriptor)
 
 
-def is_claimed(lock_file: Path, run_id: str) -> bool:
+def is_claimed_in_file(lock_file: Path, run_id: str) -> bool:
     """Whether any process (this one included) holds the claim on `run_id` now."""
     try:
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
     except OSError:  # never claimed, or not accessible to us
         return False
     try:
-        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _request(fcntl.F_WRLCK, _byte_of(run_id)))
+        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _pack_flock(fcntl.F_WRLCK, _hash_to_byte(run_id)))
         return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
     finally:
         os.close(descriptor)
@@ -100,8 +104,8 @@ def is_claimed(lock_file: Path, run_id: str) -> bool:
 
 def is_claimed_on_server(connection: Connection, run_id: str) -> bool:
     """Whether any session holds the claim on `run_id`, or has a block of it; takes no lock that others could meet."""
-    high, low = divmod(_byte_of(run_id), 2**32)
-    return connection.execute(text(_CLAIMED), {"high": high, "low": low}).first() is not None
+    high, low = divmod(_hash_to_byte(run_id), 2**32)
+    return connection.execute(text(_SELECT_CLAIM), {"high": high, "low": low}).first() is not None
 
 
 class ServerClaim:
@@ -117,46 +121,46 @@ class ServerClaim:
         self._session: Connection | None = None
         self._identity: dict[str, object] = {}  # of the session, on the server
 
-    def take(self) -> Held:
+    def try_claim(self) -> HeldClaim:
         """What this process now holds."""
-        session = autocommitting(self._engine)
+        session = connect_autocommit(self._engine)
         try:
-            self._end_former(session)
-            held = self._locked(session)
+            self._end_former_session(session)
+            held = self._try_lock(session)
             found = session.execute(
-                text(f"SELECT pid, backend_start FROM pg_stat_activity WHERE {_MINE}")
+                text(f"SELECT pid, backend_start FROM pg_stat_activity WHERE {_OWN_SESSION}")
             ).one()
         except BaseException:
-            _drop(session)
+            _discard_session(session)
             raise
         if not held or (self._blocks is not None and held.block is None):
-            _give_back(session)
+            _unlock_session(session)
             return held
         self._session, self._identity = session, {"pid": found[0], "start": found[1]}
         self._blocks = None if held.block is None else (held.block,)  # if it has to be taken again
         return held
 
-    def _locked(self, session: Connection) -> Held:
-        own = {"key": _byte_of(self._run_id)}
+    def _try_lock(self, session: Connection) -> HeldClaim:
+        own = {"key": _hash_to_byte(self._run_id)}
         if self._blocks is None:
-            return Held(bool(session.execute(text("SELECT pg_try_advisory_lock(:key)"), own).scalar()))
+            return HeldClaim(bool(session.execute(text("SELECT pg_try_advisory_lock(:key)"), own).scalar()))
         if not session.execute(text("SELECT pg_try_advisory_lock_shared(:key)"), own).scalar():
-            return Held(False)
+            return HeldClaim(False)
         first, many = 0, _AT_FIRST
         while some := self._blocks[first : first + many]:  # mostly one of the first is free
-            keys = [_byte_of(self._run_id, block) for block in some]
+            keys = [_hash_to_byte(self._run_id, block) for block in some]
             place = session.execute(text(_FIRST_FREE), {"keys": keys}).scalar()
             if place is not None:
-                return Held(True, some[int(place) - 1])
+                return HeldClaim(True, some[int(place) - 1])
             first, many = first + many, many * _MORE
-        return Held(True, None)
+        return HeldClaim(True, None)
 
     @property
     def is_held(self) -> bool:
         """Whether it is held as far as is known here."""
         return self._session is not None
 
-    def hold(self) -> None:
+    def ensure_held(self) -> None:
         """Makes sure that the claim is still held; takes it again when the session was lost.
 
         Raises `LedgerError` when another process has it by now, what the database raises while it is away.
@@ -166,15 +170,15 @@ class ServerClaim:
                 self._session.execute(text("SELECT 1"))
             except Exception:
                 self.drop()
-        self.session()
+        self.current_session()
 
-    def session(self) -> Connection:
+    def current_session(self) -> Connection:
         """The session that holds the claim as far as is known here, in which every statement is a transaction.
 
         Raises as `hold` does.
         """
         if self._session is None:
-            self.take()
+            self.try_claim()
         if self._session is None:
             what = "" if self._blocks is None else f"block {self._blocks[0] + 1} of "
             raise TakenError(
@@ -184,30 +188,30 @@ class ServerClaim:
         assert self._session is not None
         return self._session
 
-    def held_session(self) -> Connection:
+    def verified_session(self) -> Connection:
         """The session, once it is sure that it is there and holds the claim; raises as `hold` does."""
-        self.hold()
-        return self.session()
+        self.ensure_held()
+        return self.current_session()
 
     def drop(self) -> None:
         """Ends the session, and with it the lock. May be called twice."""
         if self._session is not None:
-            _drop(self._session)
+            _discard_session(self._session)
             self._session = None
 
     def release(self) -> None:
         """Gives the lock back, by the end of the session if need be. May be called twice."""
         if self._session is not None:
-            _give_back(self._session)
+            _unlock_session(self._session)
             self._session = None
 
-    def _end_former(self, session: Connection) -> None:
+    def _end_former_session(self, session: Connection) -> None:
         """Ends the session that held the claim before, if the server has not noticed that it is lost."""
         if not self._identity:
             return
-        ended = session.execute(text(_END), self._identity).all()
+        ended = session.execute(text(_END_SESSION), self._identity).all()
         for _ in range(_TRIES if ended else 0):
-            if not session.execute(text(_LOOK), self._identity).all():
+            if not session.execute(text(_SELECT_SESSION), self._identity).all():
                 return
             time.sleep(_PAUSE_S)
 
@@ -219,27 +223,29 @@ _FIRST_FREE = (
     "WHERE pg_try_advisory_lock(key) LIMIT 1"
 )
 # A key of 64 bits is two halves there: PostgreSQL's documentation, "pg_locks".
-_CLAIMED = (
+_SELECT_CLAIM = (
     "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid = :high "
     "AND objid = :low AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1"
 )
 _TRIES, _PAUSE_S = 50, 0.1
-_MINE = "pid = pg_backend_pid()"
-_FORMER = "FROM pg_stat_activity WHERE pid = :pid AND backend_start = :start AND usename = current_user"
-_END = f"SELECT pg_terminate_backend(pid) {_FORMER}"
-_LOOK = f"SELECT 1 {_FORMER}"
+_OWN_SESSION = "pid = pg_backend_pid()"
+_FORMER_SESSION = (
+    "FROM pg_stat_activity WHERE pid = :pid AND backend_start = :start AND usename = current_user"
+)
+_END_SESSION = f"SELECT pg_terminate_backend(pid) {_FORMER_SESSION}"
+_SELECT_SESSION = f"SELECT 1 {_FORMER_SESSION}"
 
 
-def _give_back(session: Connection) -> None:
+def _unlock_session(session: Connection) -> None:
     """The session has no lock any more, and its connection serves others; one that has failed is not used again."""
     try:
         session.execute(text("SELECT pg_advisory_unlock_all()"))
         session.close()
     except Exception:
-        _drop(session)
+        _discard_session(session)
 
 
-def _drop(session: Connection) -> None:
+def _discard_session(session: Connection) -> None:
     """The connection is not used again, whatever state it is in."""
     with suppress(Exception):
         session.invalidate()

@@ -20,14 +20,14 @@ from guestmark.core.findings import Facts
 from guestmark.core.model import Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.redaction import redact, redact_words
-from guestmark.ledger.validation import Budget
+from guestmark.ledger.validation import ReadBudget
 
 T = TypeVar("T")
 _LARGEST_CONSOLE = 256 << 20  # bytes; what machines print is cut long before that
 _FACTS = "attestation"  # what a trial's facts are stored as, since version 0.1
 
 
-def _plain(value: Any) -> Any:
+def _encode_other(value: Any) -> Any:
     """Builtin form of what msgspec does not know: NumPy scalars and arrays, paths, anything else by
     its text.
     """
@@ -42,7 +42,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _made(kind: type, value: Any) -> Any:
+def _decode_other(kind: type, value: Any) -> Any:
     if kind is PlatformSpec:
         return PlatformSpec.read(value)
     if kind is Facts:
@@ -54,45 +54,45 @@ def _made(kind: type, value: Any) -> Any:
 
 def to_plain(value: Any) -> Any:
     """Dicts, lists, strings, numbers, booleans and None that stand for `value`; dataclasses become dicts."""
-    plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
+    plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_other)
     if isinstance(value, Plan):
         plain["context"] = to_plain(value.context.kept())
     return plain
 
 
-def dump(value: Any) -> str:
+def dump_json(value: Any) -> str:
     """Stored text of a plan, a trial or any mapping."""
     return json.dumps(to_plain(value), ensure_ascii=True, separators=(",", ":"))
 
 
-def load(text: str, kind: type[T], what: str, budget: Budget | None = None) -> T:
+def load_json(text: str, kind: type[T], what: str, budget: ReadBudget | None = None) -> T:
     """The `kind` that `dump` made `text` from. Raises `LedgerError` naming `what` when the text is damaged.
 
     What it costs is taken from the `budget` of what comes from outside.
     """
-    return converted(_parsed(text, what, budget), kind, what)
+    return convert_plain(_parse_json(text, what, budget), kind, what)
 
 
-def _parsed(text: str, what: str, budget: Budget | None) -> Any:
+def _parse_json(text: str, what: str, budget: ReadBudget | None) -> Any:
     if not isinstance(text, str):  # a column of SQLite holds values of any type
-        raise _unreadable(what, TypeError("it is not text"))
+        raise _make_unreadable_error(what, TypeError("it is not text"))
     if budget is not None:
-        budget.take_json(text)
+        budget.charge_json(text)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _unreadable(what, error) from error
+        raise _make_unreadable_error(what, error) from error
 
 
-def converted(stored: Any, kind: type[T], what: str) -> T:
+def convert_plain(stored: Any, kind: type[T], what: str) -> T:
     """The `kind` that is stored as these builtin types. Raises `LedgerError` naming `what`."""
     try:
-        return msgspec.convert(stored, kind, dec_hook=_made)
+        return msgspec.convert(stored, kind, dec_hook=_decode_other)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        raise _unreadable(what, error) from error
+        raise _make_unreadable_error(what, error) from error
 
 
-def _unreadable(what: str, error: Exception) -> LedgerError:
+def _make_unreadable_error(what: str, error: Exception) -> LedgerError:
     return LedgerError(
         f"{what} in the ledger cannot be read: {error}",
         hint="it is damaged or from another version of guestmark; other runs are not affected",
@@ -104,12 +104,12 @@ def pack_console(console: str) -> bytes:
     return zlib.compress(console.encode("utf-8", "surrogatepass"), 6) if console else b""
 
 
-def unpack_console(stored: bytes, budget: Budget | None = None) -> str:
+def unpack_console(stored: bytes, budget: ReadBudget | None = None) -> str:
     """Inverse of `pack_console`; a damaged console is reported in its place and affects nothing else."""
     if not stored:
         return ""
     try:
-        return (budget or Budget(_LARGEST_CONSOLE)).inflated(stored).decode("utf-8", "surrogatepass")
+        return (budget or ReadBudget(_LARGEST_CONSOLE)).inflate(stored).decode("utf-8", "surrogatepass")
     except (zlib.error, ValueError, TypeError) as error:
         return f"[console damaged in the ledger: {error}]"
 
@@ -118,10 +118,10 @@ def pack_trial(trial: Trial) -> tuple[str, bytes]:
     """Stored body (everything but the console) and stored console of a trial."""
     body = to_plain(replace(trial, console=""))
     body[_FACTS] = body.pop("facts")
-    return dump(body), pack_console(trial.console)
+    return dump_json(body), pack_console(trial.console)
 
 
-def trial_row(trial: Trial) -> dict[str, Any]:
+def make_trial_row(trial: Trial) -> dict[str, Any]:
     """The columns of a trial's row, but for its run: of what machines and commands say, without known secrets."""
     trial = replace(
         trial,
@@ -143,10 +143,10 @@ def trial_row(trial: Trial) -> dict[str, Any]:
     }
 
 
-def unpack_trial(body: str, console: bytes, what: str, budget: Budget | None = None) -> Trial:
+def unpack_trial(body: str, console: bytes, what: str, budget: ReadBudget | None = None) -> Trial:
     """Inverse of `pack_trial`."""
-    stored = load(body, dict[str, Any], what, budget)
-    trial = converted({**stored, "facts": stored.get(_FACTS, {})}, Trial, what)
+    stored = load_json(body, dict[str, Any], what, budget)
+    trial = convert_plain({**stored, "facts": stored.get(_FACTS, {})}, Trial, what)
     if trial.cause is None and trial.status is not TrialStatus.OK:
         trial = replace(trial, cause=of_earlier(trial.reason))
     return replace(trial, console=unpack_console(console, budget))

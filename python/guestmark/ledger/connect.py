@@ -24,9 +24,15 @@ from guestmark.core.home import default_path
 from guestmark.core.model import Plan
 from guestmark.core.redaction import know, redact_url
 from guestmark.ledger import checksums, codec, schema
-from guestmark.ledger.environment_variables import recorded
-from guestmark.ledger.error_advice import NOT_ALLOWED, OTHER, explained, not_a_database, sqlstate
-from guestmark.ledger.postgres import engine_of
+from guestmark.ledger.environment_variables import strip_unrecorded
+from guestmark.ledger.error_advice import (
+    NOT_ALLOWED,
+    OR_CHOOSE_ANOTHER,
+    explain_errors,
+    make_not_a_database_error,
+    read_sqlstate,
+)
+from guestmark.ledger.postgres import make_server_engine
 from guestmark.ledger.schema import (
     APPLICATION_ID,
     SCHEMA_VERSION,
@@ -38,7 +44,7 @@ from guestmark.ledger.schema import (
 )
 
 
-def copied(file: Path, version: int) -> Path:
+def copy_ledger(file: Path, version: int) -> Path:
     """A copy of the ledger as it is now, readable by its owner alone. Raises `sqlite3.Error`, `OSError`."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     copy = file.with_name(f"{file.name}.schema-{version}.{stamp}")
@@ -52,7 +58,7 @@ def copied(file: Path, version: int) -> Path:
     return copy
 
 
-def upgrade(connection: Connection) -> None:
+def upgrade_rows(connection: Connection) -> None:
     """From schema 1 to 2, inside a transaction: rows get checksums, and the values of variables that may be secrets go.
 
     Plans that are damaged already stay as they are; they get no checksum, which would vouch for them.
@@ -60,22 +66,27 @@ def upgrade(connection: Connection) -> None:
     schema.checks.create(connection, checkfirst=True)
     for run in connection.execute(select(schema.runs)).all():
         with suppress(LedgerError):
-            plan = codec.load(run.plan, Plan, f"the plan of run {run.id}")
-            kept = codec.dump(replace(plan, context=recorded(plan.context)))
+            plan = codec.load_json(run.plan, Plan, f"the plan of run {run.id}")
+            kept = codec.dump_json(replace(plan, context=strip_unrecorded(plan.context)))
             connection.execute(update(schema.runs).where(schema.runs.c.id == run.id).values(plan=kept))
-            checksums.store(connection, schema.runs, run.id)
+            checksums.store_checksums(connection, schema.runs, run.id)
         for table in (schema.environments, schema.unusable, schema.trials):
-            checksums.store(connection, table, run.id)
+            checksums.store_checksums(connection, table, run.id)
 
 
 _LONGEST_VALUE = 256 << 20  # bytes of a text or a console
 _MOST_MEMORY = 2 << 30  # bytes that SQLite may take
 _STATEMENT_S = 120.0
-_SHOWN = {"host", "port", "user", "dbname"}  # of a URL's parameters: which ledger it is, and never a password
+_SHOWN_PARAMETERS = {
+    "host",
+    "port",
+    "user",
+    "dbname",
+}  # of a URL's parameters: which ledger it is, and never a password
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class OpenedStore:
     """An opened database; `file` is None when it is a server's. `where` is how users know it (no
     password).
     """
@@ -90,7 +101,7 @@ def begin_writing(engine: Engine) -> AbstractContextManager[Connection]:
     return engine.execution_options(**{WRITING: True}).begin()
 
 
-def connect(where: str | Path | None, *, writable: bool, busy_timeout_s: float) -> Store:
+def connect_ledger(where: str | Path | None, *, writable: bool, busy_timeout_s: float) -> OpenedStore:
     """Opens (and, when `writable`, makes or completes) the database. Raises `LedgerError`."""
     if isinstance(where, str) and "://" in where:
         try:
@@ -114,20 +125,22 @@ def connect(where: str | Path | None, *, writable: bool, busy_timeout_s: float) 
         # Links are followed, so that a ledger has one name and a run in it one claim.
         file = (default_path() if where is None else Path(where).expanduser()).resolve()
     except (OSError, RuntimeError) as error:
-        raise LedgerError(f"the ledger {where or ''} cannot be found: {error}", hint=OTHER) from error
+        raise LedgerError(
+            f"the ledger {where or ''} cannot be found: {error}", hint=OR_CHOOSE_ANOTHER
+        ) from error
     return _connect_file(file, writable, busy_timeout_s)
 
 
 # --- SQLite -------------------------------------------------------------------------------------------------
 
 
-def _connect_file(file: Path, writable: bool, busy_timeout_s: float) -> Store:
+def _connect_file(file: Path, writable: bool, busy_timeout_s: float) -> OpenedStore:
     shown = str(file)
-    with explained(shown, "opening it"):
+    with explain_errors(shown, "opening it"):
         fresh = _check_file(file, writable, busy_timeout_s)
-    engine = _file_engine(file, writable, busy_timeout_s)
+    engine = _make_file_engine(file, writable, busy_timeout_s)
     try:
-        with explained(shown, "opening it"):
+        with explain_errors(shown, "opening it"):
             if fresh:
                 _make_tables(engine, busy_timeout_s)
             else:
@@ -139,7 +152,7 @@ def _connect_file(file: Path, writable: bool, busy_timeout_s: float) -> Store:
     except LedgerError:
         engine.dispose()
         raise
-    return Store(engine, shown, file)
+    return OpenedStore(engine, shown, file)
 
 
 def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
@@ -163,8 +176,8 @@ def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
     with file.open("rb") as stream:
         head = stream.read(16)
     if head and head != b"SQLite format 3\0":
-        raise not_a_database(str(file))
-    kind, version, tables = _identity(file, writable, busy_timeout_s)
+        raise make_not_a_database_error(str(file))
+    kind, version, tables = _read_identity(file, writable, busy_timeout_s)
     if kind == 0 and version == 0 and tables == 0:
         return True
     if kind != APPLICATION_ID:
@@ -243,46 +256,46 @@ def _check_pages(connection: Connection, where: str) -> None:
 
 def _not_ours(where: str, why: str) -> LedgerError:
     return LedgerError(
-        f"the ledger {where} was not made by guestmark: {why}", hint="do not trust it, " + OTHER
+        f"the ledger {where} was not made by guestmark: {why}", hint="do not trust it, " + OR_CHOOSE_ANOTHER
     )
 
 
 def _upgrade_file(file: Path, version: int, busy_timeout_s: float) -> None:
     """Brings an older ledger up to date, once, with a copy of what it was beside it."""
 
-    copied(file, version)
-    engine = _file_engine(file, True, busy_timeout_s)
+    copy_ledger(file, version)
+    engine = _make_file_engine(file, True, busy_timeout_s)
     try:
         with begin_writing(engine) as connection:
             if (
                 connection.exec_driver_sql("PRAGMA user_version").scalar() == version
             ):  # nobody else was faster
-                upgrade(connection)
+                upgrade_rows(connection)
                 connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
     finally:
         engine.dispose()
 
 
-def _identity(file: Path, writable: bool, busy_timeout_s: float) -> tuple[int, int, int]:
+def _read_identity(file: Path, writable: bool, busy_timeout_s: float) -> tuple[int, int, int]:
     """Application id, schema version and number of tables of the database in `file`, looked up
     without writing.
     """
     try:
-        return _look(_uri(file, "ro"), busy_timeout_s)
+        return _probe_file(_make_uri(file, "ro"), busy_timeout_s)
     except sqlite3.OperationalError as error:
         if writable:
             # A process that died while it wrote left a journal to roll back, which takes write access.
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
-                return _look(_uri(file, "rw"), busy_timeout_s)
+                return _probe_file(_make_uri(file, "rw"), busy_timeout_s)
             raise
         # Read-only storage: SQLite cannot make its shared memory beside the file, nor can anybody be writing.
         if os.access(file.parent, os.W_OK):
             raise
-        return _look(_uri(file, "ro", immutable=True), busy_timeout_s)
+        return _probe_file(_make_uri(file, "ro", immutable=True), busy_timeout_s)
 
 
-def _look(uri: str, busy_timeout_s: float) -> tuple[int, int, int]:
-    with closing(_dialled(uri, busy_timeout_s)) as probe:
+def _probe_file(uri: str, busy_timeout_s: float) -> tuple[int, int, int]:
+    with closing(_connect_safely(uri, busy_timeout_s)) as probe:
         probe.execute("BEGIN")  # read all three at one moment: another process may be making the tables
         kind = probe.execute("PRAGMA application_id").fetchone()[0]
         version = probe.execute("PRAGMA user_version").fetchone()[0]
@@ -294,11 +307,11 @@ def _check_version(version: int, where: str) -> None:
     if version > SCHEMA_VERSION:
         raise LedgerError(
             f"the ledger {where} was written by a newer guestmark (schema {version}, not {SCHEMA_VERSION})",
-            hint="update guestmark, " + OTHER,
+            hint="update guestmark, " + OR_CHOOSE_ANOTHER,
         )
     if version < 1:
         raise LedgerError(
-            f"the ledger {where} is damaged: it has no schema version", hint="repair it, " + OTHER
+            f"the ledger {where} is damaged: it has no schema version", hint="repair it, " + OR_CHOOSE_ANOTHER
         )
 
 
@@ -316,11 +329,11 @@ def _make_file(file: Path) -> None:
         return
 
 
-def _uri(file: Path, mode: str, *, immutable: bool = False) -> str:
+def _make_uri(file: Path, mode: str, *, immutable: bool = False) -> str:
     return f"file:{quote(str(file))}?mode={mode}" + ("&immutable=1" if immutable else "")
 
 
-class _Link(sqlite3.Connection):
+class _TimedConnection(sqlite3.Connection):
     """A connection whose statements end: pages can refer to each other so that a table has no end."""
 
     begun = 0.0  # when its statement was; monotonic
@@ -330,16 +343,16 @@ class _Link(sqlite3.Connection):
         return time.monotonic() > self.begun + _STATEMENT_S
 
 
-def _dialled(uri: str, busy_timeout_s: float) -> _Link:
+def _connect_safely(uri: str, busy_timeout_s: float) -> _TimedConnection:
     """A connection to a file that may be anybody's: what is in it is data, and never code."""
     # isolation_level=None: transactions are begun by SQLAlchemy's events and nowhere else.
-    link: _Link = sqlite3.connect(
+    link: _TimedConnection = sqlite3.connect(
         uri,
         uri=True,
         timeout=busy_timeout_s,
         isolation_level=None,
         check_same_thread=False,
-        factory=_Link,
+        factory=_TimedConnection,
     )
     link.begun = time.monotonic()
     link.set_progress_handler(link.is_over, 1_000_000)
@@ -353,19 +366,19 @@ def _dialled(uri: str, busy_timeout_s: float) -> _Link:
     return link
 
 
-def _file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engine:
+def _make_file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engine:
     frozen = not writable and not os.access(file.parent, os.W_OK)
-    uri = _uri(file, "rw" if writable else "ro", immutable=frozen)
+    uri = _make_uri(file, "rw" if writable else "ro", immutable=frozen)
 
     def dial() -> sqlite3.Connection:
-        link = _dialled(uri, busy_timeout_s)
+        link = _connect_safely(uri, busy_timeout_s)
         link.execute("PRAGMA foreign_keys = ON")
         if writable:
             link.execute("PRAGMA synchronous = FULL")  # in WAL mode only FULL syncs at every commit
         return link
 
     engine = create_engine(
-        "sqlite+pysqlite://", creator=dial, pool_size=1, max_overflow=4, poolclass=_queue()
+        "sqlite+pysqlite://", creator=dial, pool_size=1, max_overflow=4, poolclass=_import_queue_pool()
     )
 
     @event.listens_for(engine, "begin")
@@ -376,13 +389,13 @@ def _file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engine:
     @event.listens_for(engine, "before_cursor_execute")
     def _timed(connection: Connection, *_: object) -> None:
         link = connection.connection.driver_connection
-        if isinstance(link, _Link):
+        if isinstance(link, _TimedConnection):
             link.begun = time.monotonic()
 
     return engine
 
 
-def _queue() -> Any:
+def _import_queue_pool() -> Any:
     from sqlalchemy.pool import QueuePool
 
     return QueuePool
@@ -392,7 +405,7 @@ def _make_tables(engine: Engine, busy_timeout_s: float) -> None:
     """Makes the tables and marks the file as a ledger, in one transaction; harmless when another
     process did.
     """
-    if _journal_mode(engine, busy_timeout_s) != "wal":
+    if _enable_wal(engine, busy_timeout_s) != "wal":
         raise LedgerError(
             "the ledger's filesystem does not support write-ahead logging",
             hint="choose a file on a local filesystem with --ledger FILE",
@@ -403,7 +416,7 @@ def _make_tables(engine: Engine, busy_timeout_s: float) -> None:
         connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
-def _journal_mode(engine: Engine, busy_timeout_s: float) -> str:
+def _enable_wal(engine: Engine, busy_timeout_s: float) -> str:
     """What it is after write-ahead logging was asked for, which cannot be in a transaction.
 
     SQLite does not always wait for another process that changes it, too: it may say "locked" at once.
@@ -430,10 +443,10 @@ def _upgrade_server(connection: Connection, version: int, shown: str) -> None:
     try:
         # Whoever comes second waits here, and finds it done.
         if connection.execute(select(schema.schema.c.version).with_for_update()).scalar() == version:
-            upgrade(connection)
+            upgrade_rows(connection)
             connection.execute(update(schema.schema).values(version=SCHEMA_VERSION))
     except DBAPIError as error:
-        if sqlstate(error.orig or error) != NOT_ALLOWED:
+        if read_sqlstate(error.orig or error) != NOT_ALLOWED:
             raise
         raise LedgerError(
             f"the ledger {shown} is an older guestmark's, and this role may not bring it up to date",
@@ -441,12 +454,12 @@ def _upgrade_server(connection: Connection, version: int, shown: str) -> None:
         ) from error
 
 
-def _connect_server(url: URL) -> Store:
+def _connect_server(url: URL) -> OpenedStore:
     shown = url.set(
-        query={name: value for name, value in url.query.items() if name in _SHOWN}
+        query={name: value for name, value in url.query.items() if name in _SHOWN_PARAMETERS}
     ).render_as_string()
     try:
-        engine = engine_of(url)
+        engine = make_server_engine(url)
     except (NoSuchModuleError, ModuleNotFoundError, ArgumentError) as error:
         raise LedgerError(
             f"there is no driver for the ledger {shown}: {error}",
@@ -458,8 +471,8 @@ def _connect_server(url: URL) -> Store:
             hint="use SQLite (a file) or PostgreSQL",
         )
     try:
-        with explained(shown, "opening it"), engine.begin() as connection:
-            if not schema.is_made(connection, schema.schema):
+        with explain_errors(shown, "opening it"), engine.begin() as connection:
+            if not schema.has_table(connection, schema.schema):
                 metadata.create_all(connection)
                 connection.execute(insert(schema.schema).values(version=SCHEMA_VERSION))
             version = connection.execute(select(schema.schema.c.version)).scalar() or 0
@@ -469,4 +482,4 @@ def _connect_server(url: URL) -> Store:
     except LedgerError:
         engine.dispose()
         raise
-    return Store(engine, shown, None)
+    return OpenedStore(engine, shown, None)

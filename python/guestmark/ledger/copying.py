@@ -11,19 +11,19 @@ from sqlalchemy.engine import Connection, Row
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger import checksums, run_annotations, schema, signatures
-from guestmark.ledger.connect import Store, begin_writing
-from guestmark.ledger.error_advice import explained
+from guestmark.ledger.connect import OpenedStore, begin_writing
+from guestmark.ledger.error_advice import explain_errors
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
 
-    from guestmark.ledger.model import Origin
+    from guestmark.ledger.model import RunOrigin
 
 _TABLES: tuple[Table, ...] = (schema.runs, schema.environments, schema.unusable, schema.trials, schema.checks)
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopiedRuns:
     """How many runs and trials were added; how many runs were there already, the same in every bit."""
 
     runs: int
@@ -31,7 +31,9 @@ class Copied:
     there: int
 
 
-def copy_runs(source: Store, target: Store, origin_of: Callable[[str], Origin | None]) -> Copied:
+def copy_runs(
+    source: OpenedStore, target: OpenedStore, origin_of: Callable[[str], RunOrigin | None]
+) -> CopiedRuns:
     """Copies every run that the target does not have, each in one transaction, so that it may be interrupted and
     repeated. One that has gone on since it was copied gets what is missing.
 
@@ -39,7 +41,7 @@ def copy_runs(source: Store, target: Store, origin_of: Callable[[str], Origin | 
     Raises `LedgerError` for a run that is damaged, and for one that is another one in the target.
     """
     runs = trials = there = 0
-    with explained(source.where, "reading its runs"), source.engine.connect() as connection:
+    with explain_errors(source.where, "reading its runs"), source.engine.connect() as connection:
         ids = list(
             connection.execute(
                 select(schema.runs.c.id).order_by(schema.runs.c.created_at, schema.runs.c.id)
@@ -47,9 +49,9 @@ def copy_runs(source: Store, target: Store, origin_of: Callable[[str], Origin | 
         )
     for run_id in ids:
         origin = origin_of(run_id)
-        rows = _rows(source, run_id)
+        rows = _read_rows(source, run_id)
         with (
-            explained(target.where, f"copying run {run_id}"),
+            explain_errors(target.where, f"copying run {run_id}"),
             begin_writing(target.engine) as connection,
         ):
             count = select(func.count()).where(schema.trials.c.run_id == run_id)
@@ -62,23 +64,23 @@ def copy_runs(source: Store, target: Store, origin_of: Callable[[str], Origin | 
                     hint="neither was changed; copy into another ledger",
                 )
             was_own = before is not None and signatures.is_own(connection, run_id)
-            changed = before is not None and _went_on(connection, before, run)
-            added = sum(_added(connection, table, run_id, rows[table.name]) for table in _TABLES)
-            checksums.verify(connection, run_id)
+            changed = before is not None and _update_run(connection, before, run)
+            added = sum(_add_missing_rows(connection, table, run_id, rows[table.name]) for table in _TABLES)
+            checksums.verify_run(connection, run_id)
             _note_origin(connection, run_id, origin, is_new=before is None, is_changed=bool(changed or added))
             if was_own or (before is None and (target.file is not None or origin is None)):
-                signatures.sign(connection, run_id)
+                signatures.sign_run(connection, run_id)
             now = int(connection.execute(count).scalar_one())
         runs += before is None
         there += before is not None and not changed and not added
         trials += now - known
-    return Copied(runs, trials, there)
+    return CopiedRuns(runs, trials, there)
 
 
 def _note_origin(
     connection: Connection,
     run_id: str,
-    origin: Origin | None,
+    origin: RunOrigin | None,
     *,
     is_new: bool,
     is_changed: bool,
@@ -90,14 +92,14 @@ def _note_origin(
             hint="guestmark ledger copy --trust takes it; nothing was changed",
         )
     if origin is not None and is_new:
-        run_annotations.add(connection, run_id, run_annotations.Remarks(origin=origin))
+        run_annotations.add_annotations(connection, run_id, run_annotations.Annotations(origin=origin))
 
 
-def _rows(source: Store, run_id: str) -> dict[str, list[dict[str, Any]]]:
+def _read_rows(source: OpenedStore, run_id: str) -> dict[str, list[dict[str, Any]]]:
     """All rows of a run, by table. Raises `LedgerError` when they are not what was stored."""
     found = {}
-    with explained(source.where, f"reading run {run_id}"), source.engine.connect() as connection:
-        checksums.verify(connection, run_id)
+    with explain_errors(source.where, f"reading run {run_id}"), source.engine.connect() as connection:
+        checksums.verify_run(connection, run_id)
         for table in _TABLES:
             key = table.c.id if table is schema.runs else table.c.run_id
             found[table.name] = [
@@ -106,7 +108,7 @@ def _rows(source: Store, run_id: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _added(connection: Connection, table: Table, run_id: str, rows: list[dict[str, Any]]) -> int:
+def _add_missing_rows(connection: Connection, table: Table, run_id: str, rows: list[dict[str, Any]]) -> int:
     """How many of the rows were not there yet."""
     names = [column.name for column in table.primary_key]
     key = table.c.id if table is schema.runs else table.c.run_id
@@ -118,10 +120,10 @@ def _added(connection: Connection, table: Table, run_id: str, rows: list[dict[st
     return len(fresh)
 
 
-def _went_on(connection: Connection, before: Row[Any], run: dict[str, Any]) -> bool:
+def _update_run(connection: Connection, before: Row[Any], run: dict[str, Any]) -> bool:
     """Whether a run's plan or state has changed since it was copied; they are then as they are now."""
     changing = {name: run[name] for name in ("plan", "state") if getattr(before, name) != run[name]}
     if changing:
         connection.execute(update(schema.runs).where(schema.runs.c.id == run["id"]).values(**changing))
-        checksums.store(connection, schema.runs, run["id"])
+        checksums.store_checksums(connection, schema.runs, run["id"])
     return bool(changing)

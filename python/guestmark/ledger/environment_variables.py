@@ -24,19 +24,19 @@ def is_recorded(name: str) -> bool:
     return _RECORDED.fullmatch(name) is not None
 
 
-def recorded(context: Context) -> Context:
+def strip_unrecorded(context: Context) -> Context:
     """The context as the ledger holds it."""
-    return without_values(context, is_recorded)
+    return strip_values(context, is_recorded)
 
 
-def without_values(context: Context, keeps: Callable[[str], bool]) -> Context:
+def strip_values(context: Context, keeps: Callable[[str], bool]) -> Context:
     """The context with the values of those variables that `keeps` holds for, and the names of the others."""
     kept = {name: value for name, value in context.env.items() if keeps(name)}
     names = sorted({*context.env_names, *(context.env.keys() - kept.keys())})
     return replace(context, env=kept, env_names=tuple(names))
 
 
-def restored(plan: Plan, variables: Mapping[str, str]) -> tuple[Plan, list[str]]:
+def restore_values(plan: Plan, variables: Mapping[str, str]) -> tuple[Plan, list[str]]:
     """The plan of a run that is resumed, with the values that are not recorded taken from `variables`, those of this
     process; and the names of those that are not there.
     """

@@ -14,11 +14,11 @@ from pathlib import Path
 from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import LedgerError
 
-_ANOTHER = "choose another ledger with --ledger FILE"
-OTHER = f"or {_ANOTHER}"
+_CHOOSE_ANOTHER = "choose another ledger with --ledger FILE"
+OR_CHOOSE_ANOTHER = f"or {_CHOOSE_ANOTHER}"
 
 
-def not_a_database(path: str) -> LedgerError:
+def make_not_a_database_error(path: str) -> LedgerError:
     """The error for a file that is not a database."""
     return LedgerError(
         f"{path} is not a ledger: it is not an SQLite database",
@@ -26,88 +26,90 @@ def not_a_database(path: str) -> LedgerError:
     )
 
 
-def _primary(error: sqlite3.Error) -> int:
+def _primary_code(error: sqlite3.Error) -> int:
     """SQLite's primary result code; the extended ones carry it in their low byte."""
     return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 
-def explain(error: BaseException, where: str, doing: str) -> LedgerError:
+def explain_error(error: BaseException, where: str, doing: str) -> LedgerError:
     """`LedgerError` for whatever went wrong while `doing` ("storing …") with the ledger at `where`.
 
     `error` may be SQLAlchemy's wrapper (its `orig` is looked at), an `sqlite3.Error` or an `OSError`.
     """
     cause = getattr(error, "orig", None) or error
     if "://" in where:
-        return explain_server(cause, where, doing)
+        return explain_server_error(cause, where, doing)
     if isinstance(cause, OSError):
-        return _explain_os(cause, where, doing)
+        return _explain_os_error(cause, where, doing)
     if not isinstance(cause, sqlite3.Error):
-        return LedgerError(f"the ledger {where} failed while {doing}: {first_line(cause)}", hint=_ANOTHER)
+        return LedgerError(
+            f"the ledger {where} failed while {doing}: {first_error_line(cause)}", hint=_CHOOSE_ANOTHER
+        )
     table = {
         sqlite3.SQLITE_FULL: (
             f"no space is left for the ledger {where}: failed while {doing}",
             "free some space; what is already in the ledger is safe",
         ),
         sqlite3.SQLITE_IOERR: (
-            f"the ledger {where} could not be written or read ({first_line(cause)}): failed while {doing}",
+            f"the ledger {where} could not be written or read ({first_error_line(cause)}): failed while {doing}",
             "look for a full disk, a file size limit (ulimit -f) or a failing disk; "
             "what is already in the ledger is safe",
         ),
         sqlite3.SQLITE_BUSY: (
             f"the ledger {where} is locked by another process: failed while {doing}",
-            "wait for the other program (an open sqlite3 shell, perhaps) or stop it, " + OTHER,
+            "wait for the other program (an open sqlite3 shell, perhaps) or stop it, " + OR_CHOOSE_ANOTHER,
         ),
         sqlite3.SQLITE_READONLY: (
             f"the ledger {where} cannot be written to: failed while {doing}",
-            "make the file and its directory writable for you, " + OTHER,
+            "make the file and its directory writable for you, " + OR_CHOOSE_ANOTHER,
         ),
         sqlite3.SQLITE_PERM: (
             f"the ledger {where} may not be accessed: failed while {doing}",
-            _ANOTHER,
+            _CHOOSE_ANOTHER,
         ),
         sqlite3.SQLITE_CANTOPEN: (
             f"the ledger {where} cannot be opened: failed while {doing}",
-            "make the file and its directory writable for you and free some space, " + OTHER,
+            "make the file and its directory writable for you and free some space, " + OR_CHOOSE_ANOTHER,
         ),
         sqlite3.SQLITE_CORRUPT: (
-            f"the ledger {where} is damaged ({first_line(cause)}): failed while {doing}",
+            f"the ledger {where} is damaged ({first_error_line(cause)}): failed while {doing}",
             f"save what can be read: sqlite3 '{where}' .recover | sqlite3 recovered.sqlite",
         ),
         sqlite3.SQLITE_SCHEMA: (f"the ledger {where} is changing: failed while {doing}", "try again"),
     }
     table[sqlite3.SQLITE_LOCKED] = table[sqlite3.SQLITE_BUSY]
     table[sqlite3.SQLITE_PROTOCOL] = table[sqlite3.SQLITE_BUSY]
-    code = _primary(cause)
+    code = _primary_code(cause)
     if code == sqlite3.SQLITE_NOTADB:
-        return not_a_database(where)
+        return make_not_a_database_error(where)
     if code in table:
         message, hint = table[code]
         return LedgerError(message, hint=hint)
     return LedgerError(
-        f"the ledger {where} failed while {doing}: {first_line(cause)}",
-        hint="it may be damaged or written by another version of guestmark: repair it, " + OTHER,
+        f"the ledger {where} failed while {doing}: {first_error_line(cause)}",
+        hint="it may be damaged or written by another version of guestmark: repair it, " + OR_CHOOSE_ANOTHER,
     )
 
 
-def _explain_os(error: OSError, where: str, doing: str) -> LedgerError:
+def _explain_os_error(error: OSError, where: str, doing: str) -> LedgerError:
     text = os.strerror(error.errno) if error.errno else str(error)
-    hint = _ANOTHER
+    hint = _CHOOSE_ANOTHER
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         hint = "free some space; what is already in the ledger is safe"
     elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        hint = "make the file and its directory writable for you, " + OTHER
+        hint = "make the file and its directory writable for you, " + OR_CHOOSE_ANOTHER
     return LedgerError(f"the ledger {where} cannot be used ({text}): failed while {doing}", hint=hint)
 
 
 @contextmanager
-def explained(where: str, doing: str) -> Iterator[None]:
+def explain_errors(where: str, doing: str) -> Iterator[None]:
     """Turns database and operating system errors in the block into `LedgerError`; others pass through."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
     except (SQLAlchemyError, sqlite3.Error, OSError, UnicodeDecodeError) as error:
-        raise explain(error, where, doing) from error
+        raise explain_error(error, where, doing) from error
 
 
 CONNECT_S = 10  # how long a server may take to answer
@@ -127,14 +129,14 @@ _HINTS = {
 _OTHERWISE = "the server's log may say more"
 
 
-def explain_server(cause: BaseException, where: str, doing: str) -> LedgerError:
+def explain_server_error(cause: BaseException, where: str, doing: str) -> LedgerError:
     """`LedgerError` for what went wrong while `doing` ("storing …") with the server's ledger at `where`."""
     told = cause.args[0] if cause.args else None
     if isinstance(told, Mapping):  # as the bundled driver passes on what the server said
-        code, said = sqlstate(cause), str(told.get("M", ""))
+        code, said = read_sqlstate(cause), str(told.get("M", ""))
         hint = _HINTS.get(code, f"{_OTHERWISE} (SQLSTATE {code})")
-        return LedgerError(f"the ledger {where} failed while {doing}: {_line(said)}", hint=hint)
-    beneath = _beneath(cause)
+        return LedgerError(f"the ledger {where} failed while {doing}: {_take_first_line(said)}", hint=hint)
+    beneath = _find_os_error(cause)
     if isinstance(beneath, ssl.SSLCertVerificationError):
         return LedgerError(
             f"the certificate of the ledger {where} is not accepted: {beneath.verify_message}",
@@ -146,9 +148,9 @@ def explain_server(cause: BaseException, where: str, doing: str) -> LedgerError:
             hint="check sslmode, sslcert and sslkey, and what the server's log says",
         )
     if beneath is not None:
-        said, hint = _unreached(beneath)
+        said, hint = _explain_unreachable(beneath)
         return LedgerError(f"the ledger {where} cannot be reached ({said}): failed while {doing}", hint=hint)
-    said = first_line(cause)
+    said = first_error_line(cause)
     if heard(Speaker.DRIVER, said).cause is Cause.NO_TLS:
         return LedgerError(
             f"the ledger {where} cannot be reached over TLS: its server does not speak it",
@@ -157,18 +159,18 @@ def explain_server(cause: BaseException, where: str, doing: str) -> LedgerError:
     return LedgerError(f"the ledger {where} failed while {doing}: {said}", hint=_OTHERWISE)
 
 
-def sqlstate(error: BaseException) -> str:
+def read_sqlstate(error: BaseException) -> str:
     """The code of a server's error; empty when it is not one."""
     told = error.args[0] if error.args else None
     return str(told.get("C", "")) if isinstance(told, Mapping) else str(getattr(error, "sqlstate", "") or "")
 
 
-def first_line(error: BaseException) -> str:
+def first_error_line(error: BaseException) -> str:
     """Of what an error says; what it is called when it says nothing."""
-    return _line(str(error)) or type(error).__name__
+    return _take_first_line(str(error)) or type(error).__name__
 
 
-def no_password(role: str, file: Path) -> LedgerError:
+def make_password_error(role: str, file: Path) -> LedgerError:
     """The error for a server that wants a password where none was found; `file` is where it was looked for."""
     hint = f"put it into {_PASSWORD_FILE}"
     if file.exists():
@@ -181,7 +183,7 @@ def no_password(role: str, file: Path) -> LedgerError:
     )
 
 
-def _unreached(error: OSError) -> tuple[str, str]:
+def _explain_unreachable(error: OSError) -> tuple[str, str]:
     """Why nobody answers, and what to do."""
     if isinstance(error, socket.gaierror):
         return "its host has no address", "check the host's name in the URL"
@@ -196,7 +198,7 @@ def _unreached(error: OSError) -> tuple[str, str]:
     return said, "check that its server runs and listens there"
 
 
-def _beneath(error: BaseException) -> OSError | None:
+def _find_os_error(error: BaseException) -> OSError | None:
     """The error of the operating system, or of TLS, that it comes from."""
     seen: BaseException | None = error
     while seen is not None:
@@ -206,5 +208,5 @@ def _beneath(error: BaseException) -> OSError | None:
     return None
 
 
-def _line(text: str) -> str:
+def _take_first_line(text: str) -> str:
     return next(iter(text.strip().splitlines()), "")

@@ -8,7 +8,7 @@ from typing import Any
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
 
 
-class Standing(StrEnum):
+class SignatureStatus(StrEnum):
     """What the signature of a run in a file says of it."""
 
     OWN = "own"  # the user's own key has signed it as it is
@@ -38,7 +38,7 @@ class RunOverview:
     tags: tuple[str, ...] = ()
     removed: float | None = None  # Unix time: out of sight until the ledger is vacuumed
     imported: str = ""  # from where; empty: made here
-    standing: Standing = Standing.OWN
+    standing: SignatureStatus = SignatureStatus.OWN
 
     @property
     def measured(self) -> str:
@@ -49,7 +49,7 @@ class RunOverview:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class StoredRatio:
     """One ratio that a run found, as it is indexed: on which `host`, and in answer to `what`, a digest of the question.
 
     `log_ratio` has its interval's ends as logs; `typical` is the median of the side that the cell was held against.
@@ -68,7 +68,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class LedgerCheck:
     """What `guestmark runs --check` found: sentences about what is damaged, and how many rows have no checksum.
 
     Not `checked` is a ledger of version 0.1, which has none at all.
@@ -82,7 +82,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RunOrigin:
     """Where a run that is not this user's own comes from: a file or a URL, the bundle's digest and its signer's key.
 
     The commands of one that is not `trusted` are somebody else's: they are shown, and not run. Only where `standing` is
@@ -94,19 +94,19 @@ class Origin:
     sha256: str = ""
     trusted: bool = False
     signer: str = ""  # public key; empty: nobody has signed the bundle
-    standing: Standing = Standing.OWN
+    standing: SignatureStatus = SignatureStatus.OWN
 
     def describe(self) -> str:
         """What makes the run somebody else's, as a predicate of it."""
         match self.standing:
-            case Standing.OWN:
+            case SignatureStatus.OWN:
                 signed = f", signed by {self.signer}" if self.signer else ""
                 return f"comes from {self.source}{signed}"
-            case Standing.UNSIGNED:
+            case SignatureStatus.UNSIGNED:
                 return f"in {self.source} is not signed: an earlier version stored it, or somebody else did"
-            case Standing.OTHERS:
+            case SignatureStatus.OTHERS:
                 return f"in {self.source} is signed by another key than yours"
-            case Standing.CHANGED:
+            case SignatureStatus.CHANGED:
                 return f"in {self.source} was changed after you had signed it"
 
 
@@ -118,7 +118,7 @@ class RunHead:
     plan: Plan
     state: RunState
     unusable: tuple[LeftOut, ...] = ()
-    origin: Origin | None = None  # None: made here
+    origin: RunOrigin | None = None  # None: made here
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class StoredRun:
     created_at: float  # Unix time, seconds
     trials: tuple[Trial, ...] = ()
     unusable: tuple[LeftOut, ...] = ()
-    origin: Origin | None = None  # None: made here
+    origin: RunOrigin | None = None  # None: made here
 
     @property
     def head(self) -> RunHead:

@@ -30,19 +30,19 @@ from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.errors import LedgerError
 from guestmark.core.redaction import know
 from guestmark.ledger import schema
-from guestmark.ledger.error_advice import CONNECT_S, WRONG_PASSWORD, no_password, sqlstate
+from guestmark.ledger.error_advice import CONNECT_S, WRONG_PASSWORD, make_password_error, read_sqlstate
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from guestmark.ledger.rows import Writer
+    from guestmark.ledger.rows import LedgerWriter
 
 
-_WANTED = "guestmark_prepared"  # execution option
-OPTIONS = {_WANTED: True}  # for `Connection.execute`
+_PREPARED_OPTION = "guestmark_prepared"  # execution option
+PREPARED_OPTIONS = {_PREPARED_OPTION: True}  # for `Connection.execute`
 
 
-def prepare_for(engine: Engine) -> None:
+def enable_prepared_statements(engine: Engine) -> None:
     """Lets connections of the bundled driver prepare the statements that are executed with `OPTIONS`."""
     from sqlalchemy.dialects.postgresql.pg8000 import PGExecutionContext_pg8000  # files do without it
 
@@ -51,23 +51,23 @@ def prepare_for(engine: Engine) -> None:
 
         def create_cursor(self) -> Any:
             """The cursor for it: ours when it is to be prepared."""
-            if not self.execution_options.get(_WANTED):
+            if not self.execution_options.get(_PREPARED_OPTION):
                 return super().create_cursor()
             session = self.root_connection
             # What is prepared is forgotten with the connection, as the server forgets it.
-            return _Cursor(session.connection.dbapi_connection, session.info)
+            return _PreparedCursor(session.connection.dbapi_connection, session.info)
 
     engine.dialect.execution_ctx_cls = Execution
-    engine.dialect.do_ping = _is_there  # type: ignore[method-assign, assignment]
+    engine.dialect.do_ping = _ping  # type: ignore[method-assign, assignment]
 
 
-def _is_there(link: Any) -> bool:
+def _ping(link: Any) -> bool:
     """Asks the server whether it is there, in one round trip and without beginning a transaction."""
     link.execute_simple(";")
     return True
 
 
-class _Cursor:
+class _PreparedCursor:
     """The part of a cursor (PEP 249) that SQLAlchemy uses."""
 
     def __init__(self, driver: Any, prepared: dict[Any, Any]) -> None:
@@ -90,7 +90,7 @@ class _Cursor:
         values = make_params(self._driver.py_types, parameters)
         answer = self._driver.execute_named(name, values, columns, readers, numbered)
         self._rows, self.rowcount = list(answer.rows or ()), answer.row_count
-        self.description = [_described(column) for column in answer.columns or ()] or None
+        self.description = [_describe_column(column) for column in answer.columns or ()] or None
 
     def fetchone(self) -> Any:
         """The next row, None after the last."""
@@ -110,7 +110,7 @@ class _Cursor:
         """Nothing: the statement stays prepared."""
 
 
-def _described(column: Mapping[str, Any]) -> tuple[Any, ...]:
+def _describe_column(column: Mapping[str, Any]) -> tuple[Any, ...]:
     return (column["name"], column["type_oid"], None, None, None, None, None)
 
 
@@ -138,14 +138,14 @@ _MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _LATER = re.compile(r"08...|57P..|53300|40001|40P01")
 
 
-def engine_of(url: URL) -> Engine:
+def make_server_engine(url: URL) -> Engine:
     """The engine for a server. `postgresql://` means the bundled driver; another that is named is used as it is.
 
     Raises `LedgerError` for parameters that cannot be meant, SQLAlchemy's errors for drivers that are not there.
     """
     if url.drivername not in {"postgresql", "postgres", f"postgresql+{DRIVER}"}:
         return create_engine(url, pool_pre_ping=True)
-    parameters = parameters_of(url)
+    parameters = read_parameters(url)
     # The pool logs, with a traceback, each connection that it cannot close in order because the server has gone.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     bare = URL.create(f"postgresql+{DRIVER}")
@@ -154,24 +154,26 @@ def engine_of(url: URL) -> Engine:
     @event.listens_for(engine, "do_connect")
     def _dial(dialect: Any, _record: Any, _args: Any, _named: Any) -> Any:
         try:
-            return _connected(dialect.dbapi, parameters)
+            return _connect_driver(dialect.dbapi, parameters)
         except dialect.dbapi.DatabaseError as error:
-            if sqlstate(error) != WRONG_PASSWORD or "password" in parameters:
+            if read_sqlstate(error) != WRONG_PASSWORD or "password" in parameters:
                 raise
-            raise no_password(parameters["user"], _password_file(parameters)) from error
+            raise make_password_error(parameters["user"], _find_password_file(parameters)) from error
 
-    prepare_for(engine)
+    enable_prepared_statements(engine)
     return engine
 
 
-def autocommitting(engine: Engine) -> Connection:
+def connect_autocommit(engine: Engine) -> Connection:
     """A connection in which every statement is a transaction of its own."""
     # What is prepared is sent past the bundled driver's transactions; to set a level takes round trips, and back again.
     own = engine.dialect.driver == DRIVER
-    return engine.connect().execution_options(**(OPTIONS if own else {"isolation_level": "AUTOCOMMIT"}))
+    return engine.connect().execution_options(
+        **(PREPARED_OPTIONS if own else {"isolation_level": "AUTOCOMMIT"})
+    )
 
 
-def parameters_of(url: URL, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def read_parameters(url: URL, environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """libpq's parameters: from the URL, else its query, else libpq's variables, else its defaults."""
     environment = os.environ if environment is None else environment
     found = {
@@ -199,7 +201,7 @@ def parameters_of(url: URL, environment: Mapping[str, str] | None = None) -> dic
         )
     if not found["port"].isdigit():
         raise LedgerError(f"the ledger's port {found['port']!r} is not a number", hint=f"usually {_PORT}")
-    if "password" not in found and (password := _from_file(found)) is not None:
+    if "password" not in found and (password := _read_password(found)) is not None:
         found["password"] = password
     know(found.get("password"))
     return found
@@ -214,24 +216,24 @@ def is_transient(error: BaseException) -> bool:
         cause = error.orig or error
     if isinstance(cause, OSError):
         return True
-    if _LATER.fullmatch(sqlstate(cause)) or _made_at_once(cause):
+    if _LATER.fullmatch(read_sqlstate(cause)) or _is_creation_race(cause):
         return True
-    return type(cause).__name__ == "InterfaceError" and not sqlstate(cause)
+    return type(cause).__name__ == "InterfaceError" and not read_sqlstate(cause)
 
 
-def _made_at_once(error: BaseException) -> bool:
+def _is_creation_race(error: BaseException) -> bool:
     """Whether somebody else made the same table at this moment, so that it is there the next time."""
     told = error.args[0] if error.args else None
     # Of the bundled driver a field of the protocol's message; psycopg and others have an attribute of libpq's.
     diagnosis = getattr(error, "diag", None)
     name = told.get("n") if isinstance(told, Mapping) else getattr(diagnosis, "constraint_name", None)
     # The table is there, or the type that each table has, or the row of a catalogue for either.
-    return sqlstate(error) in {"42P07", "42710"} or (
-        sqlstate(error) == "23505" and str(name).startswith("pg_")
+    return read_sqlstate(error) in {"42P07", "42710"} or (
+        read_sqlstate(error) == "23505" and str(name).startswith("pg_")
     )
 
 
-def _connected(driver: Any, parameters: Mapping[str, str]) -> Any:
+def _connect_driver(driver: Any, parameters: Mapping[str, str]) -> Any:
     mode, host = parameters["sslmode"], parameters["host"]
     named: dict[str, Any] = {
         "user": parameters["user"],
@@ -245,7 +247,7 @@ def _connected(driver: Any, parameters: Mapping[str, str]) -> Any:
     }
     if host.startswith("/"):
         link = driver.connect(unix_sock=f"{host}/.s.PGSQL.{parameters['port']}", **named)
-        _unbounded(link)
+        _remove_timeout(link)
         return link
     named["startup_params"] |= {
         "tcp_keepalives_idle": str(_IDLE_S),
@@ -258,16 +260,16 @@ def _connected(driver: Any, parameters: Mapping[str, str]) -> Any:
         link = driver.connect(**named, ssl_context=False)  # None would mean: with TLS, if the server has it
     else:
         try:
-            link = driver.connect(**named, ssl_context=_context(parameters))
+            link = driver.connect(**named, ssl_context=_make_tls_context(parameters))
         except driver.InterfaceError as error:
             if mode != "prefer" or heard(Speaker.DRIVER, str(error)).cause is not Cause.NO_TLS:
                 raise
             link = driver.connect(**named, ssl_context=False)
-    _unbounded(link)
+    _remove_timeout(link)
     return link
 
 
-def _unbounded(link: Any) -> None:
+def _remove_timeout(link: Any) -> None:
     """The time limit was for connecting: a statement may wait for others' locks for longer.
 
     But not for a server, or the server for a machine, that the network has lost: both ask after each other.
@@ -284,7 +286,7 @@ def _unbounded(link: Any) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_S * 1000)
 
 
-def _context(parameters: Mapping[str, str]) -> ssl.SSLContext:
+def _make_tls_context(parameters: Mapping[str, str]) -> ssl.SSLContext:
     mode = parameters["sslmode"]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = mode == "verify-full"
@@ -312,13 +314,13 @@ def _context(parameters: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def _password_file(parameters: Mapping[str, str]) -> Path:
+def _find_password_file(parameters: Mapping[str, str]) -> Path:
     return Path(parameters.get("passfile", "~/.pgpass")).expanduser()
 
 
-def _from_file(parameters: Mapping[str, str]) -> str | None:
+def _read_password(parameters: Mapping[str, str]) -> str | None:
     """The password from libpq's password file, which others must not be able to read."""
-    file = _password_file(parameters)
+    file = _find_password_file(parameters)
     try:
         if file.stat().st_mode & 0o077:
             return None
@@ -351,7 +353,7 @@ class Patience:
         self.notice: Callable[[str], None] = lambda _text: None
         self.is_interrupted: Callable[[], bool] = lambda: False  # then a server that is away is given up soon
 
-    def until_done(self, action: Callable[[], T], transient: Callable[[BaseException], bool]) -> T:
+    def retry_until_done(self, action: Callable[[], T], transient: Callable[[BaseException], bool]) -> T:
         """Calls `action` again as long as what it raises is transient; then raises that.
 
         An action may have taken effect although it raised: it has to notice that itself.
@@ -393,7 +395,7 @@ _RIGHTS = {
 }
 
 
-def setup_script(role: str) -> str:
+def make_setup_script(role: str) -> str:
     """SQL for the owner of the database: makes the tables where there are none, and the role. May be run again."""
     from sqlalchemy.dialects import postgresql  # which ledgers in files do without
 
@@ -420,17 +422,17 @@ def setup_script(role: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-WATCHING = 2  # connections of whoever keeps a fleet going; each machine has one,
-_MOMENTS = 10  # and one of so many a second one for moments
+COORDINATOR_CONNECTIONS = 2  # connections of whoever keeps a fleet going; each machine has one,
+_MACHINES_PER_SPARE = 10  # and one of so many a second one for moments
 _SPARE = 20  # for people who look at runs meanwhile, and the server's owner
 # Everybody may read these; who else is connected is shown to few.
-_ASK = """SELECT current_setting('max_connections')::int,
+_SELECT_CONNECTIONS = """SELECT current_setting('max_connections')::int,
   current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
   - (SELECT sum(numbackends)::int FROM pg_stat_database)"""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ConnectionRoom:
     """`free` of a server's `most` connections are left, and so many are `needed`."""
 
     most: int
@@ -448,14 +450,16 @@ class Room:
         return self.most - self.free + self.needed + _SPARE
 
 
-def room_for(ledger: Writer, machines: int) -> Room | None:
+def find_connection_room(ledger: LedgerWriter, machines: int) -> ConnectionRoom | None:
     """The room on the ledger's server for so many machines; None when the ledger is a file."""
     if ledger.is_file:
         return None
 
     def ask(connection: Connection) -> tuple[int, int]:
-        most, free = connection.execute(text(_ASK)).one()
+        most, free = connection.execute(text(_SELECT_CONNECTIONS)).one()
         return int(most), int(free) + 1  # this very connection ends
 
-    most, free = ledger.write("asking how many connections the server takes", ask)
-    return Room(most, free, machines + -(-machines // _MOMENTS) + WATCHING)
+    most, free = ledger.run_transaction("asking how many connections the server takes", ask)
+    return ConnectionRoom(
+        most, free, machines + -(-machines // _MACHINES_PER_SPARE) + COORDINATOR_CONNECTIONS
+    )

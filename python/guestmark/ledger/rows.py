@@ -20,8 +20,8 @@ from sqlalchemy.exc import IntegrityError
 from guestmark.core.errors import LedgerError, TakenError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
 from guestmark.ledger import checksums, codec, schema
-from guestmark.ledger.environment_variables import recorded
-from guestmark.ledger.validation import Budget
+from guestmark.ledger.environment_variables import strip_unrecorded
+from guestmark.ledger.validation import ReadBudget
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _CELL = "cell:"  # before the id of a cell among the names of what is left out
 
 
-def run_row(plan: Plan, *, created_at: float, seed: int, state: RunState) -> dict[str, Any]:
+def make_run_row(plan: Plan, *, created_at: float, seed: int, state: RunState) -> dict[str, Any]:
     """The columns of a run's row, but for its id. `created_at` is in seconds since the epoch."""
     return {
         "name": plan.name,
@@ -40,7 +40,7 @@ def run_row(plan: Plan, *, created_at: float, seed: int, state: RunState) -> dic
         "seed": str(seed),
         "state": state.value,
         "owner": "",
-        "plan": codec.dump(replace(plan, context=recorded(plan.context))),
+        "plan": codec.dump_json(replace(plan, context=strip_unrecorded(plan.context))),
     }
 
 
@@ -51,15 +51,15 @@ def add_environment(connection: Connection, run_id: str, environment: Mapping[st
     alone = select(runs.c.id).where(runs.c.id == run_id).with_for_update(key_share=True)
     connection.execute(alone).first()
     statement = select(table).where(table.c.run_id == run_id).order_by(table.c.position.desc()).limit(1)
-    last, body = connection.execute(statement).first(), codec.dump(environment)
+    last, body = connection.execute(statement).first(), codec.dump_json(environment)
     if last is not None and last.body == body:
         return
     position = 0 if last is None else last.position + 1
     connection.execute(insert(table).values(run_id=run_id, position=position, body=body))
-    checksums.store(connection, table, run_id, table.c.position == position)
+    checksums.store_checksums(connection, table, run_id, table.c.position == position)
 
 
-def trial_of(row: Row[Any], budget: Budget | None = None) -> Trial:
+def read_trial(row: Row[Any], budget: ReadBudget | None = None) -> Trial:
     """The trial of a row. Raises `LedgerError` when it is damaged."""
     what = f"the trial of cell {row.cell_id!r} in block {row.block + 1} of run {row.run_id}"
     trial = codec.unpack_trial(row.body, row.console, what, budget)
@@ -68,7 +68,7 @@ def trial_of(row: Row[Any], budget: Budget | None = None) -> Trial:
     return trial
 
 
-def size_of(connection: Connection, run_id: str) -> int:
+def measure_run_size(connection: Connection, run_id: str) -> int:
     """Bytes that the rows of a run hold, asked for before they are read."""
     trials, environments = schema.trials.c, schema.environments.c
     sums = (
@@ -87,10 +87,10 @@ def add_left_out(connection: Connection, run_id: str, entry: LeftOut) -> None:
     row = {"run_id": run_id, "platform": name, "reason": entry.reason, "hint": entry.hint}
     connection.execute(delete(table).where(table.c.run_id == run_id, table.c.platform == name))
     connection.execute(insert(table).values(**row))
-    checksums.store(connection, table, run_id, table.c.platform == name)
+    checksums.store_checksums(connection, table, run_id, table.c.platform == name)
 
 
-def left_out_of(row: Row[Any], plan: Plan) -> LeftOut:
+def read_left_out(row: Row[Any], plan: Plan) -> LeftOut:
     """What a row of `add_left_out` says cannot be measured."""
     name = str(row.platform)
     wanted = name.removeprefix(_CELL)
@@ -102,17 +102,17 @@ def left_out_of(row: Row[Any], plan: Plan) -> LeftOut:
     return LeftOut(str(cell.platform), row.reason, row.hint, cell=cell.id)
 
 
-def environments_of(connection: Connection, run_id: str, machine: str) -> list[Mapping[str, Any]]:
+def find_environments(connection: Connection, run_id: str, machine: str) -> list[Mapping[str, Any]]:
     """The environments of a run that were recorded on this machine, as `machine` of each says."""
     table = schema.environments
-    here = table.c.body.contains(f'"machine":{codec.dump(machine)}', autoescape=True)
+    here = table.c.body.contains(f'"machine":{codec.dump_json(machine)}', autoescape=True)
     statement = select(table.c.body).where(table.c.run_id == run_id, here).order_by(table.c.position)
     bodies = connection.execute(statement).scalars()
-    found = [codec.load(body, dict[str, Any], f"the environment of run {run_id}") for body in bodies]
+    found = [codec.load_json(body, dict[str, Any], f"the environment of run {run_id}") for body in bodies]
     return [each for each in found if each.get("machine") == machine]
 
 
-def last_environments(connection: Connection, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+def read_last_environments(connection: Connection, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
     """The environment that each of these runs was last started or resumed in, in this order, but for damaged ones."""
     table = schema.environments
     statement = (
@@ -123,7 +123,9 @@ def last_environments(connection: Connection, run_ids: Sequence[str]) -> dict[st
     for run_id in run_ids:
         with suppress(LedgerError):
             if run_id in bodies:
-                found[run_id] = codec.load(bodies[run_id], dict[str, Any], f"the environment of run {run_id}")
+                found[run_id] = codec.load_json(
+                    bodies[run_id], dict[str, Any], f"the environment of run {run_id}"
+                )
     return found
 
 
@@ -131,40 +133,40 @@ T = TypeVar("T")
 BEGUN, STORED, LOST = "begun", "stored", "lost"  # what became of an attempt
 
 
-class Writer(Protocol):
+class LedgerWriter(Protocol):
     """What a ledger gives to whoever writes into it."""
 
     @property
     def is_file(self) -> bool:
         """Whether it is a file, and no server."""
 
-    def change(self, doing: str, run_id: str, action: Callable[[Connection], T]) -> T:
+    def change_run(self, doing: str, run_id: str, action: Callable[[Connection], T]) -> T:
         """Does `action`, which changes this run, in a transaction."""
 
-    def write(self, doing: str, action: Callable[[Connection], T]) -> T:
+    def run_transaction(self, doing: str, action: Callable[[Connection], T]) -> T:
         """Does `action` in a transaction."""
 
-    def write_at_once(
+    def execute_autocommit(
         self, doing: str, statement: TypedReturnsRows[Any], values: Mapping[str, Any]
     ) -> tuple[Any, ...]:
         """Executes one statement, which is a transaction of its own."""
 
 
-def append(ledger: Writer, run_id: str, trial: Trial, token: str | None) -> None:
+def store_trial(ledger: LedgerWriter, run_id: str, trial: Trial, token: str | None) -> None:
     """Stores a trial; with a `token` only while the attempt that has it is in force. See `Ledger.append`."""
     doing = f"storing the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {run_id}"
-    values = {"run_id": run_id, **codec.trial_row(trial)}
+    values = {"run_id": run_id, **codec.make_trial_row(trial)}
     try:
         if ledger.is_file:
-            in_force, stored = ledger.change(
-                doing, run_id, lambda connection: _in_transaction(connection, values, token)
+            in_force, stored = ledger.change_run(
+                doing, run_id, lambda connection: _store_in_transaction(connection, values, token)
             )
         else:
-            in_force, stored = _on_server(ledger, doing, values, token)
+            in_force, stored = _store_on_server(ledger, doing, values, token)
     except LedgerError as error:
         if not isinstance(error.__cause__, IntegrityError):
             raise
-        raise _not_stored(doing) from error.__cause__
+        raise _make_not_stored_error(doing) from error.__cause__
     if not in_force:
         raise TakenError(
             f"the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {run_id} was "
@@ -172,52 +174,57 @@ def append(ledger: Writer, run_id: str, trial: Trial, token: str | None) -> None
             hint="it is not stored; a later block makes up for it",
         )
     if not stored:
-        raise _not_stored(doing)
+        raise _make_not_stored_error(doing)
 
 
-def _not_stored(doing: str) -> TakenError:
+def _make_not_stored_error(doing: str) -> TakenError:
     return TakenError(
         f"failed while {doing}: the run is not in the ledger, or the trial already is",
         hint="stop one of them if two guestmarks are executing the same run",
     )
 
 
-def _in_transaction(
+def _store_in_transaction(
     connection: Connection, values: Mapping[str, Any], token: str | None
 ) -> tuple[bool, bool]:
     """Whether the attempt was in force, and whether the trial is stored."""
     attempts, trials = schema.attempts, schema.trials
     if token is not None:
-        mine = *_of(attempts, values), attempts.c.token == token, attempts.c.outcome != LOST
+        mine = *_match_trial(attempts, values), attempts.c.token == token, attempts.c.outcome != LOST
         if connection.execute(update(attempts).where(*mine).values(outcome=STORED)).rowcount != 1:
             return False, False
     connection.execute(insert(trials).values(**values))
-    checksums.store(connection, trials, values["run_id"], *_of(trials, values)[1:])
+    checksums.store_checksums(connection, trials, values["run_id"], *_match_trial(trials, values)[1:])
     return True, True
 
 
-def _on_server(ledger: Writer, doing: str, values: Mapping[str, Any], token: str | None) -> tuple[bool, bool]:
+def _store_on_server(
+    ledger: LedgerWriter, doing: str, values: Mapping[str, Any], token: str | None
+) -> tuple[bool, bool]:
     row = SimpleNamespace(**values)
     trials = schema.trials
     told = {f"own_{name}": value for name, value in values.items()}
     told |= {
-        "own_part": checksums.part_of(trials.name, row),
-        "own_digest": checksums.of_row(trials.name, row),
+        "own_part": checksums.name_part(trials.name, row),
+        "own_digest": checksums.compute_checksum(trials.name, row),
     }
     if token is not None:
         told["own_token"] = token
-    in_force, stored = ledger.write_at_once(doing, _statement(token is not None), told)
+    in_force, stored = ledger.execute_autocommit(doing, _make_store_statement(token is not None), told)
     if in_force and not stored:
         # It may be this very one, to the last bit: the connection was lost when it had just been stored.
-        found = ledger.write(
-            doing, lambda connection: connection.execute(select(trials).where(*_of(trials, values))).first()
+        found = ledger.run_transaction(
+            doing,
+            lambda connection: connection.execute(
+                select(trials).where(*_match_trial(trials, values))
+            ).first(),
         )
         stored = found is not None and all(getattr(found, name) == value for name, value in values.items())
     return bool(in_force), bool(stored)
 
 
 @functools.cache
-def _statement(with_token: bool) -> TypedReturnsRows[Any]:
+def _make_store_statement(with_token: bool) -> TypedReturnsRows[Any]:
     """Settles the attempt, stores the trial if that was in force, and the checksum if the trial was stored."""
     from sqlalchemy.dialects import postgresql  # which ledgers in files do without
 
@@ -227,7 +234,7 @@ def _statement(with_token: bool) -> TypedReturnsRows[Any]:
     in_force: Any = literal(1)
     if with_token:
         mine = (
-            *_of(attempts, own),
+            *_match_trial(attempts, own),
             attempts.c.token == bindparam("own_token"),
             attempts.c.outcome != LOST,  # stored already: the connection was lost when it had just been
         )
@@ -252,6 +259,6 @@ def _statement(with_token: bool) -> TypedReturnsRows[Any]:
     )
 
 
-def _of(table: Table, values: Mapping[str, Any]) -> tuple[Any, ...]:
+def _match_trial(table: Table, values: Mapping[str, Any]) -> tuple[Any, ...]:
     """What says which trial a row is about."""
     return tuple(table.c[name] == values[name] for name in ("run_id", "block", "cell_id"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.model import Cell, Plan
 from guestmark.ledger.codec import to_plain
-from guestmark.ledger.model import Compared, StoredRun
+from guestmark.ledger.model import StoredRatio, StoredRun
 from guestmark.stats.across_runs import NO_HISTORY, History, PastNull, PastRatio
 from guestmark.stats.analysis import Analysis, WorkloadResult, analyse_run
 from guestmark.stats.compare import MIN_BLOCKS
@@ -26,36 +26,36 @@ _UNSAID = frozenset({"agent", "kernel build"})  # differ with every build; versi
 _DISTURBED = 0.5  # share of flagged blocks from which a run's null comparisons say nothing about quiet ones
 
 
-def judged(ledger: Ledger, run: StoredRun) -> Analysis:
+def analyse_with_history(ledger: Ledger, run: StoredRun) -> Analysis:
     """The run's analysis, beside what the ledger knows of earlier runs."""
     return analyse_run(
-        run.plan, run.trials, run.unusable, environments=run.environments, history=history(ledger, run)
+        run.plan, run.trials, run.unusable, environments=run.environments, history=read_history(ledger, run)
     )
 
 
-def history(ledger: Ledger, run: StoredRun) -> History:
+def read_history(ledger: Ledger, run: StoredRun) -> History:
     """What runs of the same host that were begun earlier found for the same ratios, and of null comparisons alike.
 
     Reads the index and the environments of the runs it names, never a trial.
     """
-    here = host(run.environment)
+    here = identify_host(run.environment)
     if not here or not run.plan.metrics:
         return NO_HISTORY
-    ratios = {cell.id: key for cell in run.plan.cells if (key := _ratio_key(cell, run.plan))}
-    nulls = {cell.id: _null_key(cell, run.plan) for cell in run.plan.cells if cell.null_of is None}
-    rows = ledger.earlier(here, {*ratios.values(), *nulls.values()}, run.created_at)
+    ratios = {cell.id: key for cell in run.plan.cells if (key := _make_ratio_key(cell, run.plan))}
+    nulls = {cell.id: _make_null_key(cell, run.plan) for cell in run.plan.cells if cell.null_of is None}
+    rows = ledger.find_earlier_ratios(here, {*ratios.values(), *nulls.values()}, run.created_at)
     if not rows:
         return NO_HISTORY
-    by_key: dict[str, list[Compared]] = {}
+    by_key: dict[str, list[StoredRatio]] = {}
     for row in rows:
         by_key.setdefault(row.what, []).append(row)
-    past = {cell: [past_of(row) for row in by_key[key]] for cell, key in ratios.items() if key in by_key}
+    past = {cell: [make_past(row) for row in by_key[key]] for cell, key in ratios.items() if key in by_key}
     runs = list(dict.fromkeys(row.run_id for row in rows if row.what in ratios.values()))
     hypervisors = frozenset(
         os.path.basename(trial.command_line[0]) for trial in run.trials if trial.command_line
     )
-    chain = [*ledger.environments(runs).values(), run.environment]
-    steps = [_changed(old, new, hypervisors) for old, new in itertools.pairwise(chain)]
+    chain = [*ledger.read_last_environments(runs).values(), run.environment]
+    steps = [_find_environment_changes(old, new, hypervisors) for old, new in itertools.pairwise(chain)]
     return History(
         past,
         {
@@ -68,18 +68,20 @@ def history(ledger: Ledger, run: StoredRun) -> History:
     )
 
 
-def remember(ledger: Ledger, run: StoredRun, analysis: Analysis) -> None:
+def store_ratios(ledger: Ledger, run: StoredRun, analysis: Analysis) -> None:
     """Stores what the run found, so that later ones can be held against it.
 
     What a severe finding takes back is not stored, nor are ratios without an interval of their own.
     """
-    here = host(run.environment)
+    here = identify_host(run.environment)
     if here:
-        rows = [row for workload in analysis.workloads for row in _rows(workload, analysis, run, here)]
-        ledger.remember(run.id, rows)
+        rows = [row for workload in analysis.workloads for row in _make_ratios(workload, analysis, run, here)]
+        ledger.store_ratios(run.id, rows)
 
 
-def _rows(workload: WorkloadResult, analysis: Analysis, run: StoredRun, here: str) -> list[Compared]:
+def _make_ratios(
+    workload: WorkloadResult, analysis: Analysis, run: StoredRun, here: str
+) -> list[StoredRatio]:
     if not workload.metrics or workload.metrics[0] != run.plan.metrics[0]:
         return []
     metric = workload.metrics[0].name
@@ -109,13 +111,13 @@ def _rows(workload: WorkloadResult, analysis: Analysis, run: StoredRun, here: st
         ):
             continue
         found.append(
-            Compared(
+            StoredRatio(
                 run_id=run.id,
                 cell_id=result.cell.id,
                 host=here,
-                what=_null_key(copied.cell, run.plan)
+                what=_make_null_key(copied.cell, run.plan)
                 if copied is not None
-                else _ratio_key(result.cell, run.plan),
+                else _make_ratio_key(result.cell, run.plan),
                 created_at=run.created_at,
                 log_ratio=math.log(comparison.ratio),
                 low=math.log(comparison.ci[0]),
@@ -127,55 +129,55 @@ def _rows(workload: WorkloadResult, analysis: Analysis, run: StoredRun, here: st
     return found
 
 
-def host_of(run: StoredRun) -> str:
+def identify_run_host(run: StoredRun) -> str:
     """`host` of a stored run."""
-    return host(run.environment)
+    return identify_host(run.environment)
 
 
-def ratios(run: StoredRun, analysis: Analysis) -> dict[str, tuple[PastRatio, str]]:
+def find_ratios(run: StoredRun, analysis: Analysis) -> dict[str, tuple[PastRatio, str]]:
     """What a run found for each ratio of its primary metric, with the cell's id, by what stands for the question."""
     found = {}
     for workload in analysis.workloads:
-        for row in _rows(workload, analysis, run, host_of(run)):
+        for row in _make_ratios(workload, analysis, run, identify_run_host(run)):
             cell = next(cell for cell in run.plan.cells if cell.id == row.cell_id)
             if cell.null_of is None:
-                found[row.what] = (past_of(row), row.cell_id)
+                found[row.what] = (make_past(row), row.cell_id)
     return found
 
 
-def questions(plan: Plan) -> tuple[list[str], list[str]]:
+def make_question_keys(plan: Plan) -> tuple[list[str], list[str]]:
     """What stands for the questions that a plan asks, and for the kinds of its cells."""
-    same = [key for cell in plan.cells if (key := _ratio_key(cell, plan))]
-    return list(dict.fromkeys(same)), list(dict.fromkeys(_null_key(cell, plan) for cell in plan.cells))
+    same = [key for cell in plan.cells if (key := _make_ratio_key(cell, plan))]
+    return list(dict.fromkeys(same)), list(dict.fromkeys(_make_null_key(cell, plan) for cell in plan.cells))
 
 
-def question(run: StoredRun, cell_id: str) -> str:
+def make_question_key(run: StoredRun, cell_id: str) -> str:
     """What stands for the question that the run asks of a cell; empty where nothing is compared."""
     cell = next((cell for cell in run.plan.cells if cell.id == cell_id), None)
-    return _ratio_key(cell, run.plan) if cell is not None and run.plan.metrics else ""
+    return _make_ratio_key(cell, run.plan) if cell is not None and run.plan.metrics else ""
 
 
-def past_of(row: Compared) -> PastRatio:
+def make_past(row: StoredRatio) -> PastRatio:
     """An indexed ratio as the statistics know it."""
     return PastRatio(
         row.run_id, row.created_at, math.exp(row.log_ratio), math.exp(row.low), math.exp(row.high), row.blocks
     )
 
 
-def _ratio_key(cell: Cell, plan: Plan) -> str:
+def _make_ratio_key(cell: Cell, plan: Plan) -> str:
     """The same for the same question: workload, platforms, factors and processors of both sides, and metric."""
     baseline = next((other for other in plan.cells if other.baseline and other.compares_with(cell)), None)
     if cell.baseline or cell.null_of is not None or baseline is None:
         return ""
-    return _digest("ratio", _side(cell), _side(baseline), plan.metrics[0].name)
+    return _digest_parts("ratio", _describe_side(cell), _describe_side(baseline), plan.metrics[0].name)
 
 
-def _null_key(cell: Cell, plan: Plan) -> str:
+def _make_null_key(cell: Cell, plan: Plan) -> str:
     """The same for cells of one kind: what is run with which hypervisor, whatever is measured exactly."""
-    return _digest("null", cell.workload.name, str(cell.platform), plan.metrics[0].name)
+    return _digest_parts("null", cell.workload.name, str(cell.platform), plan.metrics[0].name)
 
 
-def _side(cell: Cell) -> Sequence[Any]:
+def _describe_side(cell: Cell) -> Sequence[Any]:
     params = {name: value for name, value in cell.workload.params.items() if name != "env"}
     return [
         cell.workload.name,
@@ -186,22 +188,24 @@ def _side(cell: Cell) -> Sequence[Any]:
     ]
 
 
-def host(environment: Mapping[str, Any]) -> str:
+def identify_host(environment: Mapping[str, Any]) -> str:
     """Stands for the machine that a run was made on; empty where that was not recorded (before version 0.3)."""
     machine, processor = environment.get("machine"), environment.get("processor") or {}
     if not machine:
         return ""
-    return _digest(
+    return _digest_parts(
         "host", machine, processor.get("model"), processor.get("count"), processor.get("architecture")
     )
 
 
-def _digest(*parts: Any) -> str:
+def _digest_parts(*parts: Any) -> str:
     told = json.dumps(to_plain(parts), sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(told.encode()).hexdigest()[:_DIGITS]
 
 
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any], hypervisors: frozenset[str]) -> dict[str, str]:
+def _find_environment_changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], hypervisors: frozenset[str]
+) -> dict[str, str]:
     decisive, other = compare_environments(old, new, hypervisors)
     kept = {"guestmark", "guestmark commit", "memory", "huge pages"}
     every = decisive | {name: said for name, said in other.items() if name in kept}

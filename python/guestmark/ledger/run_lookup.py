@@ -19,22 +19,22 @@ from guestmark.core.home import LATEST
 from guestmark.core.model import Cell, Plan, RunState, TrialStatus
 from guestmark.core.units import parse_duration
 from guestmark.ledger import checksums, codec, run_annotations, schema, signatures
-from guestmark.ledger.model import Compared, RunOverview, Standing
-from guestmark.ledger.run_annotations import NOTHING, Remarks
+from guestmark.ledger.model import RunOverview, SignatureStatus, StoredRatio
+from guestmark.ledger.run_annotations import NO_ANNOTATIONS, Annotations
 from guestmark.ledger.schema import comparisons
 from guestmark.ledger.validation import is_moment, is_text
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from guestmark.ledger.run_annotations import Remarks
+    from guestmark.ledger.run_annotations import Annotations
 
 
-MOST = 20  # earlier runs that are looked at for one ratio
+MOST_EARLIER_RUNS = 20  # earlier runs that are looked at for one ratio
 _MOST_LOG = 100.0  # no ratio is this far from 1
 
 
-def replace_rows(connection: Connection, run_id: str, rows: Sequence[Compared]) -> None:
+def replace_ratios(connection: Connection, run_id: str, rows: Sequence[StoredRatio]) -> None:
     """Stores what a run found, in place of what it had found before it was resumed."""
     comparisons.create(connection, checkfirst=True)
     connection.execute(delete(comparisons).where(comparisons.c.run_id == run_id))
@@ -59,13 +59,13 @@ def replace_rows(connection: Connection, run_id: str, rows: Sequence[Compared]) 
         )
 
 
-def earlier(
-    connection: Connection, host: str, what: Collection[str], before: float, most: int = MOST
-) -> list[Compared]:
+def find_earlier_ratios(
+    connection: Connection, host: str, what: Collection[str], before: float, most: int = MOST_EARLIER_RUNS
+) -> list[StoredRatio]:
     """What runs of this host that were begun before then found of each of `what`: the `most` newest, oldest first."""
-    if not schema.is_made(connection, comparisons):
+    if not schema.has_table(connection, comparisons):
         return []
-    found: list[Compared] = []
+    found: list[StoredRatio] = []
     for each in dict.fromkeys(what):
         table = comparisons.c
         statement = (
@@ -74,21 +74,21 @@ def earlier(
             .order_by(table.created_at.desc())
             .limit(most)
         )
-        found += _compared(connection.execute(statement))
+        found += _read_ratios(connection.execute(statement))
     return sorted(found, key=lambda row: (row.created_at, row.run_id))
 
 
-def every_ratio(connection: Connection) -> list[Compared]:
+def read_all_ratios(connection: Connection) -> list[StoredRatio]:
     """What all runs found for all of their ratios, oldest first."""
-    if not schema.is_made(connection, comparisons):
+    if not schema.has_table(connection, comparisons):
         return []
     order = (comparisons.c.created_at, comparisons.c.run_id)
-    return _compared(connection.execute(select(comparisons).order_by(*order)))
+    return _read_ratios(connection.execute(select(comparisons).order_by(*order)))
 
 
-def _compared(rows: Iterable[Any]) -> list[Compared]:
+def _read_ratios(rows: Iterable[Any]) -> list[StoredRatio]:
     return [
-        Compared(
+        StoredRatio(
             run_id=row.run_id,
             cell_id=row.cell_id,
             host=row.host,
@@ -101,11 +101,11 @@ def _compared(rows: Iterable[Any]) -> list[Compared]:
             typical=row.typical,
         )
         for row in rows
-        if _can_be(row)
+        if _is_possible(row)
     ]
 
 
-def _can_be(row: Any) -> bool:
+def _is_possible(row: Any) -> bool:
     """Whether a row has numbers where they belong, and none that no ratio has: a damaged one says nothing."""
     logs = (row.log_ratio, row.low, row.high)
     return (
@@ -117,7 +117,7 @@ def _can_be(row: Any) -> bool:
     )
 
 
-def overviews(
+def list_overviews(
     connection: Connection, state: Callable[[str, str], RunState], *, removed: bool, checked: bool
 ) -> list[RunOverview]:
     """The runs that are in sight, or those that were removed, oldest first.
@@ -141,16 +141,16 @@ def overviews(
         .order_by(schema.runs.c.created_at, schema.runs.c.id)
     )
     rows = connection.execute(statement).all()
-    damaged = checksums.damaged_plans(connection) if checked else set()
-    said = run_annotations.of_runs(connection)
-    wanted = [row for row in rows if (said.get(row.id, NOTHING).removed is not None) == removed]
+    damaged = checksums.find_damaged_plans(connection) if checked else set()
+    said = run_annotations.read_all_annotations(connection)
+    wanted = [row for row in rows if (said.get(row.id, NO_ANNOTATIONS).removed is not None) == removed]
     ids = [row.id for row in wanted]
-    standings = signatures.standings(connection, ids) if signatures.covers_rows(connection) else {}
+    standings = signatures.verify_signatures(connection, ids) if signatures.covers_rows(connection) else {}
     return [
-        _overview(
+        _make_overview(
             row,
-            said.get(row.id, NOTHING),
-            standings.get(row.id, Standing.OWN),
+            said.get(row.id, NO_ANNOTATIONS),
+            standings.get(row.id, SignatureStatus.OWN),
             state,
             damaged=row.id in damaged,
         )
@@ -158,10 +158,10 @@ def overviews(
     ]
 
 
-def _overview(
+def _make_overview(
     row: Row[Any],
-    said: Remarks,
-    standing: Standing,
+    said: Annotations,
+    standing: SignatureStatus,
     state: Callable[[str, str], RunState],
     *,
     damaged: bool,
@@ -175,7 +175,7 @@ def _overview(
         damaged, ended = True, RunState.FAILED
     if not damaged and is_moment(row.created_at):
         with suppress(LedgerError):
-            plan = codec.load(row.plan, Plan, f"the plan of run {row.id}")
+            plan = codec.load_json(row.plan, Plan, f"the plan of run {row.id}")
             cells, title = plan.cells, plan.title
             label = (cells[0].workload.label or cells[0].workload.name) if cells else ""
     return RunOverview(
@@ -200,24 +200,24 @@ def _overview(
     )
 
 
-def resolve(connection: Connection, wanted: str, where: str, *, removed: bool = False) -> str:
+def resolve_run(connection: Connection, wanted: str, where: str, *, removed: bool = False) -> str:
     """The id of a run that is in sight, or of one that was removed. Raises `LedgerError` naming the nearest ids."""
     check_name(wanted, where)
     statement = select(schema.runs.c.id).order_by(schema.runs.c.created_at)
-    gone = run_annotations.removed(connection)
+    gone = run_annotations.find_removed_runs(connection)
     everything = [str(run_id) for run_id in connection.execute(statement).scalars()]
     ids = [run_id for run_id in everything if (run_id in gone) == removed]
     if wanted == LATEST and ids:
         return ids[-1]
-    said = run_annotations.of_runs(connection)
-    found = _meant(wanted, ids, said)
+    said = run_annotations.read_all_annotations(connection)
+    found = _find_matches(wanted, ids, said)
     if len(found) > 1:
         raise LedgerError(
             f"{wanted!r} matches {len(found)} runs: {', '.join(found[-5:])}", hint="give more of the id"
         )
     if found:
         return found[0]
-    if not removed and _meant(wanted, sorted(gone), said):
+    if not removed and _find_matches(wanted, sorted(gone), said):
         raise LedgerError(f"run {wanted} was removed", hint=f"guestmark rm --undo {wanted} brings it back")
     if removed:
         raise LedgerError(
@@ -226,7 +226,7 @@ def resolve(connection: Connection, wanted: str, where: str, *, removed: bool = 
             if ids
             else "none can be brought back; guestmark vacuum deletes for good",
         )
-    raise missing(connection, wanted, where, ids)
+    raise make_missing_run_error(connection, wanted, where, ids)
 
 
 def check_name(wanted: str, where: str) -> None:
@@ -237,7 +237,7 @@ def check_name(wanted: str, where: str) -> None:
         )
 
 
-def _meant(wanted: str, ids: Sequence[str], said: Mapping[str, Remarks]) -> list[str]:
+def _find_matches(wanted: str, ids: Sequence[str], said: Mapping[str, Annotations]) -> list[str]:
     """The run of that id, else those of that name, else those whose ids begin or end so."""
     if not wanted or wanted in ids:
         return [wanted] if wanted else []
@@ -245,7 +245,9 @@ def _meant(wanted: str, ids: Sequence[str], said: Mapping[str, Remarks]) -> list
     return named or [run_id for run_id in ids if run_id.startswith(wanted) or run_id.endswith(wanted)]
 
 
-def missing(connection: Connection, wanted: str, where: str, ids: Sequence[str] | None = None) -> LedgerError:
+def make_missing_run_error(
+    connection: Connection, wanted: str, where: str, ids: Sequence[str] | None = None
+) -> LedgerError:
     """The error for a run that is not there, with the nearest ids."""
     if ids is None:
         ids = [str(run_id) for run_id in connection.execute(select(schema.runs.c.id)).scalars()]
@@ -254,7 +256,7 @@ def missing(connection: Connection, wanted: str, where: str, ids: Sequence[str] 
     return LedgerError(f"there is no run {wanted!r} in the ledger {where}", hint=hint)
 
 
-Filter = Callable[[RunOverview], bool]
+RunFilter = Callable[[RunOverview], bool]
 
 _HINT = (
     "e.g. 'state=complete and platform=tcg', 'tag=release', 'commit=1a2b3c', 'workload~sysbench', 'since=2d'"
@@ -272,17 +274,17 @@ _FIELDS: dict[str, Callable[[RunOverview], tuple[str, ...]]] = {
 }
 
 
-def parse_filter(text: str) -> Filter:
+def parse_filter(text: str) -> RunFilter:
     """Conditions joined by `and` or commas: `=` is, `!=` is not, `~` contains. Raises `UsageError`.
 
     What is not a field of a run is a label; `label.NAME` is always one. `since` and `before` take a duration, counted
     from now, or a date.
     """
-    conditions = [_condition(part, text) for part in re.split(r"\s+and(?:\s+|$)|,", text.strip())]
+    conditions = [_parse_condition(part, text) for part in re.split(r"\s+and(?:\s+|$)|,", text.strip())]
     return lambda run: all(holds(run) for holds in conditions)
 
 
-def _condition(part: str, whole: str) -> Filter:
+def _parse_condition(part: str, whole: str) -> RunFilter:
     found = _CONDITION.fullmatch(part)
     if found is None:
         raise UsageError(f"--filter {whole!r}: {part.strip()!r} is not NAME=VALUE", hint=_HINT)
@@ -290,19 +292,19 @@ def _condition(part: str, whole: str) -> Filter:
     if name in {"since", "before"}:
         if sign != "=":
             raise UsageError(f"--filter {whole!r}: {name} takes =", hint=_HINT)
-        moment = _moment(value, whole)
+        moment = _parse_moment(value, whole)
         return lambda run: (run.created_at >= moment) == (name == "since")
-    values = _FIELDS.get(name) or _label(name.removeprefix("label."))
+    values = _FIELDS.get(name) or _make_label_reader(name.removeprefix("label."))
     if sign == "~":
         return lambda run: any(value.lower() in each.lower() for each in values(run))
     return lambda run: (value in values(run)) == (sign == "=")
 
 
-def _label(name: str) -> Callable[[RunOverview], tuple[str, ...]]:
+def _make_label_reader(name: str) -> Callable[[RunOverview], tuple[str, ...]]:
     return lambda run: (run.labels[name],) if name in run.labels else ()
 
 
-def _moment(text: str, whole: str) -> float:
+def _parse_moment(text: str, whole: str) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:

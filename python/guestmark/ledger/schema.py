@@ -23,12 +23,12 @@ SCHEMA_VERSION = 2
 
 metadata = MetaData()
 WRITING = "guestmark_writing"  # execution option: take SQLite's write lock at once, not on the first write
-_MADE: WeakKeyDictionary[Pool, set[str]] = WeakKeyDictionary()
+_KNOWN_TABLES: WeakKeyDictionary[Pool, set[str]] = WeakKeyDictionary()
 
 
-def is_made(connection: Connection, table: Table) -> bool:
+def has_table(connection: Connection, table: Table) -> bool:
     """Whether the database has the table; one that was seen is not asked for again, as none is ever removed."""
-    seen = _MADE.setdefault(connection.engine.pool, set())
+    seen = _KNOWN_TABLES.setdefault(connection.engine.pool, set())
     if table.name in seen:
         return True
     found = inspect(connection).has_table(table.name)

@@ -24,7 +24,7 @@ from sqlalchemy import delete, insert, select
 
 from guestmark.core.home import state_directory
 from guestmark.ledger import run_annotations, schema, signing_key
-from guestmark.ledger.model import Standing
+from guestmark.ledger.model import SignatureStatus
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -51,96 +51,99 @@ def covers_rows(connection: Connection) -> bool:
     return connection.dialect.name == "sqlite"
 
 
-def sign(connection: Connection, run_id: str) -> None:
+def sign_run(connection: Connection, run_id: str) -> None:
     """Signs the run as it is stored now; on a server its plan."""
     table = schema.remarks
     table.create(connection, checkfirst=True)
     connection.execute(delete(table).where(table.c.run_id == run_id, table.c.kind.in_((KIND, _EARLIER))))
     if covers_rows(connection):
-        rows = _rows_digest(connection, run_id)
-        message = _message(run_id, rows, _heads(connection, [run_id]).get(run_id, ""))
+        rows = _digest_rows(connection, run_id)
+        message = _make_run_message(run_id, rows, _digest_heads(connection, [run_id]).get(run_id, ""))
     else:
-        rows, message = "", _plan_message(connection, run_id)
-    made = _Signature(signing_key.public_key(), rows, signing_key.sign_message(message))
+        rows, message = "", _make_plan_message(connection, run_id)
+    made = _Signature(signing_key.read_public_key(), rows, signing_key.sign_message(message))
     value = msgspec.json.encode(made).decode()
     connection.execute(insert(table).values(run_id=run_id, kind=KIND, key="", value=value))
 
 
 @contextmanager
-def kept(connection: Connection, run_id: str) -> Iterator[None]:
+def keep_signed(connection: Connection, run_id: str) -> Iterator[None]:
     """What is changed inside leaves a signed run signed, and any other one as it is."""
     own = covers_rows(connection) and is_own(connection, run_id)
     yield
     if own:
-        sign(connection, run_id)
+        sign_run(connection, run_id)
 
 
-def standing(connection: Connection, run_id: str) -> Standing:
+def verify_signature(connection: Connection, run_id: str) -> SignatureStatus:
     """What the signature of a run says of it."""
-    found = standings(connection, [run_id])[run_id]
-    if found is Standing.OWN and (made := _stored(connection, [run_id]).get(run_id)) is not None:
-        return found if made.rows == _rows_digest(connection, run_id) else Standing.CHANGED
+    found = verify_signatures(connection, [run_id])[run_id]
+    if (
+        found is SignatureStatus.OWN
+        and (made := _read_signatures(connection, [run_id]).get(run_id)) is not None
+    ):
+        return found if made.rows == _digest_rows(connection, run_id) else SignatureStatus.CHANGED
     return found
 
 
-def standings(connection: Connection, run_ids: Sequence[str]) -> dict[str, Standing]:
+def verify_signatures(connection: Connection, run_ids: Sequence[str]) -> dict[str, SignatureStatus]:
     """The same of several runs, without their checksums: whether marks, remarks and ratios are as they were signed."""
-    stored, own = _stored(connection, run_ids), signing_key.public_key()
-    heads = _heads(connection, [run_id for run_id in run_ids if run_id in stored])
+    stored, own = _read_signatures(connection, run_ids), signing_key.read_public_key()
+    heads = _digest_heads(connection, [run_id for run_id in run_ids if run_id in stored])
     found = {}
     for run_id in run_ids:
         made = stored.get(run_id)
         if made is None:
-            found[run_id] = _of_earlier(connection, run_id)
+            found[run_id] = _verify_keyed_hash(connection, run_id)
         elif made.key != own:
-            found[run_id] = Standing.OTHERS
+            found[run_id] = SignatureStatus.OTHERS
         else:
-            message = _message(run_id, made.rows, heads.get(run_id, ""))
+            message = _make_run_message(run_id, made.rows, heads.get(run_id, ""))
             fits = signing_key.has_signed(made.key, message, made.signature)
-            found[run_id] = Standing.OWN if fits else Standing.CHANGED
+            found[run_id] = SignatureStatus.OWN if fits else SignatureStatus.CHANGED
     return found
 
 
 def is_own(connection: Connection, run_id: str) -> bool:
     """Whether the user's own key has signed the run as it is now; on a server, its plan."""
     if covers_rows(connection):
-        return standing(connection, run_id) is Standing.OWN
-    made = _stored(connection, [run_id]).get(run_id)
-    if made is None or made.key != signing_key.public_key():
+        return verify_signature(connection, run_id) is SignatureStatus.OWN
+    made = _read_signatures(connection, [run_id]).get(run_id)
+    if made is None or made.key != signing_key.read_public_key():
         return False
-    return signing_key.has_signed(made.key, _plan_message(connection, run_id), made.signature)
+    return signing_key.has_signed(made.key, _make_plan_message(connection, run_id), made.signature)
 
 
-def _message(run_id: str, rows: str, head: str) -> bytes:
+def _make_run_message(run_id: str, rows: str, head: str) -> bytes:
     return _OF_RUN + json.dumps([run_id, rows, head]).encode()
 
 
-def _plan_message(connection: Connection, run_id: str) -> bytes:
+def _make_plan_message(connection: Connection, run_id: str) -> bytes:
     row = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
     return _OF_PLAN + json.dumps([row.id, row.created_at, row.seed, row.plan]).encode()
 
 
-def _rows_digest(connection: Connection, run_id: str) -> str:
+def _digest_rows(connection: Connection, run_id: str) -> str:
     """Of the checksums of all rows that have one, and of how many rows there are."""
     digest = hashlib.blake2b(digest_size=32)
-    tables = _tables(connection)
+    tables = _list_tables(connection)
     if schema.checks.name in tables:
         own = "SELECT part, digest FROM checks WHERE run_id = ? ORDER BY part"
-        digest.update(_lines(_fetch(connection, own, [run_id])))
+        digest.update(_serialise_rows(_fetch_rows(connection, own, [run_id])))
     counts = ", ".join(f"(SELECT count(*) FROM {table} WHERE run_id = ?1)" for table in _COUNTED)
-    digest.update(_lines(_fetch(connection, f"SELECT {counts}", [run_id])))
+    digest.update(_serialise_rows(_fetch_rows(connection, f"SELECT {counts}", [run_id])))
     return digest.hexdigest()
 
 
-def _heads(connection: Connection, run_ids: Sequence[str]) -> dict[str, str]:
+def _digest_heads(connection: Connection, run_ids: Sequence[str]) -> dict[str, str]:
     """The digest of what a run has beside its checksums; none for a run that is not there."""
     found: dict[str, Any] = {}
-    tables = _tables(connection)
-    for these in _pieces(run_ids):
+    tables = _list_tables(connection)
+    for these in _split_ids(run_ids):
         named = f"run_id IN ({', '.join('?' * len(these))})"
         runs = f"SELECT id AS run_id, state, owner FROM runs WHERE {named.replace('run_id', 'id')}"
-        for run_id, rows in _by_run(_fetch(connection, runs, these)):
-            found[run_id] = hashlib.blake2b(_lines(rows), digest_size=32)
+        for run_id, rows in _group_by_run(_fetch_rows(connection, runs, these)):
+            found[run_id] = hashlib.blake2b(_serialise_rows(rows), digest_size=32)
         for table in _BESIDE:
             if table.name not in tables:
                 continue
@@ -148,40 +151,42 @@ def _heads(connection: Connection, run_ids: Sequence[str]) -> dict[str, str]:
             key = ", ".join(column.name for column in table.primary_key)
             others = f" AND kind <> '{KIND}'" if table is schema.remarks else ""
             wanted = f"SELECT {columns} FROM {table.name} WHERE {named}{others} ORDER BY {key}"
-            for run_id, rows in _by_run(_fetch(connection, wanted, these)):
+            for run_id, rows in _group_by_run(_fetch_rows(connection, wanted, these)):
                 if run_id in found:
-                    found[run_id].update(table.name.encode() + _lines(rows))
+                    found[run_id].update(table.name.encode() + _serialise_rows(rows))
     return {run_id: digest.hexdigest() for run_id, digest in found.items()}
 
 
-def _fetch(connection: Connection, statement: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
+def _fetch_rows(connection: Connection, statement: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
     """Rows as SQLite has them. Each write of a run reads its checksums twice; SQLAlchemy takes too long for that."""
     link: Any = connection.connection.driver_connection
     found: list[tuple[Any, ...]] = link.execute(statement, values).fetchall()
     return found
 
 
-def _tables(connection: Connection) -> set[str]:
-    return {name for (name,) in _fetch(connection, "SELECT name FROM sqlite_master WHERE type = 'table'", [])}
+def _list_tables(connection: Connection) -> set[str]:
+    return {
+        name for (name,) in _fetch_rows(connection, "SELECT name FROM sqlite_master WHERE type = 'table'", [])
+    }
 
 
-def _by_run(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
+def _group_by_run(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
     """The rows, which are in the order of their first column, together for each run."""
     for run_id, own in itertools.groupby(rows, key=lambda row: row[0]):
         yield run_id, list(own)
 
 
-def _lines(rows: Sequence[tuple[Any, ...]]) -> bytes:
+def _serialise_rows(rows: Sequence[tuple[Any, ...]]) -> bytes:
     """A column of SQLite holds values of any type; bytes are no text of the same digits."""
     return json.dumps(rows, default=lambda value: {"bytes": value.hex()}).encode()
 
 
-def _stored(connection: Connection, run_ids: Sequence[str]) -> dict[str, _Signature]:
+def _read_signatures(connection: Connection, run_ids: Sequence[str]) -> dict[str, _Signature]:
     table = schema.remarks
     found: dict[str, _Signature] = {}
-    if not schema.is_made(connection, table):
+    if not schema.has_table(connection, table):
         return found
-    for these in _pieces(run_ids):
+    for these in _split_ids(run_ids):
         wanted = select(table.c.run_id, table.c.value).where(table.c.run_id.in_(these), table.c.kind == KIND)
         for row in connection.execute(wanted):
             # One that cannot be read is another's: nothing has signed it.
@@ -191,26 +196,26 @@ def _stored(connection: Connection, run_ids: Sequence[str]) -> dict[str, _Signat
     return found
 
 
-def _pieces(run_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+def _split_ids(run_ids: Sequence[str]) -> Iterator[Sequence[str]]:
     return (run_ids[at : at + _AT_ONCE] for at in range(0, len(run_ids), _AT_ONCE))
 
 
-def _of_earlier(connection: Connection, run_id: str) -> Standing:
+def _verify_keyed_hash(connection: Connection, run_id: str) -> SignatureStatus:
     """Of a run without a signature: versions 0.2 and 0.3 vouched for the plans of their runs with a keyed hash."""
     table, runs = schema.remarks, schema.runs
-    if not schema.is_made(connection, table):
-        return Standing.UNSIGNED
+    if not schema.has_table(connection, table):
+        return SignatureStatus.UNSIGNED
     marks = select(table.c.kind, table.c.value).where(
         table.c.run_id == run_id, table.c.kind.in_((_EARLIER, run_annotations.IMPORTED))
     )
     found = {row.kind: str(row.value) for row in connection.execute(marks)}
     row = connection.execute(select(runs).where(runs.c.id == run_id)).first()
     if row is None or _EARLIER not in found or run_annotations.IMPORTED in found:
-        return Standing.UNSIGNED
+        return SignatureStatus.UNSIGNED
     with suppress(OSError, ValueError):
         key = (state_directory() / "key").read_bytes()
         said = json.dumps([row.id, row.created_at, row.seed, row.plan]).encode()
         hashed = hashlib.blake2b(said, key=key, digest_size=32).hexdigest()
         if key and hmac.compare_digest(found[_EARLIER].encode(), hashed.encode()):
-            return Standing.OWN
-    return Standing.OTHERS
+            return SignatureStatus.OWN
+    return SignatureStatus.OTHERS

@@ -26,19 +26,19 @@ _SIZE = 32  # bytes of a seed, and of a key
 _SIGNATURE = 64  # bytes of a signature
 
 
-def key_file() -> Path:
+def find_key_file() -> Path:
     """Where the key is; it need not exist."""
     return state_directory() / "signing-key"
 
 
-def public_key() -> str:
+def read_public_key() -> str:
     """The user's own public key, which is made if there is none, in Base64: 44 characters."""
-    return _encoded(bytes(_own(key_file()).verify_key))
+    return _encode_base64(bytes(_load_own_key(find_key_file()).verify_key))
 
 
 def sign_message(message: bytes) -> str:
     """The signature of the user's own key, in Base64."""
-    return _encoded(_own(key_file()).sign(message).signature)
+    return _encode_base64(_load_own_key(find_key_file()).sign(message).signature)
 
 
 def has_signed(key: str, message: bytes, signature: str) -> bool:
@@ -47,41 +47,41 @@ def has_signed(key: str, message: bytes, signature: str) -> bool:
     from nacl.signing import VerifyKey
 
     try:
-        made = VerifyKey(_decoded(key, _SIZE))
-        made.verify(message, _decoded(signature, _SIGNATURE))
+        made = VerifyKey(_decode_base64(key, _SIZE))
+        made.verify(message, _decode_base64(signature, _SIGNATURE))
     except (BadSignatureError, ValueError):
         return False
     return True
 
 
-def _encoded(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _decoded(text: str, size: int) -> bytes:
+def _decode_base64(text: str, size: int) -> bytes:
     try:
         found = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ValueError("it is not Base64") from error
     # Base64 has several spellings of the same bytes; ours is one.
-    if len(found) != size or _encoded(found) != text:
+    if len(found) != size or _encode_base64(found) != text:
         raise ValueError(f"it is not {size} bytes")
     return found
 
 
 @functools.lru_cache(maxsize=4)
-def _own(file: Path) -> SigningKey:
+def _load_own_key(file: Path) -> SigningKey:
     """The key in the file. Where none can be kept it is this process's alone, and later ones do not know it."""
     from nacl.signing import SigningKey
 
     with contextlib.suppress(OSError):
         if not file.exists():
-            _make(file)
-        return SigningKey(_read(file))
+            _make_key(file)
+        return SigningKey(_read_seed(file))
     return SigningKey.generate()
 
 
-def _make(file: Path) -> None:
+def _make_key(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with scratch_directory("key", file.parent) as directory:
         made = directory / file.name
@@ -96,7 +96,7 @@ def _make(file: Path) -> None:
             os.link(made, file)
 
 
-def _read(file: Path) -> bytes:
+def _read_seed(file: Path) -> bytes:
     """The seed. Raises `OSError`, and `LedgerError` for a file that others may have read or written."""
     with file.open("rb") as stream:
         there = os.fstat(stream.fileno())

@@ -32,23 +32,31 @@ from guestmark.ledger import (
     validation,
 )
 from guestmark.ledger import claim as claims
-from guestmark.ledger.connect import Store, begin_writing
-from guestmark.ledger.environment_variables import recorded
-from guestmark.ledger.error_advice import explained
-from guestmark.ledger.model import Check, Compared, Origin, RunHead, RunOverview, Standing, StoredRun
-from guestmark.ledger.postgres import OPTIONS, Patience, autocommitting, is_transient
+from guestmark.ledger.connect import OpenedStore, begin_writing
+from guestmark.ledger.environment_variables import strip_unrecorded
+from guestmark.ledger.error_advice import explain_errors
+from guestmark.ledger.model import (
+    LedgerCheck,
+    RunHead,
+    RunOrigin,
+    RunOverview,
+    SignatureStatus,
+    StoredRatio,
+    StoredRun,
+)
+from guestmark.ledger.postgres import PREPARED_OPTIONS, Patience, connect_autocommit, is_transient
 from guestmark.ledger.rows import (
     add_environment,
     add_left_out,
-    environments_of,
-    last_environments,
-    left_out_of,
-    run_row,
-    size_of,
-    trial_of,
+    find_environments,
+    make_run_row,
+    measure_run_size,
+    read_last_environments,
+    read_left_out,
+    read_trial,
 )
-from guestmark.ledger.run_annotations import NOTHING, Remarks
-from guestmark.ledger.validation import Budget
+from guestmark.ledger.run_annotations import NO_ANNOTATIONS, Annotations
+from guestmark.ledger.validation import ReadBudget
 
 T = TypeVar("T")
 
@@ -58,7 +66,7 @@ _LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no charact
 class Ledger:
     """Runs and trials in one database. Every write is durable when the call returns. Raises `LedgerError` only."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: OpenedStore) -> None:
         self._store = store
         self._engine = store.engine
         self.where = store.where  # path, or URL without its password
@@ -79,21 +87,21 @@ class Ledger:
         self._engine.dispose()
 
     @contextmanager
-    def writing(self, doing: str) -> Iterator[Connection]:
+    def write_transaction(self, doing: str) -> Iterator[Connection]:
         """A transaction for the modules of this package, done once; `doing` is what errors say failed.
 
         A server that has been away is waited for before it.
         """
-        with explained(self.where, doing):
+        with explain_errors(self.where, doing):
             if not self.is_file:
-                self.patience.until_done(self._ping, is_transient)
+                self.patience.retry_until_done(self._ping_server, is_transient)
         with (
-            explained(self.where, doing),
+            explain_errors(self.where, doing),
             begin_writing(self._engine) as connection,
         ):
             yield connection
 
-    def write(self, doing: str, action: Callable[[Connection], T]) -> T:
+    def run_transaction(self, doing: str, action: Callable[[Connection], T]) -> T:
         """Does `action` in one transaction.
 
         While a server is away this waits for it and does all of it again, although the transaction may have been
@@ -102,23 +110,23 @@ class Ledger:
 
         def once() -> T:
             for claim in self._claims:
-                claim.hold()
+                claim.ensure_held()
             with begin_writing(self._engine) as connection:
                 return action(connection)
 
-        with explained(self.where, doing):
-            return once() if self.is_file else self.patience.until_done(once, is_transient)
+        with explain_errors(self.where, doing):
+            return once() if self.is_file else self.patience.retry_until_done(once, is_transient)
 
-    def change(self, doing: str, run_id: str, action: Callable[[Connection], T]) -> T:
+    def change_run(self, doing: str, run_id: str, action: Callable[[Connection], T]) -> T:
         """Does `action`, which changes this run, in one transaction; see `write`. A signed run stays signed."""
 
         def signed(connection: Connection) -> T:
-            with signatures.kept(connection, run_id):
+            with signatures.keep_signed(connection, run_id):
                 return action(connection)
 
-        return self.write(doing, signed)
+        return self.run_transaction(doing, signed)
 
-    def write_at_once(
+    def execute_autocommit(
         self, doing: str, statement: TypedReturnsRows[Any], values: Mapping[str, Any]
     ) -> tuple[Any, ...]:
         """Does one statement of a server that is a transaction by itself, and returns its only row; see `write`.
@@ -131,21 +139,21 @@ class Ledger:
         def once() -> tuple[Any, ...]:
             nonlocal tried
             for claim in self._claims if tried else self._claims[:-1]:
-                claim.hold()
+                claim.ensure_held()
             tried = True
             if self._claims:
-                session = self._claims[-1].session()
-                return tuple(session.execute(statement, values, execution_options=OPTIONS).one())
-            with autocommitting(self._engine) as connection:
+                session = self._claims[-1].current_session()
+                return tuple(session.execute(statement, values, execution_options=PREPARED_OPTIONS).one())
+            with connect_autocommit(self._engine) as connection:
                 return tuple(connection.execute(statement, values).one())
 
-        with explained(self.where, doing):
-            return self.patience.until_done(once, is_transient)
+        with explain_errors(self.where, doing):
+            return self.patience.retry_until_done(once, is_transient)
 
     @contextmanager
-    def reading(self, doing: str) -> Iterator[Connection]:
+    def read_transaction(self, doing: str) -> Iterator[Connection]:
         """Statements that change nothing, for the modules of this package; `doing` is what errors say failed."""
-        with explained(self.where, doing):
+        with explain_errors(self.where, doing):
             try:
                 if self.is_file:
                     with self._engine.begin() as connection:
@@ -153,9 +161,9 @@ class Ledger:
                 else:
                     # Each statement sees what is committed when it begins, with or without a transaction.
                     if self._claims:
-                        yield self.patience.until_done(self._claims[-1].held_session, is_transient)
+                        yield self.patience.retry_until_done(self._claims[-1].verified_session, is_transient)
                         return
-                    with self.patience.until_done(self._connected, is_transient) as connection:
+                    with self.patience.retry_until_done(self._connect_autocommit, is_transient) as connection:
                         yield connection
             except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 # SQLite's columns hold values of any type, and files come from anywhere.
@@ -164,15 +172,15 @@ class Ledger:
                     hint="guestmark runs --check lists the damage; restore it from a backup",
                 ) from error
 
-    def has(self, table: Table) -> bool:
+    def has_table(self, table: Table) -> bool:
         """Whether the ledger has a table of those that are made when they are first needed."""
-        with self.reading(f"looking for {table.name}") as connection:
-            return schema.is_made(connection, table)
+        with self.read_transaction(f"looking for {table.name}") as connection:
+            return schema.has_table(connection, table)
 
-    def _connected(self) -> Connection:
-        return autocommitting(self._engine)
+    def _connect_autocommit(self) -> Connection:
+        return connect_autocommit(self._engine)
 
-    def _ping(self) -> None:
+    def _ping_server(self) -> None:
         with self._engine.connect():  # which asks the server whether it is there
             pass
 
@@ -185,11 +193,11 @@ class Ledger:
         seed: int,
         *,
         left_out: Sequence[LeftOut] = (),
-        said: Remarks = NOTHING,
+        said: Annotations = NO_ANNOTATIONS,
     ) -> str:
         """Stores a new run at once and returns its id: UTC time and three random letters, so that ids sort by age."""
         created_at = time.time()
-        values = run_row(plan, created_at=created_at, seed=seed, state=RunState.CREATED)
+        values = make_run_row(plan, created_at=created_at, seed=seed, state=RunState.CREATED)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(created_at))
         for _ in range(20):
             run_id = f"{stamp}-{''.join(secrets.choice(_LETTERS) for _ in range(3))}"
@@ -200,22 +208,22 @@ class Ledger:
                 if found is not None:  # ours, if the connection was lost when it had just been stored
                     return all(getattr(found, name) == value for name, value in values.items())
                 connection.execute(insert(runs).values(id=run_id, **values))
-                checksums.store(connection, runs, run_id)
+                checksums.store_checksums(connection, runs, run_id)
                 add_environment(connection, run_id, environment)
                 for entry in left_out:
                     add_left_out(connection, run_id, entry)
-                if said != NOTHING:
-                    run_annotations.add(connection, run_id, said)
-                signatures.sign(connection, run_id)
+                if said != NO_ANNOTATIONS:
+                    run_annotations.add_annotations(connection, run_id, said)
+                signatures.sign_run(connection, run_id)
                 return True
 
-            if self.write("storing a new run", store):
+            if self.run_transaction("storing a new run", store):
                 return run_id
         raise LedgerError("no free run id was found", hint="check that the system's clock is running")
 
     def add_environment(self, run_id: str, environment: Mapping[str, Any]) -> None:
         """Records the environment anew, when a run is resumed: it may be another kernel or another load now."""
-        self.change(
+        self.change_run(
             f"recording the environment of run {run_id}",
             run_id,
             lambda connection: add_environment(connection, run_id, environment),
@@ -230,29 +238,29 @@ class Ledger:
     ) -> None:
         """Records a machine's environment unless the run has one that `is_alike`; `digest` tells that at one look."""
         place = str(environment.get("machine", ""))
-        with self.reading(f"looking for this machine among those of run {run_id}") as connection:
-            if run_annotations.seen_at(connection, run_id, place) == digest:
+        with self.read_transaction(f"looking for this machine among those of run {run_id}") as connection:
+            if run_annotations.read_machine_digest(connection, run_id, place) == digest:
                 return
-            known = environments_of(connection, run_id, place)
+            known = find_environments(connection, run_id, place)
 
         def store(connection: Connection) -> None:
             if not any(map(is_alike, known)):
                 add_environment(connection, run_id, environment)
-            run_annotations.set_seen_at(connection, run_id, place, digest)
+            run_annotations.store_machine_digest(connection, run_id, place, digest)
 
-        self.change(f"recording the environment of run {run_id}", run_id, store)
+        self.change_run(f"recording the environment of run {run_id}", run_id, store)
 
-    def append(self, run_id: str, trial: Trial, *, token: str | None = None) -> None:
+    def store_trial(self, run_id: str, trial: Trial, *, token: str | None = None) -> None:
         """Stores a trial, completely or not at all; it is on the disk when this returns.
 
         With a `token` it is stored only while the attempt that has it is in force. Raises `LedgerError` naming the
         trial when it cannot be stored or its cell already has one in this block.
         """
-        rows.append(self, run_id, trial, token)
+        rows.store_trial(self, run_id, trial, token)
 
     def record_left_out(self, run_id: str, entry: LeftOut) -> None:
         """Records what cannot be measured here; a later record of the same replaces it."""
-        self.change(
+        self.change_run(
             f"recording that {entry.name} is unusable in run {run_id}",
             run_id,
             lambda connection: add_left_out(connection, run_id, entry),
@@ -269,18 +277,18 @@ class Ledger:
             wanted = select(schema.runs).where(schema.runs.c.id == run_id).with_for_update(key_share=True)
             row = connection.execute(wanted).first()
             if row is None:
-                raise run_lookup.missing(connection, run_id, self.where)
-            before = codec.load(row.plan, Plan, f"the plan of run {run_id}")
+                raise run_lookup.make_missing_run_error(connection, run_id, self.where)
+            before = codec.load_json(row.plan, Plan, f"the plan of run {run_id}")
             if (plan := changed(before)) is before:
                 return
             was_own = signatures.is_own(connection, run_id)
-            kept = codec.dump(replace(plan, context=recorded(plan.context)))
+            kept = codec.dump_json(replace(plan, context=strip_unrecorded(plan.context)))
             connection.execute(update(schema.runs).where(schema.runs.c.id == run_id).values(plan=kept))
-            checksums.store(connection, schema.runs, run_id)
+            checksums.store_checksums(connection, schema.runs, run_id)
             if was_own:
-                signatures.sign(connection, run_id)
+                signatures.sign_run(connection, run_id)
 
-        self.write(f"storing the plan of run {run_id}", store)
+        self.run_transaction(f"storing the plan of run {run_id}", store)
 
     def set_run_state(self, run_id: str, state: RunState) -> None:
         """Stores the state of the run."""
@@ -288,66 +296,74 @@ class Ledger:
 
         def store(connection: Connection) -> None:
             if connection.execute(statement).rowcount == 0:
-                raise run_lookup.missing(connection, run_id, self.where)
+                raise run_lookup.make_missing_run_error(connection, run_id, self.where)
 
-        self.change(f"storing that run {run_id} is {state}", run_id, store)
+        self.change_run(f"storing that run {run_id} is {state}", run_id, store)
 
-    def annotate(self, wanted: str, said: Remarks) -> str:
+    def annotate_run(self, wanted: str, said: Annotations) -> str:
         """Adds a name, notes, labels and tags to a run, and returns its id; see `remarks.add`."""
 
         def store(connection: Connection) -> str:
-            run_id = run_lookup.resolve(connection, wanted, self.where)
-            with signatures.kept(connection, run_id):
-                run_annotations.add(connection, run_id, said)
+            run_id = run_lookup.resolve_run(connection, wanted, self.where)
+            with signatures.keep_signed(connection, run_id):
+                run_annotations.add_annotations(connection, run_id, said)
             return run_id
 
-        return self.write(f"remarking run {wanted}", store)
+        return self.run_transaction(f"remarking run {wanted}", store)
 
-    def take_away(self, run_id: str, *, labels: Sequence[str] = (), tags: Sequence[str] = ()) -> None:
+    def remove_annotations(
+        self, run_id: str, *, labels: Sequence[str] = (), tags: Sequence[str] = ()
+    ) -> None:
         """Takes labels and tags from a run; those it does not have are not errors."""
-        self.change(
+        self.change_run(
             f"remarking run {run_id}",
             run_id,
-            lambda connection: run_annotations.take_away(connection, run_id, labels=labels, tags=tags),
+            lambda connection: run_annotations.remove_annotations(
+                connection, run_id, labels=labels, tags=tags
+            ),
         )
 
-    def take_as_own(self, run_id: str) -> None:
+    def sign_as_own(self, run_id: str) -> None:
         """Signs a run as this user's own, whoever made it: its marks, remarks and rows as they are now.
 
         Raises `LedgerError` for one whose rows are not what was stored.
         """
 
         def sign(connection: Connection) -> None:
-            checksums.verify(connection, run_id)
-            if (origin := run_annotations.of_run(connection, run_id).origin) is not None:
-                run_annotations.add(connection, run_id, Remarks(origin=replace(origin, trusted=True)))
-            signatures.sign(connection, run_id)
+            checksums.verify_run(connection, run_id)
+            if (origin := run_annotations.read_annotations(connection, run_id).origin) is not None:
+                run_annotations.add_annotations(
+                    connection, run_id, Annotations(origin=replace(origin, trusted=True))
+                )
+            signatures.sign_run(connection, run_id)
 
-        self.write(f"signing run {run_id}", sign)
+        self.run_transaction(f"signing run {run_id}", sign)
 
-    def remember(self, run_id: str, found: Sequence[Compared]) -> None:
+    def store_ratios(self, run_id: str, found: Sequence[StoredRatio]) -> None:
         """Stores the ratios that a run found, in place of those it had found before."""
-        self.change(
+        self.change_run(
             f"storing what run {run_id} found",
             run_id,
-            lambda connection: run_lookup.replace_rows(connection, run_id, found),
+            lambda connection: run_lookup.replace_ratios(connection, run_id, found),
         )
 
-    def copy_to(self, other: Ledger, *, trust: bool = False) -> copying.Copied:
+    def copy_to(self, other: Ledger, *, trust: bool = False) -> copying.CopiedRuns:
         """Adds what is here and not in the `other`; see `copying.copy_runs`.
 
         Runs that this user did not make are checked, and stored as imported; with `trust` as ones that may be resumed.
         """
-        budget = validation.Budget(
+        budget = validation.ReadBudget(
             size=validation.LARGEST_LEDGER, values=validation.MOST_VALUES_OF_LEDGER, seconds=3600.0
         )
 
-        def origin_of(run_id: str) -> Origin | None:
-            with self.reading(f"reading run {run_id}") as connection:
+        def origin_of(run_id: str) -> RunOrigin | None:
+            with self.read_transaction(f"reading run {run_id}") as connection:
                 row = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
-                found = self._origin(connection, row, run_annotations.of_run(connection, run_id))
+                found = self._find_origin(
+                    connection, row, run_annotations.read_annotations(connection, run_id)
+                )
                 if found is None and not signatures.is_own(connection, run_id):
-                    found = Origin(f"the ledger {self.where}")
+                    found = RunOrigin(f"the ledger {self.where}")
             if found is None:
                 return None
             self.load_run(run_id, budget)
@@ -357,37 +373,39 @@ class Ledger:
 
     # --- reading --------------------------------------------------------------------------------------------
 
-    def resolve(self, wanted: str) -> str:
+    def resolve_run(self, wanted: str) -> str:
         """The full id of the run that `wanted` refers to: an id, its unique beginning or end, or `last`.
 
         Raises `LedgerError` naming the candidates or the nearest ids.
         """
-        with self.reading("looking for a run") as connection:
-            return run_lookup.resolve(connection, wanted, self.where)
+        with self.read_transaction("looking for a run") as connection:
+            return run_lookup.resolve_run(connection, wanted, self.where)
 
     def resolve_removed(self, connection: Connection, wanted: str) -> str:
         """The full id of a run that was removed; see `resolve`."""
-        return run_lookup.resolve(connection, wanted, self.where, removed=True)
+        return run_lookup.resolve_run(connection, wanted, self.where, removed=True)
 
-    def compact(self) -> None:
+    def reclaim_space(self) -> None:
         """Gives the room of deleted rows back to the disk; servers do that by themselves."""
         if self._store.file is not None:
             with (
-                explained(self.where, "compacting it"),
+                explain_errors(self.where, "compacting it"),
                 closing(sqlite3.connect(self._store.file, isolation_level=None)) as connection,
             ):
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def load_run(self, wanted: str, budget: Budget | None = None) -> StoredRun:
+    def load_run(self, wanted: str, budget: ReadBudget | None = None) -> StoredRun:
         """The whole run that `wanted` refers to (see `resolve`). What it costs is taken from the `budget`, if any."""
-        with self.reading(f"reading run {wanted}") as connection:
-            run, said = self._found(connection, wanted)
+        with self.read_transaction(f"reading run {wanted}") as connection:
+            run, said = self._find_run(connection, wanted)
             run_id = str(run.id)
             if budget is not None:
-                budget.take(size_of(connection, run_id))
+                budget.charge(measure_run_size(connection, run_id))
             # Before the rows: what is stored meanwhile has a checksum by then, and is not missing.
-            known = checksums.stored_beside(connection, run_id) if self._is_checked_by(connection) else None
+            known = (
+                checksums.read_row_checksums(connection, run_id) if self._has_checksums(connection) else None
+            )
             trials = connection.execute(
                 select(schema.trials)
                 .where(schema.trials.c.run_id == run_id)
@@ -409,54 +427,54 @@ class Ledger:
                     schema.unusable.name: unusable,
                     schema.trials.name: trials,
                 }
-                checksums.verify(connection, run_id, read, known)
-            plan = codec.load(run.plan, Plan, f"the plan of run {run_id}", budget)
+                checksums.verify_run(connection, run_id, read, known)
+            plan = codec.load_json(run.plan, Plan, f"the plan of run {run_id}", budget)
             loaded = StoredRun(
                 id=run_id,
                 plan=plan,
                 environments=tuple(
-                    codec.load(row.body, dict[str, Any], f"the environment of run {run_id}", budget)
+                    codec.load_json(row.body, dict[str, Any], f"the environment of run {run_id}", budget)
                     for row in environments
                 ),
                 seed=int(run.seed),
-                state=self._state(run_id, run.state, connection),
+                state=self._find_state(run_id, run.state, connection),
                 created_at=run.created_at,
-                trials=tuple(trial_of(row, budget) for row in trials),
-                unusable=tuple(left_out_of(row, plan) for row in unusable),
-                origin=self._origin(connection, run, said),
+                trials=tuple(read_trial(row, budget) for row in trials),
+                unusable=tuple(read_left_out(row, plan) for row in unusable),
+                origin=self._find_origin(connection, run, said),
             )
-        validation.check(loaded, foreign=budget is not None)
+        validation.check_run(loaded, foreign=budget is not None)
         return loaded
 
-    def head(self, wanted: str) -> RunHead:
+    def load_head(self, wanted: str) -> RunHead:
         """What the run that `wanted` refers to is, without reading any of its trials."""
         left_out = schema.unusable
-        with self.reading(f"reading run {wanted}") as connection:
-            run, said = self._found(connection, wanted)
+        with self.read_transaction(f"reading run {wanted}") as connection:
+            run, said = self._find_run(connection, wanted)
             run_id = str(run.id)
             rows_out = connection.execute(
-                select(left_out, *self._digest(connection, left_out))
+                select(left_out, *self._select_digest(connection, left_out))
                 .where(left_out.c.run_id == run_id)
                 .order_by(left_out.c.platform)
             ).all()
-            if self._is_checked_by(connection):
+            if self._has_checksums(connection):
                 checksums.verify_rows(left_out, run_id, rows_out)
-            plan = codec.load(run.plan, Plan, f"the plan of run {run_id}")
-            unusable = tuple(left_out_of(row, plan) for row in rows_out)
-            state, origin = RunState(run.state), self._origin(connection, run, said)
+            plan = codec.load_json(run.plan, Plan, f"the plan of run {run_id}")
+            unusable = tuple(read_left_out(row, plan) for row in rows_out)
+            state, origin = RunState(run.state), self._find_origin(connection, run, said)
         bare = StoredRun(run_id, plan, (), int(run.seed), state, run.created_at, (), unusable, origin)
-        validation.check(bare, foreign=False)
+        validation.check_run(bare, foreign=False)
         return bare.head
 
-    def refreshed(self, known: StoredRun, since: int) -> StoredRun:
+    def reload_run(self, known: StoredRun, since: int) -> StoredRun:
         """The run as it is by now, all of whose blocks before `since` are known: no trial that is stored changes."""
         run_id, trials = known.id, schema.trials.c
-        with self.reading(f"reading run {run_id}") as connection:
+        with self.read_transaction(f"reading run {run_id}") as connection:
             run = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).first()
             if run is None:
-                raise run_lookup.missing(connection, run_id, self.where)
+                raise run_lookup.make_missing_run_error(connection, run_id, self.where)
             rows_since = connection.execute(
-                select(schema.trials, checksums.stored_with(schema.trials))
+                select(schema.trials, checksums.select_checksum(schema.trials))
                 .where(trials.run_id == run_id, trials.block >= since)
                 .order_by(trials.block, trials.position)
             ).all()
@@ -464,96 +482,98 @@ class Ledger:
             before = tuple(trial for trial in known.trials if trial.block < since)
             return replace(
                 known,
-                plan=codec.load(run.plan, Plan, f"the plan of run {run_id}"),
+                plan=codec.load_json(run.plan, Plan, f"the plan of run {run_id}"),
                 state=RunState(run.state),
-                trials=before + tuple(trial_of(row) for row in rows_since),
+                trials=before + tuple(read_trial(row) for row in rows_since),
             )
 
-    def _found(self, connection: Connection, wanted: str) -> tuple[Row[Any], Remarks]:
+    def _find_run(self, connection: Connection, wanted: str) -> tuple[Row[Any], Annotations]:
         """The verified row of the wanted run, and its remarks; a whole id takes one query."""
         run_lookup.check_name(wanted, self.where)
         runs = schema.runs
-        statement = select(runs, *self._digest(connection, runs))
+        statement = select(runs, *self._select_digest(connection, runs))
         run = connection.execute(statement.where(runs.c.id == wanted)).first()
-        said = NOTHING if run is None else run_annotations.of_run(connection, wanted)
+        said = NO_ANNOTATIONS if run is None else run_annotations.read_annotations(connection, wanted)
         if run is None or said.removed is not None:
-            run_id = run_lookup.resolve(connection, wanted, self.where)
+            run_id = run_lookup.resolve_run(connection, wanted, self.where)
             run = connection.execute(statement.where(runs.c.id == run_id)).one()
-            said = run_annotations.of_run(connection, run_id)
-        if self._is_checked_by(connection):
+            said = run_annotations.read_annotations(connection, run_id)
+        if self._has_checksums(connection):
             checksums.verify_rows(runs, str(run.id), [run])
         return run, said
 
-    def _digest(self, connection: Connection, table: Table) -> list[Label[Any]]:
+    def _select_digest(self, connection: Connection, table: Table) -> list[Label[Any]]:
         """What is selected with rows of the table to verify them; nothing in a ledger without checksums."""
-        return [checksums.stored_with(table)] if self._is_checked_by(connection) else []
+        return [checksums.select_checksum(table)] if self._has_checksums(connection) else []
 
-    def _origin(self, connection: Connection, run: Row[Any], remarked: Remarks) -> Origin | None:
+    def _find_origin(self, connection: Connection, run: Row[Any], remarked: Annotations) -> RunOrigin | None:
         """Where the run comes from; None where this user made it. A server's roles say who may write there."""
         said = remarked.origin
         if not self.is_file:
             return said
-        found = signatures.standing(connection, str(run.id))
-        if found is Standing.OWN:
+        found = signatures.verify_signature(connection, str(run.id))
+        if found is SignatureStatus.OWN:
             return said
-        return replace(said or Origin(f"the ledger {self.where}"), trusted=False, standing=found)
+        return replace(said or RunOrigin(f"the ledger {self.where}"), trusted=False, standing=found)
 
     def check_name(self, name: str) -> None:
         """Raises `LedgerError` when a run has that name."""
-        with self.reading("looking for a run's name") as connection:
-            run_annotations.check_free(connection, name)
+        with self.read_transaction("looking for a run's name") as connection:
+            run_annotations.check_name_is_free(connection, name)
 
-    def remarks(self, run_id: str) -> Remarks:
+    def read_annotations(self, run_id: str) -> Annotations:
         """What people have said of a run."""
-        with self.reading(f"reading the remarks of run {run_id}") as connection:
-            return run_annotations.of_run(connection, run_id)
+        with self.read_transaction(f"reading the remarks of run {run_id}") as connection:
+            return run_annotations.read_annotations(connection, run_id)
 
-    def runs(self, *, removed: bool = False) -> list[RunOverview]:
+    def list_runs(self, *, removed: bool = False) -> list[RunOverview]:
         """All runs, oldest first, including those whose plan is damaged; or those that were removed."""
-        with self.reading("listing the runs") as connection:
-            checked = self._is_checked_by(connection)
-            return run_lookup.overviews(connection, self._state, removed=removed, checked=checked)
+        with self.read_transaction("listing the runs") as connection:
+            checked = self._has_checksums(connection)
+            return run_lookup.list_overviews(connection, self._find_state, removed=removed, checked=checked)
 
-    def earlier(
-        self, host: str, what: Collection[str], before: float, most: int = run_lookup.MOST
-    ) -> list[Compared]:
+    def find_earlier_ratios(
+        self, host: str, what: Collection[str], before: float, most: int = run_lookup.MOST_EARLIER_RUNS
+    ) -> list[StoredRatio]:
         """What runs of that host, begun before then, found of each of these questions: the newest, oldest first."""
-        return self._in_sight(lambda connection: run_lookup.earlier(connection, host, what, before, most))
+        return self._read_visible_ratios(
+            lambda connection: run_lookup.find_earlier_ratios(connection, host, what, before, most)
+        )
 
-    def every_ratio(self) -> list[Compared]:
+    def read_all_ratios(self) -> list[StoredRatio]:
         """What all runs in sight found for all of their ratios, oldest first."""
-        return self._in_sight(run_lookup.every_ratio)
+        return self._read_visible_ratios(run_lookup.read_all_ratios)
 
-    def _in_sight(self, read: Callable[[Connection], list[Compared]]) -> list[Compared]:
-        with self.reading("looking for earlier runs") as connection:
-            gone = run_annotations.removed(connection)
+    def _read_visible_ratios(self, read: Callable[[Connection], list[StoredRatio]]) -> list[StoredRatio]:
+        with self.read_transaction("looking for earlier runs") as connection:
+            gone = run_annotations.find_removed_runs(connection)
             found = read(connection)
-            said = run_annotations.of_runs(connection)
+            said = run_annotations.read_all_annotations(connection)
             named = list(dict.fromkeys(row.run_id for row in found))
-            own = signatures.standings(connection, named) if self.is_file else {}
+            own = signatures.verify_signatures(connection, named) if self.is_file else {}
         return [
             row
             for row in found
             if row.run_id not in gone
-            and own.get(row.run_id, Standing.OWN) is Standing.OWN
-            and ((origin := said.get(row.run_id, NOTHING).origin) is None or origin.trusted)
+            and own.get(row.run_id, SignatureStatus.OWN) is SignatureStatus.OWN
+            and ((origin := said.get(row.run_id, NO_ANNOTATIONS).origin) is None or origin.trusted)
         ]
 
-    def environments(self, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    def read_last_environments(self, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         """The environment that each of these runs was last started or resumed in, in this order."""
-        with self.reading("reading environments") as connection:
-            return last_environments(connection, run_ids)
+        with self.read_transaction("reading environments") as connection:
+            return read_last_environments(connection, run_ids)
 
-    def _is_checked_by(self, connection: Connection) -> bool:
+    def _has_checksums(self, connection: Connection) -> bool:
         """Whether there are checksums: ledgers of version 0.1 get them when they are next written to."""
-        return schema.is_made(connection, schema.checks)
+        return schema.has_table(connection, schema.checks)
 
-    def check(self) -> Check:
+    def check_all(self) -> LedgerCheck:
         """Looks at every row of every run, whether each can have been measured, and at the database's own structure."""
-        with self.reading("checking the ledger") as connection:
-            is_checked = self._is_checked_by(connection)
-            found = checksums.check(connection, is_file=self.is_file, is_checked=is_checked)
-            gone = run_annotations.removed(connection)
+        with self.read_transaction("checking the ledger") as connection:
+            is_checked = self._has_checksums(connection)
+            found = checksums.check_ledger(connection, is_file=self.is_file, is_checked=is_checked)
+            gone = run_annotations.find_removed_runs(connection)
             ids = [str(each) for each in connection.execute(select(schema.runs.c.id)).scalars()]
         problems, not_own = list(found.problems), 0
         for run_id in ids:
@@ -564,15 +584,15 @@ class Ledger:
             except LedgerError as error:
                 problems.append(error.message)
                 continue
-            standing = Standing.OWN if origin is None else origin.standing
-            not_own += standing in {Standing.UNSIGNED, Standing.OTHERS}
-            if standing is Standing.CHANGED:
+            standing = SignatureStatus.OWN if origin is None else origin.standing
+            not_own += standing in {SignatureStatus.UNSIGNED, SignatureStatus.OTHERS}
+            if standing is SignatureStatus.CHANGED:
                 problems.append(
                     f"run {run_id} was changed after it had been signed: its rows, names, notes, labels or marks"
                 )
         return replace(found, problems=tuple(problems), not_own=not_own)
 
-    def _state(self, run_id: str, stored: str, connection: Connection | None = None) -> RunState:
+    def _find_state(self, run_id: str, stored: str, connection: Connection | None = None) -> RunState:
         state = RunState(stored)
         if state is RunState.RUNNING:
             return state if self.is_claimed(run_id, connection) else RunState.KILLED
@@ -588,27 +608,29 @@ class Ledger:
         return None if file is None else file.with_name(file.name + "-claims")
 
     @contextmanager
-    def claim(self, run_id: str) -> Iterator[None]:
+    def claim_run(self, run_id: str) -> Iterator[None]:
         """While inside, this process alone executes the run. A dead owner never blocks.
 
         Raises `LedgerError` naming the owner when another process has it.
         """
         owner = f"process {os.getpid()} on {socket.gethostname()}"
-        with self._claimed(run_id) as held:
+        with self._try_claim(run_id) as held:
             if not held:
-                with self.reading("asking who executes a run") as connection:
+                with self.read_transaction("asking who executes a run") as connection:
                     row = connection.execute(
                         select(schema.runs.c.owner).where(schema.runs.c.id == run_id)
                     ).first()
                 who = (row.owner if row else "") or "another process"
-                with self._claimed(run_id, ()) as shared:
+                with self._try_claim(run_id, ()) as shared:
                     said = f"blocks of run {run_id} are being measured" if shared else ""
                 raise TakenError(
                     said or f"run {run_id} is being executed by {who}",
                     hint="wait for it, or stop that process first",
                 )
             statement = update(schema.runs).where(schema.runs.c.id == run_id).values(owner=owner)
-            self.change(f"claiming run {run_id}", run_id, lambda connection: connection.execute(statement))
+            self.change_run(
+                f"claiming run {run_id}", run_id, lambda connection: connection.execute(statement)
+            )
             yield
 
     @contextmanager
@@ -617,21 +639,21 @@ class Ledger:
 
         Raises `LedgerError` when another process executes the run as a whole.
         """
-        with self._claimed(run_id, blocks) as held:
+        with self._try_claim(run_id, blocks) as held:
             if not held:
-                with self.claim(run_id):  # raises, naming the owner
+                with self.claim_run(run_id):  # raises, naming the owner
                     pass
             yield held.block
 
     @contextmanager
-    def _claimed(self, run_id: str, blocks: Sequence[int] | None = None) -> Iterator[claims.Held]:
+    def _try_claim(self, run_id: str, blocks: Sequence[int] | None = None) -> Iterator[claims.HeldClaim]:
         if self._lock_file is not None:
-            with claims.file_claim(self._lock_file, run_id, self.where, blocks) as held:
+            with claims.claim_in_file(self._lock_file, run_id, self.where, blocks) as held:
                 yield held
             return
         claim = claims.ServerClaim(self._engine, run_id, blocks)
-        with explained(self.where, f"claiming run {run_id}"):
-            held = self.patience.until_done(claim.take, is_transient)
+        with explain_errors(self.where, f"claiming run {run_id}"):
+            held = self.patience.retry_until_done(claim.try_claim, is_transient)
         if claim.is_held:
             self._claims.append(claim)
         try:
@@ -647,8 +669,8 @@ class Ledger:
     def is_claimed(self, run_id: str, connection: Connection | None = None) -> bool:
         """Whether some process, this one included, executes the run now; asked over the connection, if one is given."""
         if self._lock_file is not None:
-            return claims.is_claimed(self._lock_file, run_id)
+            return claims.is_claimed_in_file(self._lock_file, run_id)
         if connection is not None:
             return claims.is_claimed_on_server(connection, run_id)
-        with self.reading("asking who executes a run") as own:
+        with self.read_transaction("asking who executes a run") as own:
             return claims.is_claimed_on_server(own, run_id)

@@ -10,7 +10,7 @@ from sqlalchemy import and_, exists, func, select
 
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import checksums, schema
-from guestmark.ledger.rows import trial_of
+from guestmark.ledger.rows import read_trial
 from guestmark.ledger.schema import attempts, trials
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class TrialCounts:
     """Of a run's trials, or of one machine's."""
 
     blocks: int
@@ -28,7 +28,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class CompleteBlocks:
     """The blocks that have a trial of every cell, as ranges in order."""
 
     whole: tuple[range, ...]
@@ -38,7 +38,7 @@ class Tally:
         """How many these are."""
         return sum(map(len, self.whole))
 
-    def lacking(self, most: int) -> list[int]:
+    def find_incomplete(self, most: int) -> list[int]:
         """The first `most` blocks without these, in order."""
         found: list[int] = []
         begin = 0
@@ -49,7 +49,7 @@ class Tally:
         return found
 
 
-def tally(ledger: Ledger, run_id: str, cells: Sequence[str]) -> Tally:
+def find_complete_blocks(ledger: Ledger, run_id: str, cells: Sequence[str]) -> CompleteBlocks:
     """Which blocks of the run have a trial of each of these cells; answered from the index of trials."""
     whole = (
         select(trials.c.block)
@@ -64,33 +64,33 @@ def tally(ledger: Ledger, run_id: str, cells: Sequence[str]) -> Tally:
     ).subquery()
     first, last = func.min(ranked.c.block), func.max(ranked.c.block)
     statement = select(first, last).group_by(ranked.c.distance).order_by(first)
-    with ledger.reading(f"counting the blocks of run {run_id}") as connection:
-        return Tally(tuple(range(begin, end + 1) for begin, end in connection.execute(statement)))
+    with ledger.read_transaction(f"counting the blocks of run {run_id}") as connection:
+        return CompleteBlocks(tuple(range(begin, end + 1) for begin, end in connection.execute(statement)))
 
 
-def reaches(ledger: Ledger, run_id: str, block: int) -> bool:
+def has_reached_block(ledger: Ledger, run_id: str, block: int) -> bool:
     """Whether the run has a trial in this block or a later one."""
     statement = select(trials.c.block).where(trials.c.run_id == run_id, trials.c.block >= block).limit(1)
-    with ledger.reading(f"looking for the last block of run {run_id}") as connection:
+    with ledger.read_transaction(f"looking for the last block of run {run_id}") as connection:
         return connection.execute(statement).first() is not None
 
 
-def blocks_with_losses(ledger: Ledger, run_id: str) -> int:
+def count_blocks_with_losses(ledger: Ledger, run_id: str) -> int:
     """How many blocks lack a trial that was lost."""
     lost = trials.c.run_id == run_id, trials.c.status == TrialStatus.LOST.value
-    with ledger.reading(f"counting what run {run_id} has lost") as connection:
+    with ledger.read_transaction(f"counting what run {run_id} has lost") as connection:
         found = connection.execute(select(func.count(trials.c.block.distinct())).where(*lost))
         return int(found.scalar_one())
 
 
-def has_good(ledger: Ledger, run_id: str) -> bool:
+def has_good_trial(ledger: Ledger, run_id: str) -> bool:
     """Whether a trial of the run was good."""
     good = trials.c.run_id == run_id, trials.c.status == TrialStatus.OK.value
-    with ledger.reading(f"looking for good trials of run {run_id}") as connection:
+    with ledger.read_transaction(f"looking for good trials of run {run_id}") as connection:
         return connection.execute(select(trials.c.block).where(*good).limit(1)).first() is not None
 
 
-def failing(ledger: Ledger, run_id: str, cells: Sequence[str]) -> Mapping[str, int]:
+def find_failing_cells(ledger: Ledger, run_id: str, cells: Sequence[str]) -> Mapping[str, int]:
     """Of these cells those whose trials have all failed, and how many trials that are."""
     others = [
         exists().where(
@@ -98,7 +98,7 @@ def failing(ledger: Ledger, run_id: str, cells: Sequence[str]) -> Mapping[str, i
         )
         for cell in cells
     ]
-    with ledger.reading(f"looking for failing cells of run {run_id}") as connection:
+    with ledger.read_transaction(f"looking for failing cells of run {run_id}") as connection:
         found = connection.execute(select(*(each.label(f"has_{at}") for at, each in enumerate(others)))).one()
         suspects = [cell for cell, has_other in zip(cells, found, strict=True) if not has_other]
         if not suspects:
@@ -111,16 +111,16 @@ def failing(ledger: Ledger, run_id: str, cells: Sequence[str]) -> Mapping[str, i
         return {row[0]: row[1] for row in connection.execute(counted)}
 
 
-def trials_of(ledger: Ledger, run_id: str, block: int, cells: Collection[str]) -> list[Trial]:
+def read_block_trials(ledger: Ledger, run_id: str, block: int, cells: Collection[str]) -> list[Trial]:
     """Those of a block, and all of these cells'. Raises `LedgerError` for one that is damaged."""
     wanted = trials.c.block == block
     if cells:
         wanted |= trials.c.cell_id.in_(cells)
-    statement = select(trials, checksums.stored_with(trials)).where(trials.c.run_id == run_id, wanted)
-    with ledger.reading(f"reading block {block + 1} of run {run_id}") as connection:
+    statement = select(trials, checksums.select_checksum(trials)).where(trials.c.run_id == run_id, wanted)
+    with ledger.read_transaction(f"reading block {block + 1} of run {run_id}") as connection:
         rows = connection.execute(statement.order_by(trials.c.block, trials.c.position)).all()
         checksums.verify_rows(trials, run_id, rows)
-        return [trial_of(row) for row in rows]
+        return [read_trial(row) for row in rows]
 
 
 _SAME = and_(
@@ -130,7 +130,7 @@ _SAME = and_(
 )
 
 
-def good_on(ledger: Ledger, run_id: str, machine: str) -> frozenset[str]:
+def find_cells_measured_on(ledger: Ledger, run_id: str, machine: str) -> frozenset[str]:
     """The cells of which the machine of that name has a good trial."""
     mine = attempts.c.run_id == run_id, attempts.c.machine == machine
     statement = (
@@ -139,12 +139,12 @@ def good_on(ledger: Ledger, run_id: str, machine: str) -> frozenset[str]:
         .where(*mine, trials.c.status == TrialStatus.OK.value)
         .distinct()
     )
-    with ledger.reading(f"looking for what {machine} has measured of run {run_id}") as connection:
-        made = schema.is_made(connection, attempts)
+    with ledger.read_transaction(f"looking for what {machine} has measured of run {run_id}") as connection:
+        made = schema.has_table(connection, attempts)
         return frozenset(connection.execute(statement).scalars()) if made else frozenset()
 
 
-def counts(ledger: Ledger, run_id: str, machine: str = "") -> Counts:
+def count_trials(ledger: Ledger, run_id: str, machine: str = "") -> TrialCounts:
     """Of the whole run, or of what the machine of that name has measured of it."""
     status = trials.c.status
     statement = select(
@@ -155,7 +155,7 @@ def counts(ledger: Ledger, run_id: str, machine: str = "") -> Counts:
     ).where(trials.c.run_id == run_id)
     if machine:
         statement = statement.join_from(trials, attempts, _SAME).where(attempts.c.machine == machine)
-    with ledger.reading(f"counting the trials of run {run_id}") as connection:
-        if machine and not schema.is_made(connection, attempts):
-            return Counts(0, 0, 0, 0)
-        return Counts(*map(int, connection.execute(statement).one()))
+    with ledger.read_transaction(f"counting the trials of run {run_id}") as connection:
+        if machine and not schema.has_table(connection, attempts):
+            return TrialCounts(0, 0, 0, 0)
+        return TrialCounts(*map(int, connection.execute(statement).one()))

@@ -19,8 +19,8 @@ from guestmark.core.metric import Measurement, can_be_compared
 from guestmark.core.model import Cell, Plan, Policy, Trial
 from guestmark.ledger.model import StoredRun
 
-MOST = 1_000_000  # blocks, iterations, places in an order
-WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}", re.ASCII)  # a run's name, a label's, a tag
+MOST_BLOCKS = 1_000_000  # blocks, iterations, places in an order
+WORD_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}", re.ASCII)  # a run's name, a label's, a tag
 RESERVED = frozenset({LATEST})  # no names of runs
 LARGEST_LEDGER = 8 << 30  # bytes that are taken from another ledger, one run after another
 MOST_VALUES_OF_LEDGER = 200_000_000
@@ -37,12 +37,12 @@ _STEP = 1 << 20
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error)
 
 
-def said_of(error: Exception) -> str:
+def describe_malformed(error: Exception) -> str:
     """What is wrong with what was read, by the error that it raised; a key alone says nothing."""
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-class Budget:
+class ReadBudget:
     """The memory and time that one source may still cost. Raises `LedgerError` when they are used up."""
 
     def __init__(self, size: int = 512 << 20, values: int = 4_000_000, seconds: float = 120.0) -> None:
@@ -54,27 +54,27 @@ class Budget:
         """Bytes that are left."""
         return self._size
 
-    def take(self, size: int) -> None:
+    def charge(self, size: int) -> None:
         """Charges that many bytes."""
         self._size -= size
         if self._size < 0:
-            raise _too_large("it holds more bytes than a run's record needs")
+            raise _make_too_large_error("it holds more bytes than a run's record needs")
         self.check_time()
 
     def check_time(self) -> None:
         """Raises `LedgerError` when the time is up."""
         if time.monotonic() > self._end:
-            raise _too_large(f"to read it takes more than {self._seconds:g} s")
+            raise _make_too_large_error(f"to read it takes more than {self._seconds:g} s")
 
-    def take_json(self, text: str | bytes) -> None:
+    def charge_json(self, text: str | bytes) -> None:
         """Charges for a text and for every value it can hold: each needs a comma or a bracket."""
-        self.take(len(text))
+        self.charge(len(text))
         marks: tuple[Any, ...] = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
         self._values -= sum(text.count(mark) for mark in marks)
         if self._values < 0:
-            raise _too_large("it holds more values than a run's record needs")
+            raise _make_too_large_error("it holds more values than a run's record needs")
 
-    def inflated(self, packed: bytes) -> bytes:
+    def inflate(self, packed: bytes) -> bytes:
         """Decompresses. Raises `LedgerError`, `zlib.error`."""
         reader, pieces = zlib.decompressobj(), []
         while not reader.eof:
@@ -82,35 +82,37 @@ class Budget:
             if not piece and not reader.unconsumed_tail and not reader.eof:
                 raise zlib.error("it ends too early")
             packed = reader.unconsumed_tail
-            self.take(len(piece))
+            self.charge(len(piece))
             pieces.append(piece)
         return b"".join(pieces)
 
 
-def _too_large(why: str) -> LedgerError:
+def _make_too_large_error(why: str) -> LedgerError:
     return LedgerError(
         f"it is too large: {why}", hint="import it in smaller parts, from a source that you trust"
     )
 
 
-def check(run: StoredRun, *, foreign: bool = True) -> None:
+def check_run(run: StoredRun, *, foreign: bool = True) -> None:
     """Raises `LedgerError` for a run that cannot have been measured: values out of range, trials of no cell.
 
     One that is not `foreign` may be later than now, as this host's clock may have been wrong.
     """
     now = time.time() + _AHEAD_S if foreign else _LAST
-    for problem in _problems(run, now):
+    for problem in _find_run_problems(run, now):
         raise LedgerError(
             f"run {run.id[:80]!r} cannot be: {problem}", hint="it is damaged, or made to mislead"
         )
 
 
-def check_said(name: str, notes: Sequence[str], labels: Mapping[str, str], tags: Sequence[str]) -> None:
+def check_annotations(
+    name: str, notes: Sequence[str], labels: Mapping[str, str], tags: Sequence[str]
+) -> None:
     """Raises `LedgerError` for a name, note, label or tag that the command line would refuse."""
-    if name and (not WORD.fullmatch(name) or name in RESERVED):
+    if name and (not WORD_PATTERN.fullmatch(name) or name in RESERVED):
         raise LedgerError(f"{name[:80]!r} cannot be a run's name", hint="it is damaged, or made to mislead")
     for word in (*labels, *tags):
-        if not WORD.fullmatch(word):
+        if not WORD_PATTERN.fullmatch(word):
             raise LedgerError(
                 f"{word[:80]!r} is not a label or tag", hint="it is damaged, or made to mislead"
             )
@@ -136,7 +138,7 @@ def is_moment(value: Any, last: float = _LAST) -> bool:
     return isinstance(value, int | float) and 0 <= value < last
 
 
-def _problems(run: StoredRun, now: float) -> Iterator[str]:
+def _find_run_problems(run: StoredRun, now: float) -> Iterator[str]:
     if not _RUN_ID.fullmatch(run.id):
         yield "its id is none"
     if not is_moment(run.created_at, now):
@@ -154,8 +156,8 @@ def _problems(run: StoredRun, now: float) -> Iterator[str]:
     )
     if not all(map(is_text, texts)):
         yield "a name or a reason is not text"
-    yield from _of_policy(run.plan.policy)
-    yield from _of_plan(run.plan)
+    yield from _find_policy_problems(run.plan.policy)
+    yield from _find_plan_problems(run.plan)
     cells = {cell.id for cell in run.plan.cells}
     there: set[tuple[int, str]] = set()
     for trial in run.trials:
@@ -165,18 +167,20 @@ def _problems(run: StoredRun, now: float) -> Iterator[str]:
         if key in there:
             yield f"cell {trial.cell_id!r} has two trials in block {trial.block + 1}"
         there.add(key)
-        yield from _of_trial(trial, now)
+        yield from _find_trial_problems(trial, now)
 
 
-def _of_policy(policy: Policy) -> Iterator[str]:
+def _find_policy_problems(policy: Policy) -> Iterator[str]:
     counts = {
         "blocks": policy.blocks, "min_blocks": policy.min_blocks, "max_blocks": policy.max_blocks,
         "iterations": policy.iterations,
     }  # fmt: skip
     yield from (
-        f"{name} is {count}" for name, count in counts.items() if count is not None and not 1 <= count <= MOST
+        f"{name} is {count}"
+        for name, count in counts.items()
+        if count is not None and not 1 <= count <= MOST_BLOCKS
     )
-    if not 0 <= policy.warmup <= MOST:
+    if not 0 <= policy.warmup <= MOST_BLOCKS:
         yield f"warmup is {policy.warmup}"
     sizes = {
         "precision": policy.precision, "margin": policy.margin, "time_limit_s": policy.time_limit_s,
@@ -190,29 +194,30 @@ def _of_policy(policy: Policy) -> Iterator[str]:
         yield "the plan's seed is too large"
 
 
-def _of_plan(plan: Plan) -> Iterator[str]:
+def _find_plan_problems(plan: Plan) -> Iterator[str]:
     ids = [cell.id for cell in plan.cells]
-    yield from (f"the plan has cell {name!r} twice" for name in _twice(ids))
+    yield from (f"the plan has cell {name!r} twice" for name in _find_duplicates(ids))
     yield from (
-        f"the plan has metric {name!r} twice" for name in _twice(metric.name for metric in plan.metrics)
+        f"the plan has metric {name!r} twice"
+        for name in _find_duplicates(metric.name for metric in plan.metrics)
     )
     known = set(ids)
     for cell in plan.cells:
-        yield from _of_cell(cell, known)
+        yield from _find_cell_problems(cell, known)
 
 
-def _of_cell(cell: Cell, known: set[str]) -> Iterator[str]:
+def _find_cell_problems(cell: Cell, known: set[str]) -> Iterator[str]:
     if not 0 < len(cell.id) <= _LONGEST_ID or not is_text(cell.id):
         yield f"a cell's id is {cell.id[:80]!r}, of {len(cell.id)} characters"
     if cell.null_of is not None and (cell.null_of not in known or cell.null_of == cell.id):
         yield f"cell {cell.id!r} is a copy of {cell.null_of[:80]!r}, which the plan does not have"
-    if not 0 <= cell.processors <= MOST:
+    if not 0 <= cell.processors <= MOST_BLOCKS:
         yield f"cell {cell.id!r} has {cell.processors} processors"
 
 
-def _of_trial(trial: Trial, now: float) -> Iterator[str]:
+def _find_trial_problems(trial: Trial, now: float) -> Iterator[str]:
     where = f"the trial of cell {trial.cell_id!r} in block {trial.block + 1}"
-    if not 0 <= trial.block < MOST or not 0 <= trial.order < MOST:
+    if not 0 <= trial.block < MOST_BLOCKS or not 0 <= trial.order < MOST_BLOCKS:
         yield f"{where} is at place {trial.order}"
     if not is_moment(trial.started_at, now):
         yield f"{where} was begun at {trial.started_at!r} s since 1970"
@@ -220,19 +225,19 @@ def _of_trial(trial: Trial, now: float) -> Iterator[str]:
         yield f"{where} took {trial.duration_s!r} s"
     yield from (
         f"{where} has metric {name!r} twice"
-        for name in _twice(each.metric.name for each in trial.measurements)
+        for name in _find_duplicates(each.metric.name for each in trial.measurements)
     )
     for measurement in (*trial.measurements, *trial.warmups):
-        yield from (f"{where}: {problem}" for problem in _of_measurement(measurement))
+        yield from (f"{where}: {problem}" for problem in _find_measurement_problems(measurement))
     if not all(map(can_be_compared, (*trial.phases.values(), *trial.run_s))):
         yield f"{where} has a time that is not a number"
 
 
-def _of_measurement(measurement: Measurement) -> Iterator[str]:
+def _find_measurement_problems(measurement: Measurement) -> Iterator[str]:
     if not all(map(can_be_compared, (measurement.value, *measurement.iterations))):
         yield f"{measurement.metric.name} is not a usable number"
 
 
-def _twice(names: Iterable[str]) -> set[str]:
+def _find_duplicates(names: Iterable[str]) -> set[str]:
     known: set[str] = set()
     return {name for name in names if name in known or known.add(name)}  # type: ignore[func-returns-value]

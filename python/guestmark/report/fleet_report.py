@@ -94,7 +94,7 @@ def _on_machine(ledger: Ledger, name: str, kind: str, run: StoredRun) -> OnMachi
     verdicts: dict[str, str] = {}
     reasons: dict[str, str] = {}
     compared: dict[str, tuple[str, str]] = {}
-    for workload in run_history.judged(ledger, run).workloads:
+    for workload in run_history.analyse_with_history(ledger, run).workloads:
         if not workload.metrics:
             continue
         metric = workload.metrics[0]

@@ -67,17 +67,21 @@ def histories(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) 
     Change points share the level `max_p` among the cells, as drifts share theirs.
     Points are called by their run's `label` where they have it, else by when they were begun.
     """
-    found = run_history.ratios(run, run_history.judged(ledger, run))
+    found = run_history.find_ratios(run, run_history.analyse_with_history(ledger, run))
     rows = (
-        ledger.earlier(run_history.host_of(run), list(found), time.time() + 1, most=MOST)
-        if run_history.host_of(run)
+        ledger.find_earlier_ratios(
+            run_history.identify_run_host(run), list(found), time.time() + 1, most=MOST
+        )
+        if run_history.identify_run_host(run)
         else []
     )
-    labels = {each.id: each.labels for each in ledger.runs()}
+    labels = {each.id: each.labels for each in ledger.list_runs()}
     result = []
     for key, (_, cell) in found.items():
         points = tuple(
-            Point(run_history.past_of(row), labels.get(row.run_id, {}).get(label) or _moment(row.created_at))
+            Point(
+                run_history.make_past(row), labels.get(row.run_id, {}).get(label) or _moment(row.created_at)
+            )
             for row in rows
             if row.what == key
         )
@@ -97,7 +101,9 @@ def _unused(
 ) -> tuple[Unused, ...]:
     """The newest runs that asked the same of the cell and are not points, each with its reason."""
     known = {point.run.run_id for point in points}
-    mine = [each for each in ledger.runs() if each.name == run.plan.name and each.id not in known][-_UNUSED:]
+    mine = [each for each in ledger.list_runs() if each.name == run.plan.name and each.id not in known][
+        -_UNUSED:
+    ]
     found = []
     for each in mine:
         try:
@@ -106,9 +112,10 @@ def _unused(
             name = each.labels.get(label) or _moment(each.created_at)
             found.append(Unused(each.id, name, "it cannot be read", each.created_at))
             continue
-        asked = run_history.question(run, cell)
+        asked = run_history.make_question_key(run, cell)
         same = next(
-            (one.id for one in stored.plan.cells if run_history.question(stored, one.id) == asked), None
+            (one.id for one in stored.plan.cells if run_history.make_question_key(stored, one.id) == asked),
+            None,
         )
         if same is None:
             continue
@@ -119,7 +126,7 @@ def _unused(
 
 
 def _why(ledger: Ledger, run: StoredRun, other: StoredRun, cell: str) -> tuple[str, PastRatio | None]:
-    analysis = run_history.judged(ledger, other)
+    analysis = run_history.analyse_with_history(ledger, other)
     result = next(each for each in analysis.cells if each.cell.id == cell)
     comparison = result.comparison.get(other.plan.metrics[0].name) if other.plan.metrics else None
     if comparison is None or comparison.ratio is None:
@@ -127,7 +134,7 @@ def _why(ledger: Ledger, run: StoredRun, other: StoredRun, cell: str) -> tuple[s
     ratio = None
     if comparison.ci is not None and comparison.ci[0] > 0:
         ratio = PastRatio(other.id, other.created_at, comparison.ratio, *comparison.ci, comparison.n)
-    if run_history.host_of(other) != run_history.host_of(run):
+    if run_history.identify_run_host(other) != run_history.identify_run_host(run):
         return "another machine", ratio
     if comparison.n < MIN_BLOCKS:
         return f"fewer than {MIN_BLOCKS} blocks", ratio

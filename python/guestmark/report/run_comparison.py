@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from guestmark.core.metric import Metric
 from guestmark.core.units import counted
 from guestmark.ledger import run_history
-from guestmark.ledger.model import Compared, StoredRun
+from guestmark.ledger.model import StoredRatio, StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
@@ -84,22 +84,24 @@ def compare(ledger: Ledger, before: StoredRun, after: StoredRun, beside: int = 1
     All cells of the `beside` runs that a report compares with the first share one error rate.
     """
     decisive, other = compare_environments(before.environment, after.environment)
-    analyses = [run_history.judged(ledger, run) for run in (before, after)]
-    sides = [run_history.ratios(run, found) for run, found in zip((before, after), analyses, strict=True)]
+    analyses = [run_history.analyse_with_history(ledger, run) for run in (before, after)]
+    sides = [
+        run_history.find_ratios(run, found) for run, found in zip((before, after), analyses, strict=True)
+    ]
     both = [key for key in sides[0] if key in sides[1]]
-    same_host = bool(run_history.host_of(before)) and run_history.host_of(before) == run_history.host_of(
-        after
-    )
-    earlier: dict[str, list[Compared]] = {}
+    same_host = bool(run_history.identify_run_host(before)) and run_history.identify_run_host(
+        before
+    ) == run_history.identify_run_host(after)
+    earlier: dict[str, list[StoredRatio]] = {}
     if same_host:
-        for row in ledger.earlier(run_history.host_of(before), both, time.time() + 1):
+        for row in ledger.find_earlier_ratios(run_history.identify_run_host(before), both, time.time() + 1):
             if row.run_id not in {before.id, after.id}:
                 earlier.setdefault(row.what, []).append(row)
     claims = beside * max(sum(len(earlier.get(key, ())) >= FEWEST_RUNS for key in both), 1)
     pairs = []
     for key in both:
         (old, _), (new, cell) = sides[0][key], sides[1][key]
-        known = [run_history.past_of(row) for row in earlier.get(key, ())]
+        known = [run_history.make_past(row) for row in earlier.get(key, ())]
         pairs.append(CellRatios(cell, old, new, compare_two_runs(old, new, known, claims)))
     missing = [
         cell for side, rest in (sides, sides[::-1]) for key, (_, cell) in side.items() if key not in rest

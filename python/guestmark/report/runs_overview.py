@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from guestmark.core.units import counted
-from guestmark.ledger.model import Compared, RunOverview, Standing
-from guestmark.ledger.run_history import past_of
+from guestmark.ledger.model import RunOverview, SignatureStatus, StoredRatio
+from guestmark.ledger.run_history import make_past
 from guestmark.page import figures
 from guestmark.page.charts import Series, SeriesRow
 from guestmark.page.nodes import Chart, Node, Note, Page, Part, Section
@@ -15,10 +15,10 @@ from guestmark.page.text import Tone, line
 FEWEST = 2  # runs that make a trend
 _MOST = 24  # trends that are drawn, the newest
 _ROWS = 6  # trends in one picture
-_Ratios = list[Compared]
+_Ratios = list[StoredRatio]
 
 
-def page(runs: Sequence[RunOverview], ratios: Iterable[Compared]) -> Page:
+def page(runs: Sequence[RunOverview], ratios: Iterable[StoredRatio]) -> Page:
     """The trends of ratios that these runs share, newest first, then all runs, newest first."""
     known = {run.id: run for run in runs}
     sections = [Section(Part.WORKLOAD, "Trends", tuple(_trends(known, ratios)))]
@@ -27,7 +27,7 @@ def page(runs: Sequence[RunOverview], ratios: Iterable[Compared]) -> Page:
     return Page(counted(len(runs), "run"), "", tuple(sections))
 
 
-def _trends(known: dict[str, RunOverview], ratios: Iterable[Compared]) -> list[Node]:
+def _trends(known: dict[str, RunOverview], ratios: Iterable[StoredRatio]) -> list[Node]:
     found: dict[tuple[str, str], _Ratios] = {}
     for row in ratios:
         if row.run_id in known and "#" not in row.cell_id:  # copies of a cell have no trend
@@ -60,7 +60,7 @@ def _summary(known: dict[str, RunOverview], trends: Sequence[_Ratios]) -> Table:
                     figure_cell(str(len(trend))),
                     figure_cell(_said(first).partition(" ")[0]),
                     figure_cell(now, interval),
-                    figure_cell(figures.format_ratio(past_of(last).ratio / past_of(first).ratio, None)),
+                    figure_cell(figures.format_ratio(make_past(last).ratio / make_past(first).ratio, None)),
                     word_cell(f"guestmark history {last.run_id}", Tone.CODE),
                 ),
             )
@@ -78,7 +78,7 @@ def _summary(known: dict[str, RunOverview], trends: Sequence[_Ratios]) -> Table:
 def _chart(label: str, trends: Sequence[_Ratios], known: dict[str, RunOverview]) -> Chart:
     rows = []
     for trend in trends:
-        values = [past_of(row).ratio for row in trend]
+        values = [make_past(row).ratio for row in trend]
         said = f"×{min(values):.4g} to ×{max(values):.4g}"
         rows.append(SeriesRow(trend[-1].cell_id, said, tuple(enumerate(values, 1))))
     since = min(trend[0].created_at for trend in trends)
@@ -109,7 +109,7 @@ def _table(runs: Sequence[RunOverview]) -> Table:
                     figure_cell(str(run.failed), tone=Tone.ERROR if run.failed else Tone.PLAIN),
                     *([word_cell(" ".join(filter(None, marks)))] if annotated else []),
                 ),
-                soft=bool(run.imported) or run.standing is not Standing.OWN,
+                soft=bool(run.imported) or run.standing is not SignatureStatus.OWN,
             )
         )
     numbers = [Column(name, (Align.RIGHT,)) for name in ("blocks", "trials", "failed")]
@@ -125,8 +125,8 @@ def _label(run: RunOverview) -> str:
     return run.measured
 
 
-def _said(row: Compared) -> str:
-    run = past_of(row)
+def _said(row: StoredRatio) -> str:
+    run = make_past(row)
     return figures.format_ratio(run.ratio, (run.low, run.high))
 
 

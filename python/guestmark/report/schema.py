@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from guestmark.core.cause import Cause
 from guestmark.core.metric import Better
 from guestmark.core.model import CellStatus, LeftOut, Plan, QuestionKind, RunState, TrialStatus
-from guestmark.ledger.model import Origin
+from guestmark.ledger.model import RunOrigin
 from guestmark.stats.compare import Verdict
 from guestmark.stats.gates import Outcome
 from guestmark.stats.validity import Severity
@@ -39,7 +39,9 @@ class RunPart(_Part):
     blocks: Annotated[int, Meta(description="that hold at least one trial")]
     trials: int
     failed: Annotated[int, Meta(description="of the trials")]
-    imported: Annotated[Origin | UnsetType, Meta(description="from where, if it was not made here")] = UNSET
+    imported: Annotated[RunOrigin | UnsetType, Meta(description="from where, if it was not made here")] = (
+        UNSET
+    )
 
 
 class TrialPart(_Part):

@@ -105,7 +105,7 @@ def _changes(one: StoredRun, other: StoredRun) -> dict[str, str]:
 def _values(ledger: Ledger, run: StoredRun) -> list[tuple[tuple[str, str, str | None], float]]:
     """The typical run of each cell in one session, and its ratio to the baseline there."""
     found: list[tuple[tuple[str, str, str | None], float]] = []
-    for workload in run_history.judged(ledger, run).workloads:
+    for workload in run_history.analyse_with_history(ledger, run).workloads:
         if not workload.metrics:
             continue
         metric = workload.metrics[0].name

@@ -131,7 +131,7 @@ def _check_attestation(machine: Machine, cell: Cell) -> Iterator[Violation]:
     if not isinstance(found, MachineFacts):
         yield Violation(Rule.ATTESTED, f"attest() returned {found!r}", "return one of core.machine_facts")
         return
-    kept = codec.load(codec.dump(flat(found)), dict, "what was attested")
+    kept = codec.load_json(codec.dump_json(flat(found)), dict, "what was attested")
     if Facts(kept).of(type(found)) != found:
         yield Violation(Rule.ATTESTED, "the ledger does not return what was attested", "use plain types")
     kernel = getattr(found, "kernel", os.uname().release)

@@ -48,7 +48,7 @@ def test_a_level_with_a_label_is_called_by_it(kernels: tuple[str, str]) -> None:
     assert (cell.factors["kernel"], cell.display_level("kernel")) == (new, "new")
     assert type(cell.factors["kernel"]) is str
     # Ledgers keep both.
-    assert codec.load(codec.dump(made), Plan, "the plan").cells == made.cells
+    assert codec.load_json(codec.dump_json(made), Plan, "the plan").cells == made.cells
 
 
 @pytest.mark.parametrize(

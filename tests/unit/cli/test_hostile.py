@@ -86,7 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for entry in run.unusable:
             opened.record_left_out(run_id, entry)
         for trial in run.trials:
-            opened.append(run_id, replace(trial, console=f"{HOSTILE}\n"))
+            opened.store_trial(run_id, replace(trial, console=f"{HOSTILE}\n"))
     rows = [f'"{n}","{n / 10}","{HOSTILE}","2001:db8::1","TCP","66","40000  >  8000 [ACK] Seq=1 Ack=1 Win=1 Len=0"'
             for n in range(1, 4)]  # fmt: skip
     text = "\n".join(['"No.","Time","Source","Destination","Protocol","Length","Info"', *rows, ""])

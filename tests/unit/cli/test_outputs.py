@@ -27,7 +27,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> str:
     with open_ledger(path) as opened:
         run_id = opened.create_run(run.plan, environment, run.seed)
         for trial in run.trials:
-            opened.append(run_id, replace(trial, console="ok\n\x1b[2J\x1b]0;owned\x07 \u202eend\n"))
+            opened.store_trial(run_id, replace(trial, console="ok\n\x1b[2J\x1b]0;owned\x07 \u202eend\n"))
     return str(path)
 
 

@@ -27,15 +27,17 @@ LIMIT = {"metric": "guest_cpu_s", "value": 5.0, "better": "lower"}
 )  # fmt: skip
 def test_what_a_ledger_holds_is_read_and_written_the_same(given: dict[str, Any]) -> None:
     plain = codec.to_plain(Plan("x", (), Policy(), ()))
-    read = codec.converted({**plain, "context": given}, Plan, "a plan")
+    read = codec.convert_plain({**plain, "context": given}, Plan, "a plan")
     assert isinstance(read.context, Context)
     assert read.context.caller == Caller("/", {"PATH": "/bin"}, 0, 0, (0,))
-    assert json.loads(codec.dump(read))["context"] == given
+    assert json.loads(codec.dump_json(read))["context"] == given
 
 
 def test_a_race_that_says_no_more_than_its_objective_is_read() -> None:
     tune = {"objective": "wall_s", "better": "higher", "limits": [LIMIT]}
     plain = codec.to_plain(Plan("x", (), Policy(), ()))
-    settings = codec.converted({**plain, "context": {**CALLER, "tune": tune}}, Plan, "a plan").context.tune
+    settings = codec.convert_plain(
+        {**plain, "context": {**CALLER, "tune": tune}}, Plan, "a plan"
+    ).context.tune
     assert settings is not None
     assert (settings.objective, settings.better.value, settings.limits[0].value) == ("wall_s", "higher", 5.0)

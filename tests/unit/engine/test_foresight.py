@@ -11,7 +11,7 @@ from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.engine.forecast import RunForecast, forecast_run
 from guestmark.engine.trial_schedule import count_iterations
 from guestmark.ledger import open_ledger
-from guestmark.ledger.run_history import judged, remember
+from guestmark.ledger.run_history import analyse_with_history, store_ratios
 from guestmark.ledger.store import Ledger
 from guestmark.stats.repetition import Pilot, choose_iterations
 from tests.framework.known import known
@@ -32,12 +32,12 @@ def measured(ledger: Ledger, within: float, between: float, blocks: int = 24) ->
         level = RUN_S * np.exp(generator.normal(0, between))
         runs = level * np.exp(generator.normal(0, within, RUNS))
         value = replace(trial.measurements[0], value=float(np.median(runs)), iterations=tuple(runs.tolist()))
-        ledger.append(run_id, replace(trial, measurements=(value,), run_s=tuple(runs.tolist())))
+        ledger.store_trial(run_id, replace(trial, measurements=(value,), run_s=tuple(runs.tolist())))
     ledger.set_run_state(run_id, RunState.COMPLETE)
     plan = replace(made.plan, context=replace(made.plan.context, elapsed_s=40.0))
     ledger.set_plan(run_id, plan)
     stored = ledger.load_run(run_id)
-    remember(ledger, stored, judged(ledger, stored))
+    store_ratios(ledger, stored, analyse_with_history(ledger, stored))
     return plan
 
 

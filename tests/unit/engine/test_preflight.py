@@ -117,8 +117,8 @@ def test_time_is_what_it_took_here_before_else_what_the_plan_declares(plan: Plan
             run = ledger.create_run(replace(plan, context=Context(scale=scale)), {}, 0)
             for block in range(2):
                 ok = Trial("exec host", block, 0, TrialStatus.OK, duration_s=seconds + block)
-                ledger.append(run, ok)
-                ledger.append(run, replace(ok, cell_id="tools host", status=TrialStatus.FAILED))
+                ledger.store_trial(run, ok)
+                ledger.store_trial(run, replace(ok, cell_id="tools host", status=TrialStatus.FAILED))
         found = estimate_time(plan, ledger)
         assert (found.block_s, found.measured, found.declared) == (2 + 2 + 5.5, 1, 2)
         small = estimate_time(replace(plan, context=Context(scale=0.5)), ledger)

@@ -14,7 +14,7 @@ import pytest
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import LeftOut
 from guestmark.ledger import open_ledger
-from guestmark.ledger.environment_variables import is_recorded, recorded, restored
+from guestmark.ledger.environment_variables import is_recorded, restore_values, strip_unrecorded
 from tests.framework.preloaded import call as guestmark
 from tests.framework.runs import host_uml_tcg
 
@@ -29,7 +29,7 @@ def ledger(tmp_path: Path) -> Path:
         run_id = opened.create_run(run.plan, {"processor": {"model": "Core 5"}}, run.seed)
         opened.record_left_out(run_id, LeftOut("kvm", "no /dev/kvm", ""))
         for trial in run.trials:
-            opened.append(run_id, replace(trial, console="console of the trial\n"))
+            opened.store_trial(run_id, replace(trial, console="console of the trial\n"))
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("pragma wal_checkpoint(truncate)")
     return path
@@ -54,10 +54,10 @@ DAMAGE = {
 def test_a_changed_row_is_noticed(ledger: Path, what: str) -> None:
     with open_ledger(ledger, writable=False) as opened:
         opened.load_run("last")
-        assert opened.check().problems == ()
+        assert opened.check_all().problems == ()
     change(ledger, DAMAGE[what])
     with open_ledger(ledger, writable=False) as opened:
-        assert any(what in problem for problem in opened.check().problems)
+        assert any(what in problem for problem in opened.check_all().problems)
         with pytest.raises(LedgerError, match=f"{what}.* is damaged"):
             opened.load_run("last")
 
@@ -65,7 +65,7 @@ def test_a_changed_row_is_noticed(ledger: Path, what: str) -> None:
 def test_a_row_that_is_gone_is_noticed(ledger: Path) -> None:
     change(ledger, "delete from trials where block = 2 and cell_id = 'uml'")
     with open_ledger(ledger, writable=False) as opened:
-        assert any("trial of cell 'uml' in block 3" in problem for problem in opened.check().problems)
+        assert any("trial of cell 'uml' in block 3" in problem for problem in opened.check_all().problems)
         with pytest.raises(LedgerError, match="is missing"):
             opened.load_run("last")
 
@@ -82,7 +82,7 @@ def test_any_bit_of_the_rows_counts(ledger: Path, tmp_path: Path) -> None:
         copy = tmp_path / "copy.sqlite"
         copy.write_bytes(damaged)
         with open_ledger(copy, writable=False) as opened:
-            assert opened.check().problems
+            assert opened.check_all().problems
         if number < 3:
             assert guestmark("show", "last", GUESTMARK_LEDGER=str(copy)).returncode != 0
 
@@ -114,8 +114,8 @@ def content(path: Path) -> list[str]:
 def test_an_older_ledger_is_read_without_being_changed(old: Path) -> None:
     before = old.read_bytes()
     with open_ledger(old, writable=False) as opened:
-        assert opened.runs()
-        assert not opened.check().checked
+        assert opened.list_runs()
+        assert not opened.check_all().checked
     assert old.read_bytes() == before
     assert [path.name for path in old.parent.glob("old.sqlite.schema*")] == []
 
@@ -123,10 +123,10 @@ def test_an_older_ledger_is_read_without_being_changed(old: Path) -> None:
 def test_an_older_ledger_is_brought_up_to_date_when_it_is_written_to(old: Path) -> None:
     before = content(old)
     with open_ledger(old, writable=False) as opened:
-        plain = [opened.load_run(run.id) for run in opened.runs()]
+        plain = [opened.load_run(run.id) for run in opened.list_runs()]
     for _ in range(2):
         with open_ledger(old) as opened:
-            found = opened.check()
+            found = opened.check_all()
             assert found.checked
             assert found.problems == ()
             assert found.without_checksum == 0
@@ -155,10 +155,10 @@ def test_values_of_other_variables_are_not_recorded(ledger: Path) -> None:
     everything = b"".join(path.read_bytes() for path in ledger.parent.glob("ledger.sqlite*"))
     assert b"hunter2" not in everything
     assert b"u:pw@h" not in everything
-    again, gone = restored(stored, {"AWS_SECRET_ACCESS_KEY": "new"})
+    again, gone = restore_values(stored, {"AWS_SECRET_ACCESS_KEY": "new"})
     assert again.context.env == {"PATH": "/usr/bin", "LC_ALL": "C", "AWS_SECRET_ACCESS_KEY": "new"}
     assert gone == ["GUESTMARK_LEDGER"]
-    assert recorded(again.context) == stored.context
+    assert strip_unrecorded(again.context) == stored.context
 
 
 def test_commands_get_all_variables_and_the_ledger_does_not(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_commands_get_all_variables_and_the_ledger_does_not(tmp_path: Path) -> N
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     with open_ledger(path, writable=False) as opened:
-        (run,) = opened.runs()
+        (run,) = opened.list_runs()
         assert "DEPLOY_TOKEN" in opened.load_run(run.id).plan.context.env_names
         assert "hunter2" not in opened.load_run(run.id).plan.context.env.values()
 

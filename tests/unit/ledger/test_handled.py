@@ -14,11 +14,11 @@ from guestmark.core.context import Context
 from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.model import RunState
 from guestmark.ledger import open_ledger
-from guestmark.ledger.bundle import Packed, pack, shareable, unpack
+from guestmark.ledger.bundle import PackedRun, pack_runs, strip_private_data, unpack_runs
 from guestmark.ledger.model import StoredRun
-from guestmark.ledger.run_annotations import NOTHING, Remarks, take_away
+from guestmark.ledger.run_annotations import NO_ANNOTATIONS, Annotations, remove_annotations
 from guestmark.ledger.run_lookup import parse_filter
-from guestmark.ledger.run_manager import Shelf
+from guestmark.ledger.run_manager import RunManager
 from guestmark.ledger.store import Ledger
 from guestmark.report.formats import bundle_page
 from tests.framework.preloaded import call as guestmark
@@ -35,7 +35,7 @@ def stored(ledger: Ledger, blocks: int = 2) -> str:
     run = host_uml_tcg(blocks=blocks, failing={("uml", 1)})
     run_id = ledger.create_run(run.plan, {"machine": "0123", "processor": {"count": 2}}, run.seed)
     for trial in run.trials:
-        ledger.append(run_id, trial)
+        ledger.store_trial(run_id, trial)
     ledger.record_left_out(run_id, run.unusable[0])
     ledger.set_run_state(run_id, RunState.COMPLETE)
     return run_id
@@ -43,16 +43,18 @@ def stored(ledger: Ledger, blocks: int = 2) -> str:
 
 def test_a_run_is_found_by_the_name_it_was_given(ledger: Ledger) -> None:
     first, second = stored(ledger), stored(ledger)
-    ledger.annotate(first, Remarks("before", ("quiet",), {"commit": "1a2b"}, ("release",)))
-    ledger.annotate("before", Remarks(notes=("indeed",), labels={"commit": "3c4d"}))
-    assert ledger.resolve("before") == first
-    assert ledger.remarks(first) == Remarks("before", ("quiet", "indeed"), {"commit": "3c4d"}, ("release",))
+    ledger.annotate_run(first, Annotations("before", ("quiet",), {"commit": "1a2b"}, ("release",)))
+    ledger.annotate_run("before", Annotations(notes=("indeed",), labels={"commit": "3c4d"}))
+    assert ledger.resolve_run("before") == first
+    assert ledger.read_annotations(first) == Annotations(
+        "before", ("quiet", "indeed"), {"commit": "3c4d"}, ("release",)
+    )
     with pytest.raises(LedgerError, match="is called 'before' already"):
-        ledger.annotate(second, Remarks("before"))
-    assert ledger.remarks(second) == NOTHING
-    with ledger.writing("taking away") as connection:
-        take_away(connection, first, labels=["commit", "nothing"], tags=["release"])
-    assert ledger.remarks(first) == Remarks("before", ("quiet", "indeed"))
+        ledger.annotate_run(second, Annotations("before"))
+    assert ledger.read_annotations(second) == NO_ANNOTATIONS
+    with ledger.write_transaction("taking away") as connection:
+        remove_annotations(connection, first, labels=["commit", "nothing"], tags=["release"])
+    assert ledger.read_annotations(first) == Annotations("before", ("quiet", "indeed"))
 
 
 @pytest.mark.parametrize(
@@ -72,10 +74,10 @@ def test_a_run_is_found_by_the_name_it_was_given(ledger: Ledger) -> None:
 )
 def test_filters(ledger: Ledger, text: str, found: str) -> None:
     first, second = stored(ledger), stored(ledger)
-    ledger.annotate(first, Remarks("before", ("a quiet day",), {"commit": "1a2b"}, ("release",)))
+    ledger.annotate_run(first, Annotations("before", ("a quiet day",), {"commit": "1a2b"}, ("release",)))
     wanted = parse_filter(text)
     ids = {"first": [first], "second": [second], "both": [first, second], "none": []}
-    assert [run.id for run in ledger.runs() if wanted(run)] == ids[found]
+    assert [run.id for run in ledger.list_runs() if wanted(run)] == ids[found]
 
 
 @pytest.mark.parametrize("text", ["", "state", "state>complete", "since=yesterday", "since~2d", "a=1 and"])
@@ -86,32 +88,32 @@ def test_filters_that_mean_nothing(text: str) -> None:
 
 def test_a_removed_run_is_out_of_sight_until_it_is_brought_back(ledger: Ledger) -> None:
     first, second = stored(ledger), stored(ledger)
-    shelf = Shelf(ledger)
-    assert shelf.remove("last") == second
-    assert [run.id for run in ledger.runs()] == [first]
-    assert [run.id for run in ledger.runs(removed=True)] == [second]
-    assert ledger.resolve("last") == first
+    shelf = RunManager(ledger)
+    assert shelf.remove_run("last") == second
+    assert [run.id for run in ledger.list_runs()] == [first]
+    assert [run.id for run in ledger.list_runs(removed=True)] == [second]
+    assert ledger.resolve_run("last") == first
     with pytest.raises(LedgerError, match="was removed") as caught:
         ledger.load_run(second)
     assert f"rm --undo {second}" in caught.value.hint
-    assert shelf.restore(second) == second
-    assert [run.id for run in ledger.runs()] == [first, second]
+    assert shelf.restore_run(second) == second
+    assert [run.id for run in ledger.list_runs()] == [first, second]
     with pytest.raises(LedgerError, match="no removed run") as caught:
-        shelf.restore(second)
+        shelf.restore_run(second)
     assert "none can be brought back" in caught.value.hint
 
 
 def test_a_removed_run_is_known_by_its_name(ledger: Ledger) -> None:
     first, second = stored(ledger), stored(ledger)
-    ledger.annotate(first, Remarks(name="monday"))
-    shelf = Shelf(ledger)
-    shelf.remove("monday")
+    ledger.annotate_run(first, Annotations(name="monday"))
+    shelf = RunManager(ledger)
+    shelf.remove_run("monday")
     with pytest.raises(LedgerError, match="run monday was removed"):
-        ledger.resolve("monday")
+        ledger.resolve_run("monday")
     with pytest.raises(LedgerError, match=f"no removed run '{second}'") as caught:
-        shelf.restore(second)
+        shelf.restore_run(second)
     assert "runs --removed" in caught.value.hint
-    assert shelf.restore("monday") == first
+    assert shelf.restore_run("monday") == first
 
 
 def size_of(ledger: Ledger) -> int:
@@ -121,49 +123,49 @@ def size_of(ledger: Ledger) -> int:
 def test_only_a_vacuum_deletes(ledger: Ledger) -> None:
     kept, gone = stored(ledger), stored(ledger, blocks=30)
     before = ledger.load_run(kept)
-    shelf = Shelf(ledger)
+    shelf = RunManager(ledger)
     size = size_of(ledger)
-    shelf.remove(gone)
-    assert shelf.vacuum() == [gone]
-    assert shelf.vacuum() == []
+    shelf.remove_run(gone)
+    assert shelf.delete_removed_runs() == [gone]
+    assert shelf.delete_removed_runs() == []
     assert ledger.load_run(kept) == before
-    assert ledger.check().problems == ()
+    assert ledger.check_all().problems == ()
     assert size_of(ledger) < size
     with pytest.raises(LedgerError, match="no removed run"):
-        shelf.restore(gone)
+        shelf.restore_run(gone)
 
 
 def test_a_run_that_is_being_executed_is_not_removed(ledger: Ledger) -> None:
     run_id = stored(ledger)
-    with ledger.claim(run_id), pytest.raises(LedgerError, match="is being executed"):
-        Shelf(ledger).remove(run_id)
+    with ledger.claim_run(run_id), pytest.raises(LedgerError, match="is being executed"):
+        RunManager(ledger).remove_run(run_id)
 
 
-def bundle(run: StoredRun, said: Remarks = NOTHING) -> bytes:
-    return pack([Packed(run, said)], bundle_page([run]))
+def bundle(run: StoredRun, said: Annotations = NO_ANNOTATIONS) -> bytes:
+    return pack_runs([PackedRun(run, said)], bundle_page([run]))
 
 
 def test_a_bundle_holds_all_that_another_ledger_needs(ledger: Ledger, tmp_path: Path) -> None:
     run_id = stored(ledger, blocks=7)
-    ledger.annotate(run_id, Remarks("before", ("quiet",), {"commit": "1a2b"}, ("release",)))
-    sent = shareable(ledger.load_run(run_id), consoles=True)
-    data = bundle(sent, ledger.remarks(run_id))
+    ledger.annotate_run(run_id, Annotations("before", ("quiet",), {"commit": "1a2b"}, ("release",)))
+    sent = strip_private_data(ledger.load_run(run_id), consoles=True)
+    data = bundle(sent, ledger.read_annotations(run_id))
     assert data.startswith(b"<!doctype html>")
     assert data.count(b"<svg viewBox") == 3
-    (packed,) = unpack(data, "run.gmk")
+    (packed,) = unpack_runs(data, "run.gmk")
     with open_ledger(tmp_path / "other.sqlite") as other:
-        shelf = Shelf(other)
-        assert shelf.add(packed.run, packed.said) == run_id
-        assert shelf.add(packed.run, packed.said) is None
-        assert other.check().problems == ()
+        shelf = RunManager(other)
+        assert shelf.import_run(packed.run, packed.said) == run_id
+        assert shelf.import_run(packed.run, packed.said) is None
+        assert other.check_all().problems == ()
         taken = other.load_run("before")
         assert replace(taken, origin=None) == sent
-        assert other.remarks(run_id) == ledger.remarks(run_id)
+        assert other.read_annotations(run_id) == ledger.read_annotations(run_id)
         # Another run that happens to have this id is another run.
-        again = shelf.add(replace(sent, seed=7), packed.said)
+        again = shelf.import_run(replace(sent, seed=7), packed.said)
         assert again is not None
         assert again != run_id
-        assert other.remarks(again).name == ""  # the name is taken
+        assert other.read_annotations(again).name == ""  # the name is taken
 
 
 def test_a_bundle_names_nobody(ledger: Ledger) -> None:
@@ -182,22 +184,22 @@ def test_a_bundle_names_nobody(ledger: Ledger) -> None:
         replace(trial, reason="lab7: /home/alice/x died", console="lab7 login") for trial in run.trials
     )
     run = replace(run, plan=replace(run.plan, context=context), trials=trials)
-    data = bundle(shareable(run, host_name="lab7"))
+    data = bundle(strip_private_data(run, host_name="lab7"))
     head = json.loads(re.findall(rb'bundle\+json" id="guestmark-bundle">(\{.*?\})</script>', data)[0])
     content = zlib.decompress(base64.b64decode(head["data"])).decode()
     for text in (content, data.decode()):
         assert not re.search(r"alice|hunter2|lab7|login", text)
-    (packed,) = unpack(data, "run.gmk")
+    (packed,) = unpack_runs(data, "run.gmk")
     assert packed.run.plan.context.env == {"LANG": "C", "OMP_NUM_THREADS": "2"}
     assert packed.run.plan.context.env_names == ("HOME", "TOKEN", "USER")
     assert [cell.id for cell in packed.run.plan.cells] == [cell.id for cell in run.plan.cells]
-    named = unpack(bundle(shareable(run, consoles=True)), "run.gmk")[0].run.trials[0]
+    named = unpack_runs(bundle(strip_private_data(run, consoles=True)), "run.gmk")[0].run.trials[0]
     assert (named.reason, named.console) == ("lab7: /home/alice/x died", "lab7 login")
 
 
 def test_a_host_named_like_a_platform_spoils_nothing() -> None:
     run = host_uml_tcg(blocks=1)
-    assert [cell.id for cell in shareable(run, host_name="host").plan.cells] == [
+    assert [cell.id for cell in strip_private_data(run, host_name="host").plan.cells] == [
         cell.id for cell in run.plan.cells
     ]
 
@@ -234,12 +236,12 @@ def test_a_bundle_that_is_not_as_it_was_packed_is_refused(how: str) -> None:
     with pytest.raises(
         LedgerError, match=r"run\.gmk (is damaged|cannot be imported: a bundle of another version)"
     ):
-        unpack(damaged(data, how), "run.gmk")
+        unpack_runs(damaged(data, how), "run.gmk")
 
 
 def test_what_is_not_a_bundle_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="is not a bundle"):
-        unpack(b"<html></html>", "page.html")
+        unpack_runs(b"<html></html>", "page.html")
 
 
 def test_from_one_ledger_to_another_on_the_command_line(tmp_path: Path) -> None:

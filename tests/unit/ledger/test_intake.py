@@ -19,12 +19,12 @@ from guestmark.cli.do.import_ import _check_can_be_shown
 from guestmark.core.errors import LedgerError
 from guestmark.engine.environment import record_environment
 from guestmark.ledger import bundle, codec, open_ledger, run_history
-from guestmark.ledger.bundle import Packed
-from guestmark.ledger.model import Origin
-from guestmark.ledger.run_annotations import Remarks
-from guestmark.ledger.run_manager import Shelf
+from guestmark.ledger.bundle import PackedRun
+from guestmark.ledger.model import RunOrigin
+from guestmark.ledger.run_annotations import Annotations
+from guestmark.ledger.run_manager import RunManager
 from guestmark.ledger.store import Ledger
-from guestmark.ledger.validation import Budget
+from guestmark.ledger.validation import ReadBudget
 from guestmark.report import run_comparison
 from guestmark.report.export_format import Format
 from guestmark.report.formats import render
@@ -32,10 +32,10 @@ from tests.framework.runs import host_uml_tcg
 
 PLAIN = json.loads(
     json.dumps(
-        bundle._plain(
-            Packed(
+        bundle._make_plain(
+            PackedRun(
                 host_uml_tcg(blocks=3, failing={("uml", 1)}),
-                Remarks("theirs", ("a note",), {"commit": "1a"}, ("t",)),
+                Annotations("theirs", ("a note",), {"commit": "1a"}, ("t",)),
             )
         )
     )
@@ -148,14 +148,14 @@ def test_a_run_that_cannot_be_is_refused(how: str) -> None:
     run = deepcopy(PLAIN)
     HOSTILE[how](run)
     with pytest.raises(LedgerError, match=r"run\.gmk (cannot be imported|is damaged): ") as caught:
-        bundle.unpack(forged([run]), "run.gmk", Budget(size=16 << 20, values=500_000))
+        bundle.unpack_runs(forged([run]), "run.gmk", ReadBudget(size=16 << 20, values=500_000))
     assert caught.value.hint
     assert len(caught.value.message) < 500
 
 
 def test_the_unchanged_run_is_taken() -> None:
-    (packed,) = bundle.unpack(forged([deepcopy(PLAIN)]), "run.gmk")
-    assert json.loads(json.dumps(bundle._plain(packed))) == PLAIN
+    (packed,) = bundle.unpack_runs(forged([deepcopy(PLAIN)]), "run.gmk")
+    assert json.loads(json.dumps(bundle._make_plain(packed))) == PLAIN
 
 
 @pytest.mark.timeout(120)
@@ -183,18 +183,18 @@ def test_the_unchanged_run_is_taken() -> None:
 )
 def test_layers_of_a_bundle_have_one_budget(data: Callable[[], bytes]) -> None:
     with pytest.raises(LedgerError) as caught:
-        bundle.unpack(data(), "run.gmk", Budget(size=16 << 20, values=500_000))
+        bundle.unpack_runs(data(), "run.gmk", ReadBudget(size=16 << 20, values=500_000))
     assert len(caught.value.message) < 500
 
 
 def test_a_budget_is_used_up_by_all_layers_together() -> None:
-    budget = Budget(size=3_000)
-    assert budget.inflated(zlib.compress(b"x" * 2000)) == b"x" * 2000
-    budget.take_json("[1, 2]")
+    budget = ReadBudget(size=3_000)
+    assert budget.inflate(zlib.compress(b"x" * 2000)) == b"x" * 2000
+    budget.charge_json("[1, 2]")
     with pytest.raises(LedgerError, match="too large"):
         codec.unpack_console(codec.pack_console("y" * 2000), budget)
     with pytest.raises(LedgerError, match="more than 0 s"):
-        Budget(seconds=0).take(1)
+        ReadBudget(seconds=0).charge(1)
 
 
 # --- whatever is in a bundle --------------------------------------------------------------------------------
@@ -271,20 +271,22 @@ def test_what_is_taken_can_be_shown(changes: list[tuple[tuple[Any, ...], Any]]) 
                 trial["body"] = json.dumps(trial.get("body"))
     with open_ledger(_fresh()) as ledger:
         try:
-            (packed,) = bundle.unpack(forged([made]), "run.gmk")
+            (packed,) = bundle.unpack_runs(forged([made]), "run.gmk")
             _check_can_be_shown(packed)
-            run_id = Shelf(ledger).add(packed.run, replace(packed.said, origin=Origin("run.gmk")))
+            run_id = RunManager(ledger).import_run(
+                packed.run, replace(packed.said, origin=RunOrigin("run.gmk"))
+            )
         except LedgerError:
             assert changes, "the run as it is can be taken"
-            assert not ledger.runs()
+            assert not ledger.list_runs()
             return
         assert run_id is not None
-        assert ledger.check().problems == ()
+        assert ledger.check_all().problems == ()
         stored = ledger.load_run(run_id)
-        analysis = run_history.judged(ledger, stored)
+        analysis = run_history.analyse_with_history(ledger, stored)
         for form in Format:
             assert render(stored, form, analysis)
-        (overview,) = ledger.runs()
+        (overview,) = ledger.list_runs()
         assert overview.imported == "run.gmk"
         with_itself = run_comparison.compare(ledger, stored, stored)
         assert run_comparison.document([with_itself])

@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from guestmark.core.errors import LedgerError
-from guestmark.ledger.postgres import is_transient, parameters_of
+from guestmark.ledger.postgres import is_transient, read_parameters
 
 
 def parameters(url: str, **environment: str) -> dict[str, str]:
-    return parameters_of(make_url(url), {"PGPASSFILE": "/nonexistent", **environment})
+    return read_parameters(make_url(url), {"PGPASSFILE": "/nonexistent", **environment})
 
 
 def test_the_url_comes_before_variables_and_they_before_defaults() -> None:

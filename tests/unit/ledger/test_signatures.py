@@ -19,17 +19,17 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.model import Cell, LeftOut, RunState
 from guestmark.core.platform_spec import HOST
 from guestmark.ledger import open_ledger, signing_key
-from guestmark.ledger.attempts import Attempts, lose
-from guestmark.ledger.bundle import Packed, pack, unpack
-from guestmark.ledger.model import Compared, Origin, Standing
-from guestmark.ledger.run_annotations import NOTHING, Remarks
-from guestmark.ledger.run_manager import Shelf
+from guestmark.ledger.attempts import TrialAttempts, record_lost_attempts
+from guestmark.ledger.bundle import PackedRun, pack_runs, unpack_runs
+from guestmark.ledger.model import RunOrigin, SignatureStatus, StoredRatio
+from guestmark.ledger.run_annotations import NO_ANNOTATIONS, Annotations
+from guestmark.ledger.run_manager import RunManager
 from guestmark.ledger.store import Ledger
 from tests.framework import recorded
 from tests.framework.command_line import CommandLine
 from tests.framework.runs import EXEC, constructed
 
-SAID = Remarks("before", ("a note", "another"), {"commit": "1a2b"}, ("release",))
+SAID = Annotations("before", ("a note", "another"), {"commit": "1a2b"}, ("release",))
 
 
 @pytest.fixture(autouse=True)
@@ -47,13 +47,13 @@ def small(**changes: Any) -> Any:
     return replace(made, plan=replace(made.plan, metrics=made.plan.metrics[:1]), trials=trials)
 
 
-def stored(ledger: Ledger, origin: Origin | None = None) -> str:
+def stored(ledger: Ledger, origin: RunOrigin | None = None) -> str:
     run = small()
-    run_id = Shelf(ledger).add(run, replace(SAID, origin=origin))
+    run_id = RunManager(ledger).import_run(run, replace(SAID, origin=origin))
     assert run_id is not None
-    Attempts(ledger, run_id, "here").begin("host", 7, 0)
-    compared = Compared(run_id, "host", "a host", "a question", run.created_at, 0.5, 0.4, 0.6, 9, 1.0)
-    ledger.remember(run_id, [compared])
+    TrialAttempts(ledger, run_id, "here").begin_trial("host", 7, 0)
+    compared = StoredRatio(run_id, "host", "a host", "a question", run.created_at, 0.5, 0.4, 0.6, 9, 1.0)
+    ledger.store_ratios(run_id, [compared])
     return run_id
 
 
@@ -94,7 +94,7 @@ def test_a_run_with_any_single_byte_changed_is_distrusted_or_refused(tmp_path: P
     """Every byte of every column of every row of it; trusted before, and again when it is as it was."""
     file = tmp_path / "ledger.sqlite"
     with open_ledger(file) as ledger:
-        run_id = stored(ledger, Origin("theirs.html", 1.0, "00", trusted=True) if imported else None)
+        run_id = stored(ledger, RunOrigin("theirs.html", 1.0, "00", trusted=True) if imported else None)
         assert trusts(ledger, run_id)
     tried = 0
     with closing(sqlite3.connect(file, isolation_level=None)) as link, open_ledger(file) as ledger:
@@ -106,7 +106,7 @@ def test_a_run_with_any_single_byte_changed_is_distrusted_or_refused(tmp_path: P
                 assert not trusts(ledger, run_id), (script, name, other)
                 link.execute(script, (value, row))
         assert trusts(ledger, run_id)
-        assert ledger.check().problems == ()
+        assert ledger.check_all().problems == ()
     assert tried > 2000
 
 
@@ -162,11 +162,11 @@ def test_check_names_what_was_changed(guestmark: CommandLine, tmp_path: Path) ->
 
 def _again(ledger: Ledger, run_id: str) -> None:
     with contextlib.suppress(LedgerError):
-        Attempts(ledger, run_id, "there").begin("host", 7, 0)
+        TrialAttempts(ledger, run_id, "there").begin_trial("host", 7, 0)
 
 
 def _claim(ledger: Ledger, run_id: str) -> None:
-    with ledger.claim(run_id):
+    with ledger.claim_run(run_id):
         pass
 
 
@@ -175,23 +175,25 @@ MUTATIONS: dict[str, Callable[[Ledger, str], object]] = {
     "add_environment_of": lambda ledger, run: ledger.add_environment_of(
         run, {"machine": "m"}, "digest", lambda _: False
     ),
-    "append": lambda ledger, run: ledger.append(run, replace(small().trials[0], block=3)),
-    "append an attempt": lambda ledger, run: ledger.append(
+    "append": lambda ledger, run: ledger.store_trial(run, replace(small().trials[0], block=3)),
+    "append an attempt": lambda ledger, run: ledger.store_trial(
         run,
         replace(small().trials[0], block=4),
-        token=Attempts(ledger, run, "here").begin("host", 4, 0),
+        token=TrialAttempts(ledger, run, "here").begin_trial("host", 4, 0),
     ),
-    "lose": lambda ledger, run: lose(ledger, run, "gone"),
+    "lose": lambda ledger, run: record_lost_attempts(ledger, run, "gone"),
     "refuse": _again,
     "record_left_out": lambda ledger, run: ledger.record_left_out(run, LeftOut("kvm", "gone", "")),
     "set_plan": lambda ledger, run: ledger.set_plan(run, replace(small().plan, name="other")),
     "set_run_state": lambda ledger, run: ledger.set_run_state(run, RunState.INTERRUPTED),
-    "annotate": lambda ledger, run: ledger.annotate(run, Remarks("after", ("third",), {"x": "y"}, ("t",))),
-    "take_away": lambda ledger, run: ledger.take_away(run, labels=["commit"], tags=["release"]),
-    "remember": lambda ledger, run: ledger.remember(run, []),
+    "annotate": lambda ledger, run: ledger.annotate_run(
+        run, Annotations("after", ("third",), {"x": "y"}, ("t",))
+    ),
+    "take_away": lambda ledger, run: ledger.remove_annotations(run, labels=["commit"], tags=["release"]),
+    "remember": lambda ledger, run: ledger.store_ratios(run, []),
     "claim": _claim,
-    "remove": lambda ledger, run: (Shelf(ledger).remove(run), Shelf(ledger).restore(run)),
-    "compact": lambda ledger, run: ledger.compact(),
+    "remove": lambda ledger, run: (RunManager(ledger).remove_run(run), RunManager(ledger).restore_run(run)),
+    "compact": lambda ledger, run: ledger.reclaim_space(),
 }
 
 
@@ -212,12 +214,14 @@ def test_every_change_of_ones_own_keeps_a_run_ones_own_and_a_strangers_a_strange
             if there:
                 monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
             else:
-                ledger.write("tampering", lambda it: it.exec_driver_sql("UPDATE runs SET owner = 'x'"))
+                ledger.run_transaction(
+                    "tampering", lambda it: it.exec_driver_sql("UPDATE runs SET owner = 'x'")
+                )
             MUTATIONS[how](ledger, run_id)
             origin = ledger.load_run(run_id).origin
             assert origin is not None
             assert not origin.trusted
-            assert origin.standing is (Standing.OTHERS if there else Standing.CHANGED)
+            assert origin.standing is (SignatureStatus.OTHERS if there else SignatureStatus.CHANGED)
 
 
 # --- what earlier versions and strangers left ------------------------------------------------------------------
@@ -274,7 +278,7 @@ def test_a_ledger_of_an_earlier_version_is_shown_and_is_ones_own_once_it_is_sign
     assert "is not signed" not in " ".join(guestmark("show", "last").stdout.split())
     assert "is yours" in guestmark("ledger", "sign").stderr
     with open_ledger(old, writable=False) as ledger:
-        assert ledger.check().problems == ()
+        assert ledger.check_all().problems == ()
 
 
 def test_what_version_0_3_vouched_for_is_ones_own_until_it_is_changed(
@@ -294,11 +298,13 @@ def test_what_version_0_3_vouched_for_is_ones_own_until_it_is_changed(
                 "UPDATE remarks SET kind = 'made', value = ? WHERE kind = 'signature'", (hashed,)
             )
 
-        ledger.write("as before", as_before)
+        ledger.run_transaction("as before", as_before)
         assert ledger.load_run(run_id).origin is None
-        ledger.annotate(run_id, Remarks(tags=("new",)))
+        ledger.annotate_run(run_id, Annotations(tags=("new",)))
         assert ledger.load_run(run_id).origin is None
-        ledger.write("tampering", lambda it: it.exec_driver_sql("UPDATE runs SET plan = plan || ' '"))
+        ledger.run_transaction(
+            "tampering", lambda it: it.exec_driver_sql("UPDATE runs SET plan = plan || ' '")
+        )
         with pytest.raises(LedgerError):
             ledger.load_run(run_id)
 
@@ -307,15 +313,15 @@ def test_a_lost_key_distrusts_and_a_file_that_others_read_is_refused(tmp_path: P
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
         run_id = stored(ledger)
         assert (own_state / "signing-key").stat().st_mode & 0o777 == 0o600
-        signing_key._own.cache_clear()
+        signing_key._load_own_key.cache_clear()
         (own_state / "signing-key").chmod(0o640)
         with pytest.raises(LedgerError, match="not its user's alone"):
             ledger.load_run(run_id)
         (own_state / "signing-key").unlink()
         origin = ledger.load_run(run_id).origin
         assert origin is not None
-        assert origin.standing is Standing.OTHERS
-        ledger.take_as_own(run_id)
+        assert origin.standing is SignatureStatus.OTHERS
+        ledger.sign_as_own(run_id)
         assert ledger.load_run(run_id).origin is None
 
 
@@ -323,10 +329,10 @@ def test_a_lost_key_distrusts_and_a_file_that_others_read_is_refused(tmp_path: P
 def test_a_key_that_root_makes_in_a_users_home_is_the_users(own_state: Path) -> None:
     own_state.mkdir(parents=True)
     os.chown(own_state, 65534, 65534)
-    made = signing_key.public_key()
+    made = signing_key.read_public_key()
     assert (own_state / "signing-key").stat().st_uid == 65534
-    signing_key._own.cache_clear()
-    assert signing_key.public_key() == made
+    signing_key._load_own_key.cache_clear()
+    assert signing_key.read_public_key() == made
 
 
 def test_a_user_who_can_keep_no_key_measures_all_the_same(guestmark: CommandLine, tmp_path: Path) -> None:
@@ -342,9 +348,9 @@ def test_a_user_who_can_keep_no_key_measures_all_the_same(guestmark: CommandLine
 
 
 def test_a_bundle_names_who_signed_it_and_is_refused_when_it_was_changed() -> None:
-    data = pack([Packed(small(), NOTHING)], "<html><body></body></html>")
-    (found,) = unpack(data, "b")
-    assert found.signer == signing_key.public_key()
+    data = pack_runs([PackedRun(small(), NO_ANNOTATIONS)], "<html><body></body></html>")
+    (found,) = unpack_runs(data, "b")
+    assert found.signer == signing_key.read_public_key()
     head = json.loads(data.decode().partition('id="guestmark-bundle">')[2].partition("</script>")[0])
     for name in ("key", "signature"):
         value = head[name]
@@ -352,12 +358,12 @@ def test_a_bundle_names_who_signed_it_and_is_refused_when_it_was_changed() -> No
             other = chr(ord(value[at]) ^ 1)
             changed = json.dumps({**head, name: value[:at] + other + value[at + 1 :]})
             with pytest.raises(LedgerError):
-                unpack(data.replace(json.dumps(head).encode(), changed.encode()), "b")
+                unpack_runs(data.replace(json.dumps(head).encode(), changed.encode()), "b")
         alone = {key: value for key, value in head.items() if key != name}
         with pytest.raises(LedgerError):
-            unpack(data.replace(json.dumps(head).encode(), json.dumps(alone).encode()), "b")
+            unpack_runs(data.replace(json.dumps(head).encode(), json.dumps(alone).encode()), "b")
     unsigned = {key: value for key, value in head.items() if key not in {"key", "signature"}}
-    (found,) = unpack(data.replace(json.dumps(head).encode(), json.dumps(unsigned).encode()), "b")
+    (found,) = unpack_runs(data.replace(json.dumps(head).encode(), json.dumps(unsigned).encode()), "b")
     assert found.signer == ""
 
 

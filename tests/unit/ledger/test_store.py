@@ -64,8 +64,8 @@ def test_what_goes_in_comes_out(file: Path) -> None:
     failed = Trial("tcg memory=1G", 0, 1, TrialStatus.FAILED, "it hung", console="panic")
     with open_ledger(file) as ledger:
         run_id = ledger.create_run(PLAN, environment, 2**80)
-        ledger.append(run_id, failed)
-        ledger.append(run_id, trial())
+        ledger.store_trial(run_id, failed)
+        ledger.store_trial(run_id, trial())
         ledger.record_left_out(run_id, LeftOut("kvm", "no guest gets ready", "use tcg"))
         ledger.record_left_out(run_id, LeftOut("kvm", "still none", "use tcg"))
         ledger.add_environment(run_id, {"load": [9.0]})
@@ -105,7 +105,7 @@ def test_every_plan_and_trial_survives_storage_exactly(
         (),
         Context(cwd=text, notes=(text, text), cost={text: 0.0}, proofs={text: Facts(content)}),
     )
-    assert codec.load(codec.dump(plan), Plan, "plan") == plan
+    assert codec.load_json(codec.dump_json(plan), Plan, "plan") == plan
     stored = trial(
         reason=text, console=text, facts=Facts(content), measurements=(Measurement(WALL, 1.0, tuple(series)),)
     )
@@ -133,8 +133,8 @@ def test_run_ids_are_unique_and_found_by_their_ends(file: Path) -> None:
         assert ledger.load_run(ids[3]).id == ids[3]
         endings = [run_id[-3:] for run_id in ids]
         unique = next(ending for ending in endings if endings.count(ending) == 1)
-        assert ledger.resolve(unique) == ids[endings.index(unique)]
-        assert [overview.id for overview in ledger.runs()] == ids
+        assert ledger.resolve_run(unique) == ids[endings.index(unique)]
+        assert [overview.id for overview in ledger.list_runs()] == ids
         with pytest.raises(LedgerError, match="matches 30 runs"):
             ledger.load_run(ids[0][:4])
         with pytest.raises(LedgerError, match="there is no run") as raised:
@@ -144,7 +144,7 @@ def test_run_ids_are_unique_and_found_by_their_ends(file: Path) -> None:
 
 def test_an_empty_ledger_says_so(file: Path) -> None:
     with open_ledger(file) as ledger:
-        assert ledger.runs() == []
+        assert ledger.list_runs() == []
         with pytest.raises(LedgerError, match="no run 'last'") as raised:
             ledger.load_run("last")
     assert "no runs yet" in raised.value.hint
@@ -154,9 +154,9 @@ def test_overview_counts(file: Path) -> None:
     with open_ledger(file) as ledger:
         run_id = ledger.create_run(PLAN, {}, 1)
         for block in range(3):
-            ledger.append(run_id, trial(block))
-        ledger.append(run_id, Trial("tcg memory=1G", 2, 1, TrialStatus.FAILED, "x"))
-        (overview,) = ledger.runs()
+            ledger.store_trial(run_id, trial(block))
+        ledger.store_trial(run_id, Trial("tcg memory=1G", 2, 1, TrialStatus.FAILED, "x"))
+        (overview,) = ledger.list_runs()
     assert (overview.cells, overview.blocks, overview.trials, overview.failed) == (3, 3, 4, 1)
     assert overview.label == "true"
     assert overview.state is RunState.CREATED
@@ -165,11 +165,11 @@ def test_overview_counts(file: Path) -> None:
 def test_a_trial_is_stored_once(file: Path) -> None:
     with open_ledger(file) as ledger:
         run_id = ledger.create_run(PLAN, {}, 1)
-        ledger.append(run_id, trial())
+        ledger.store_trial(run_id, trial())
         with pytest.raises(LedgerError, match="cell 'host' in block 1"):
-            ledger.append(run_id, trial(reason="another"))
+            ledger.store_trial(run_id, trial(reason="another"))
         with pytest.raises(LedgerError, match="not in the ledger"):
-            ledger.append("no-such-run", trial())
+            ledger.store_trial("no-such-run", trial())
         with pytest.raises(LedgerError, match="there is no run"):
             ledger.set_run_state("no-such-run", RunState.COMPLETE)
         assert ledger.load_run(run_id).trials == (trial(),)
@@ -178,23 +178,23 @@ def test_a_trial_is_stored_once(file: Path) -> None:
 def test_a_run_that_nobody_executes_was_killed(file: Path) -> None:
     with open_ledger(file) as ledger:
         run_id = ledger.create_run(PLAN, {}, 1)
-        with ledger.claim(run_id):
+        with ledger.claim_run(run_id):
             ledger.set_run_state(run_id, RunState.RUNNING)
             assert ledger.load_run(run_id).state is RunState.RUNNING
         assert ledger.load_run(run_id).state is RunState.KILLED
-        assert ledger.runs()[0].state is RunState.KILLED
+        assert ledger.list_runs()[0].state is RunState.KILLED
 
 
 def test_a_run_is_claimed_once_but_runs_do_not_disturb_each_other(file: Path) -> None:
     with open_ledger(file) as ledger, open_ledger(file) as other:
         first, second = (ledger.create_run(PLAN, {}, 1) for _ in range(2))
-        with ledger.claim(first):
+        with ledger.claim_run(first):
             with pytest.raises(LedgerError, match=f"{first} is being executed by process {os.getpid()}"):
-                other.claim(first).__enter__()
-            with other.claim(second):
+                other.claim_run(first).__enter__()
+            with other.claim_run(second):
                 assert ledger.is_claimed(second)
         assert not ledger.is_claimed(second)
-        with other.claim(first):
+        with other.claim_run(first):
             pass
 
 
@@ -203,7 +203,7 @@ def test_threads_share_a_ledger(file: Path) -> None:
 
         def append_ten(run: str) -> None:
             for block in range(10):
-                ledger.append(run, trial(block))
+                ledger.store_trial(run, trial(block))
 
         runs = [ledger.create_run(PLAN, {}, 1) for _ in range(4)]
         threads = [threading.Thread(target=append_ten, args=(run,)) for run in runs]
@@ -217,7 +217,7 @@ def test_threads_share_a_ledger(file: Path) -> None:
 def test_nobody_else_can_read_a_ledger(file: Path) -> None:
     with open_ledger(file) as ledger:
         run_id = ledger.create_run(PLAN, {}, 1)
-        with ledger.claim(run_id):
+        with ledger.claim_run(run_id):
             modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in file.parent.iterdir()}
     assert set(modes.values()) == {0o600}
     assert "ledger.sqlite-wal" in modes
@@ -263,7 +263,7 @@ def test_reading_makes_and_changes_nothing(file: Path) -> None:
     with open_ledger(file, writable=False) as ledger:
         assert ledger.load_run(run_id).plan == PLAN
         with pytest.raises(LedgerError, match="cannot be written"):
-            ledger.append(run_id, trial())
+            ledger.store_trial(run_id, trial())
 
 
 def test_sqlalchemy_comes_only_with_the_first_ledger() -> None:
@@ -275,9 +275,9 @@ def test_sqlalchemy_comes_only_with_the_first_ledger() -> None:
 
 
 def test_durability_settings_are_in_force(file: Path) -> None:
-    from guestmark.ledger.connect import connect
+    from guestmark.ledger.connect import connect_ledger
 
-    store = connect(file, writable=True, busy_timeout_s=1)
+    store = connect_ledger(file, writable=True, busy_timeout_s=1)
     with store.engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2

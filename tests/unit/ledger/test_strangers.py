@@ -29,7 +29,7 @@ def stranger(tmp_path: Path) -> Path:
     with open_ledger(file) as ledger:
         run_id = ledger.create_run(run.plan, run.environment, run.seed)
         for trial in run.trials:
-            ledger.append(run_id, trial)
+            ledger.store_trial(run_id, trial)
     with closing(sqlite3.connect(file)) as link:
         link.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return file
@@ -116,8 +116,8 @@ def test_a_value_of_another_type_is_one_line(stranger: Path, column: str) -> Non
     table, _, name = column.partition(".")
     altered(stranger, f"DELETE FROM checks; UPDATE {table} SET {name} = {VALUES[column]};")
     with open_ledger(stranger, writable=False) as ledger:
-        assert len(ledger.runs()) == 1
-        assert ledger.check().problems or column in {"trials.console", "trials.status", "runs.name"}
+        assert len(ledger.list_runs()) == 1
+        assert ledger.check_all().problems or column in {"trials.console", "trials.status", "runs.name"}
         if column not in {"trials.console", "trials.status", "runs.name"}:
             with pytest.raises(LedgerError):
                 ledger.load_run("last")
@@ -147,10 +147,10 @@ def test_one_damaged_run_is_no_fault_of_the_others(tmp_path: Path, how: str) -> 
     with open_ledger(file) as ledger:
         a_run(ledger, 2.0)
         new = ledger.load_run("last")
-        assert run_history.judged(ledger, new).cells
+        assert run_history.analyse_with_history(ledger, new).cells
         assert estimate_time(new.plan, ledger)
         assert [found.cell for found in ratio_history.histories(ledger, new, "commit")] == ["uml"]
-        assert len(ledger.runs()) == 2
+        assert len(ledger.list_runs()) == 2
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -165,8 +165,8 @@ def test_pages_of_any_bytes_are_an_error_or_read(stranger: Path, changes: list[t
     copy.write_bytes(data)
     try:
         with open_ledger(copy, writable=False) as ledger:
-            ledger.check()
-            for overview in ledger.runs():
+            ledger.check_all()
+            for overview in ledger.list_runs():
                 ledger.load_run(overview.id)
     except LedgerError:
         return

@@ -14,7 +14,7 @@ from guestmark.core.findings import Facts, MeasuredOn, with_fact
 from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST
 from guestmark.ledger import open_ledger, trial_counts
-from guestmark.ledger.attempts import Attempts, lose
+from guestmark.ledger.attempts import TrialAttempts, record_lost_attempts
 from guestmark.ledger.store import Ledger
 from tests.framework.ledgers import WALL
 from tests.framework.marks import long
@@ -53,18 +53,18 @@ def filled(ledger: Ledger, seed: int, blocks: int) -> tuple[str, list[Trial]]:
     chance, run_id, stored = random.Random(seed), ledger.create_run(PLAN, {}, 1), list[Trial]()
     for block in chance.sample(range(blocks), blocks - 3):
         machine = chance.choice(["m1", "m2"])
-        attempts = Attempts(ledger, run_id, machine)
+        attempts = TrialAttempts(ledger, run_id, machine)
         for cell in CELLS:
             if chance.random() < 0.15:
                 continue
-            token = attempts.begin(cell, block, 0)
+            token = attempts.begin_trial(cell, block, 0)
             if cell != "c" and chance.random() < 0.1:
-                lose(ledger, run_id, "gone", block=block)
+                record_lost_attempts(ledger, run_id, "gone", block=block)
                 stored.append(measured(cell, block, TrialStatus.LOST, machine))
                 continue
             good = cell != "c" and chance.random() < 0.8
             stored.append(measured(cell, block, TrialStatus.OK if good else TrialStatus.FAILED, machine))
-            attempts.append(stored[-1], token)
+            attempts.store_trial(stored[-1], token)
     return run_id, stored
 
 
@@ -75,44 +75,46 @@ def test_what_is_counted_is_what_the_trials_say(ledger: Ledger, seed: int) -> No
     assert other != run_id
     there = {(trial.block, trial.cell_id) for trial in trials}
     for cells in (CELLS, ("a", "b"), ("a",)):
-        found = trial_counts.tally(ledger, run_id, cells)
+        found = trial_counts.find_complete_blocks(ledger, run_id, cells)
         whole = {block for block in range(24) if all((block, cell) in there for cell in cells)}
         assert found.blocks == len(whole)
         for most in (0, 7, 24, 30):
-            assert found.lacking(most) == [block for block in range(most) if block not in whole]
+            assert found.find_incomplete(most) == [block for block in range(most) if block not in whole]
     lost = {trial.block for trial in trials if trial.status is TrialStatus.LOST}
-    assert trial_counts.blocks_with_losses(ledger, run_id) == len(lost)
-    assert trial_counts.failing(ledger, run_id, CELLS) == {"c": sum(trial.cell_id == "c" for trial in trials)}
-    assert trial_counts.failing(ledger, run_id, ("a", "b")) == {}
+    assert trial_counts.count_blocks_with_losses(ledger, run_id) == len(lost)
+    assert trial_counts.find_failing_cells(ledger, run_id, CELLS) == {
+        "c": sum(trial.cell_id == "c" for trial in trials)
+    }
+    assert trial_counts.find_failing_cells(ledger, run_id, ("a", "b")) == {}
     last = max(trial.block for trial in trials)
-    assert [trial_counts.reaches(ledger, run_id, block) for block in (0, last, last + 1)] == [
+    assert [trial_counts.has_reached_block(ledger, run_id, block) for block in (0, last, last + 1)] == [
         True,
         True,
         False,
     ]
-    assert trial_counts.has_good(ledger, run_id)
+    assert trial_counts.has_good_trial(ledger, run_id)
     for machine in ("m1", "m2"):
         mine = [trial for trial in trials if machine in repr(trial.facts)]
         good = {trial.cell_id for trial in mine if trial.status is TrialStatus.OK}
-        assert trial_counts.good_on(ledger, run_id, machine) == good
+        assert trial_counts.find_cells_measured_on(ledger, run_id, machine) == good
         statuses = [trial.status for trial in mine]
-        assert trial_counts.counts(ledger, run_id, machine) == trial_counts.Counts(
+        assert trial_counts.count_trials(ledger, run_id, machine) == trial_counts.TrialCounts(
             len({trial.block for trial in mine}), len(mine),
             statuses.count(TrialStatus.FAILED), statuses.count(TrialStatus.LOST),
         )  # fmt: skip
-    assert trial_counts.counts(ledger, run_id).trials == len(trials)
-    read = trial_counts.trials_of(ledger, run_id, last, ("c",))
+    assert trial_counts.count_trials(ledger, run_id).trials == len(trials)
+    read = trial_counts.read_block_trials(ledger, run_id, last, ("c",))
     wanted = {(trial.block, trial.cell_id) for trial in trials if trial.block == last or trial.cell_id == "c"}
     assert {(trial.block, trial.cell_id) for trial in read} == wanted
 
 
 def test_a_run_without_trials_lacks_every_block(ledger: Ledger) -> None:
     run_id = ledger.create_run(PLAN, {}, 1)
-    assert trial_counts.tally(ledger, run_id, CELLS).lacking(3) == [0, 1, 2]
-    assert trial_counts.failing(ledger, run_id, CELLS) == {}
-    assert not trial_counts.has_good(ledger, run_id)
-    assert trial_counts.good_on(ledger, run_id, "m1") == frozenset()
-    assert trial_counts.counts(ledger, run_id, "m1") == trial_counts.Counts(0, 0, 0, 0)
+    assert trial_counts.find_complete_blocks(ledger, run_id, CELLS).find_incomplete(3) == [0, 1, 2]
+    assert trial_counts.find_failing_cells(ledger, run_id, CELLS) == {}
+    assert not trial_counts.has_good_trial(ledger, run_id)
+    assert trial_counts.find_cells_measured_on(ledger, run_id, "m1") == frozenset()
+    assert trial_counts.count_trials(ledger, run_id, "m1") == trial_counts.TrialCounts(0, 0, 0, 0)
 
 
 def test_a_plan_is_changed_by_one_process_at_a_time(ledger: Ledger) -> None:
@@ -126,7 +128,7 @@ def test_a_plan_is_changed_by_one_process_at_a_time(ledger: Ledger) -> None:
 
     ledger.change_plan(run_id, lambda plan: chosen(5, plan))
     ledger.change_plan(run_id, lambda plan: chosen(7, plan))
-    assert ledger.head(run_id).plan.context.iterations == dict.fromkeys(CELLS, 5)
+    assert ledger.load_head(run_id).plan.context.iterations == dict.fromkeys(CELLS, 5)
     assert ledger.load_run(run_id).plan.context.iterations == dict.fromkeys(CELLS, 5)
 
 

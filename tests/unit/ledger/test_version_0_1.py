@@ -47,7 +47,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def runs(ledger: Path) -> Mapping[str, StoredRun]:
     with open_ledger(ledger, writable=False) as opened:
-        return {run.id: opened.load_run(run.id) for run in opened.runs()}
+        return {run.id: opened.load_run(run.id) for run in opened.list_runs()}
 
 
 def attestations(ledger: Path, run: str) -> Iterator[tuple[str, int, Any]]:

@@ -106,7 +106,7 @@ def test_too_few_blocks_for_so_many_cells_are_told_beforehand(
 def test_cells_that_were_stored_before_have_no_place() -> None:
     stored = codec.to_plain(plan("uml").cells[0])
     del stored["processors"], stored["factors"]["placement"]
-    cell = codec.load(codec.dump(stored), Cell, "a cell")
+    cell = codec.load_json(codec.dump_json(stored), Cell, "a cell")
     assert (cell.processors, dict(cell.factors)) == (0, {})
 
 

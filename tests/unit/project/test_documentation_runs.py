@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.ledger import open_ledger
-from guestmark.ledger.run_annotations import Remarks
+from guestmark.ledger.run_annotations import Annotations
 from guestmark.plan.load import load_outline
 from tests.framework import CHECKOUT, PACKAGES, captures, documented
 from tests.framework.command_line import CommandLine
@@ -95,9 +95,9 @@ def sandbox(guestmark: CommandLine, tmp_path: Path, request: pytest.FixtureReque
         if "library" in request.node.name:
             names.append("before-upgrade")
         for name in (*names, "of-the-page"):
-            run_id = ledger.create_run(run.plan, {}, run.seed, said=Remarks(name=name))
+            run_id = ledger.create_run(run.plan, {}, run.seed, said=Annotations(name=name))
             for trial in run.trials:
-                ledger.append(run_id, trial)
+                ledger.store_trial(run_id, trial)
     hyperfine = ["hyperfine", "-N", "-r", "2", "true", "--export-json", "result.json"]
     subprocess.run(hyperfine, cwd=here, check=True, capture_output=True)
     (here / "plan.toml").write_text(guestmark("plans", "show", "upload").stdout)

@@ -31,7 +31,7 @@ from guestmark.core.model import (
     WorkloadSpec,
 )
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.ledger.model import Origin, StoredRun
+from guestmark.ledger.model import RunOrigin, StoredRun
 from guestmark.page.nodes import Node, Note, NoteKind, Page, Part, Section
 from guestmark.page.tables import Table
 from guestmark.page.text import Span, Tone, plain_text
@@ -569,7 +569,7 @@ FIRST: Mapping[str, Callable[[], StoredRun]] = {
     "few runs": lambda: on_host("abc", {}, iterations=5),
     "equal": lambda: on_host("abc", {}, iterations=400),
     "few runs and a failed trial": few_runs_and_a_failed_trial,
-    "imported": lambda: replace(alone(12), origin=Origin("lab.gmk", 1.8e9, "ab" * 32)),
+    "imported": lambda: replace(alone(12), origin=RunOrigin("lab.gmk", 1.8e9, "ab" * 32)),
     "two workloads": two_workloads,
     "slow runs of more than three": lambda: on_host("abcdef", dict.fromkeys("bcde", 6)),
     "disks that were proven": lambda: with_facts(

@@ -51,9 +51,9 @@ def test_each_cell_has_a_table_that_says_what_is_compared(tmp_path: Path) -> Non
             run = host_uml_tcg(blocks=blocks)
             plan = replace(run.plan, title="Which is fast?")
             stored = ledger.create_run(plan, {}, seed=number)
-            with ledger.claim(stored):
+            with ledger.claim_run(stored):
                 for trial in run.trials:
-                    ledger.append(stored, trial)
+                    ledger.store_trial(stored, trial)
             runs.append((f"lab{number}", "alike", stored))
         page = fleet_report.page(fleet_report.find(ledger, "fleet-1", runs))
     tables = [node for node in page.sections[0].nodes if isinstance(node, Table)]

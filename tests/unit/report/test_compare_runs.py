@@ -81,7 +81,7 @@ def test_cells_are_matched_and_surroundings_told(ledger: Ledger) -> None:
         a_run(ledger, 2.0, environment={**ENVIRONMENT, "packages": {"libc6": "2.36-9", "seabios": "1.16"}})
     upgraded = {"kernel": {"release": "6.12"}, "packages": {"libc6": "2.41-12", "new": "1"}}
     a_run(ledger, 2.4, environment={**ENVIRONMENT, **upgraded})
-    ids = [run.id for run in ledger.runs()]
+    ids = [run.id for run in ledger.list_runs()]
     found = compare(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
     (pair,) = found.pairs
     assert pair.cell == "uml"
@@ -110,7 +110,7 @@ def test_of_two_machines_nothing_is_claimed(ledger: Ledger) -> None:
     for _ in range(5):
         a_run(ledger, 2.0)
     a_run(ledger, 4.0, environment={**ENVIRONMENT, "machine": "another"})
-    ids = [run.id for run in ledger.runs()]
+    ids = [run.id for run in ledger.list_runs()]
     found = compare(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
     assert not found.same_host
     assert [pair.found.verdict for pair in found.pairs] == [ChangeVerdict.UNKNOWN]
@@ -123,7 +123,7 @@ def test_of_two_machines_nothing_is_claimed(ledger: Ledger) -> None:
 def test_on_the_command_line(ledger: Ledger) -> None:
     for _ in range(2):
         a_run(ledger, 2.0)
-    first = ledger.runs()[0].id
+    first = ledger.list_runs()[0].id
     shown = guestmark("compare", first, "last", "--fail-above", "5%", GUESTMARK_LEDGER=ledger.where)
     assert shown.returncode == 125
     assert "Nothing recorded about the environments differs" in shown.stdout
@@ -141,7 +141,7 @@ def test_on_the_command_line(ledger: Ledger) -> None:
 def test_values_stand_side_by_side_also_where_no_ratio_does(ledger: Ledger) -> None:
     for ratio in (2.0, 3.0):
         a_run(ledger, ratio, blocks=5)  # too few for a ratio's interval
-    older, newer = (ledger.load_run(run.id) for run in ledger.runs())
+    older, newer = (ledger.load_run(run.id) for run in ledger.list_runs())
     found = compare(ledger, older, newer)
     assert found.pairs == ()
     by_cell = {each.cell: each for each in found.values}
@@ -163,6 +163,6 @@ def test_two_runs_of_one_command_each_are_compared_whatever_it_is(tmp_path: Path
         )
         assert done.returncode == 0
     with open_ledger(file, writable=False) as opened:
-        older, newer = (opened.load_run(run.id) for run in opened.runs())
+        older, newer = (opened.load_run(run.id) for run in opened.list_runs())
         (values,) = compare(opened, older, newer).values
     assert known(values.after).median > 2 * known(values.before).median

@@ -22,7 +22,7 @@ from guestmark.core.findings import Facts
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Trial
 from guestmark.ledger import open_ledger
-from guestmark.ledger.bundle import unpack
+from guestmark.ledger.bundle import unpack_runs
 from guestmark.ledger.model import StoredRun
 from guestmark.page.text import escape_for_csv
 from guestmark.report.document import result_document
@@ -152,7 +152,7 @@ def test_another_file_is_no_document(tmp_path: Path, text: str) -> None:
 
 def test_a_document_of_eight_blocks_is_small() -> None:
     """The run of the README: three platforms and a null copy, 32 trials with all that was attested."""
-    (packed,) = unpack((CHECKOUT / "docs/_static/readme-run.gmk").read_bytes(), "the README's run")
+    (packed,) = unpack_runs((CHECKOUT / "docs/_static/readme-run.gmk").read_bytes(), "the README's run")
     assert len(render(packed.run, Format.JSON)) < 100_000
 
 
@@ -190,7 +190,7 @@ def test_a_run_from_the_ledger_gives_the_same_document(tmp_path: Path) -> None:
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
         run_id = ledger.create_run(run.plan, run.environment, run.seed)
         for trial in reversed(run.trials):
-            ledger.append(run_id, trial)
+            ledger.store_trial(run_id, trial)
         stored = ledger.load_run(run_id)
     assert result_document(stored)["cells"] == result_document(run)["cells"]
     assert result_document(stored)["plan"] == result_document(run)["plan"]
@@ -244,7 +244,7 @@ def test_every_single_run_is_in_the_ledger_and_in_every_export_of_figures(tmp_pa
     with open_ledger(tmp_path / "ledger.sqlite") as ledger:
         run_id = ledger.create_run(made.plan, made.environment, made.seed)
         for trial in made.trials:
-            ledger.append(run_id, trial)
+            ledger.store_trial(run_id, trial)
         run = ledger.load_run(run_id)
     wanted = {
         (trial.cell_id, trial.block, measurement.metric.name): (

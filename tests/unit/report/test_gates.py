@@ -274,7 +274,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> str:
     with open_ledger(path) as opened:
         run_id = opened.create_run(run.plan, {}, run.seed)
         for trial in run.trials:
-            opened.append(run_id, trial)
+            opened.store_trial(run_id, trial)
     return str(path)
 
 

@@ -15,8 +15,8 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger import open_ledger
-from guestmark.ledger.run_annotations import Remarks
-from guestmark.ledger.run_manager import Shelf
+from guestmark.ledger.run_annotations import Annotations
+from guestmark.ledger.run_manager import RunManager
 from guestmark.ledger.store import Ledger
 from guestmark.page import charts
 from guestmark.page.nodes import Chart
@@ -52,11 +52,11 @@ def points(logs: list[float]) -> list[Point]:
 def test_a_series_has_the_runs_that_asked_the_same(ledger: Ledger) -> None:
     for number in range(3):
         a_run(ledger, 2.0)
-        ledger.annotate("last", Remarks(labels={"commit": f"c{number}"}))
+        ledger.annotate_run("last", Annotations(labels={"commit": f"c{number}"}))
     a_run(ledger, 2.0, environment={"machine": "another", "processor": {"count": 8}})
-    gone = ledger.runs()[1].id
-    Shelf(ledger).remove(gone)
-    run = ledger.load_run(ledger.runs()[0].id)
+    gone = ledger.list_runs()[1].id
+    RunManager(ledger).remove_run(gone)
+    run = ledger.load_run(ledger.list_runs()[0].id)
     (found,) = histories(ledger, run, "commit")
     assert found.cell == "uml"
     assert [point.name for point in found.points] == ["c0", "c2"]
@@ -79,11 +79,11 @@ def test_a_series_has_the_runs_that_asked_the_same(ledger: Ledger) -> None:
 def test_what_otava_and_others_read(ledger: Ledger) -> None:
     for number in range(3):
         a_run(ledger, 2.0)
-        ledger.annotate("last", Remarks(labels={"commit": f"c{number}"}))
+        ledger.annotate_run("last", Annotations(labels={"commit": f"c{number}"}))
     found = histories(ledger, ledger.load_run("last"), "commit")
     rows = list(
         csv.DictReader(
-            io.StringIO(ratio_history.otava_csv(found, {run.id: run.labels for run in ledger.runs()}))
+            io.StringIO(ratio_history.otava_csv(found, {run.id: run.labels for run in ledger.list_runs()}))
         )
     )
     assert [row["commit"] for row in rows] == ["c0", "c1", "c2"]
@@ -218,10 +218,10 @@ def test_the_page_of_all_runs_has_their_trends(ledger: Ledger, tmp_path: Path) -
     done = guestmark("runs", "--html", str(page), GUESTMARK_LEDGER=ledger.where)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
-    runs = ledger.runs()
+    runs = ledger.list_runs()
     assert len(runs) == 3
     assert all(run.id in text for run in runs)
-    made = runs_overview.page(runs, ledger.every_ratio())
+    made = runs_overview.page(runs, ledger.read_all_ratios())
     (chart,) = [node for section in made.sections for node in section.nodes if isinstance(node, Chart)]
     assert isinstance(chart.drawing, charts.Series)
     (row,) = chart.drawing.rows
@@ -229,5 +229,5 @@ def test_the_page_of_all_runs_has_their_trends(ledger: Ledger, tmp_path: Path) -
     assert [value for _, value in row.points] == pytest.approx([2.0, 2.02, 3.0], rel=0.02)
     assert "last / first" in text
     assert text.count("<svg viewBox") == 1
-    Shelf(ledger).remove(runs[0].id)
-    assert {row.run_id for row in ledger.every_ratio()} == {runs[1].id, runs[2].id}
+    RunManager(ledger).remove_run(runs[0].id)
+    assert {row.run_id for row in ledger.read_all_ratios()} == {runs[1].id, runs[2].id}

@@ -320,7 +320,7 @@ def test_every_report_draws_the_answer(form: Format) -> None:
 
 def test_questions_are_kept_with_the_plan() -> None:
     run = run_of({"ext2": 1.0, "ext3": 1.4}, BEST, EXT3)
-    stored = codec.load(codec.dump(run.plan), type(run.plan), "a plan")
+    stored = codec.load_json(codec.dump_json(run.plan), type(run.plan), "a plan")
     assert stored.questions == (BEST, EXT3)
 
 

@@ -36,7 +36,7 @@ def test_each_key_has_a_type() -> None:
 @pytest.mark.parametrize("kind", run_kinds.RUNS)
 def test_the_document_of_every_kind_of_run_has_the_schema(kind: str) -> None:
     document = json.loads(json.dumps(result_document(run_kinds.run_of(kind))))
-    codec.converted(document, schema.ResultDocument, kind)
+    codec.convert_plain(document, schema.ResultDocument, kind)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_an_unknown_key_or_another_type_is_found(where: tuple[str | int, ...]) -
         else:
             part |= change
         with pytest.raises(LedgerError):
-            codec.converted(document, schema.ResultDocument, "it")
+            codec.convert_plain(document, schema.ResultDocument, "it")
 
 
 def test_a_bundle_has_its_schema(guestmark: CommandLine, tmp_path: Path) -> None:
@@ -61,9 +61,9 @@ def test_a_bundle_has_its_schema(guestmark: CommandLine, tmp_path: Path) -> None
     assert guestmark("export", "last", "--bundle", "b.gmk.html").status == 0
     block = re.search(r'id="guestmark-bundle">(.*?)</script>', (tmp_path / "b.gmk.html").read_text())
     assert block is not None
-    head = codec.converted(json.loads(block[1]), schema.Bundle, "the bundle")
+    head = codec.convert_plain(json.loads(block[1]), schema.Bundle, "the bundle")
     (run,) = json.loads(zlib.decompress(base64.b64decode(head.data)))
-    codec.converted(run, schema.PackedRun, "the run")
+    codec.convert_plain(run, schema.PackedRun, "the run")
 
 
 def test_the_library_s_result_is_described_field_by_field() -> None:

@@ -16,7 +16,7 @@ import pytest
 from guestmark.core.model import Cell, RunState
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger import open_ledger, signatures
-from guestmark.ledger.run_history import history, judged, remember
+from guestmark.ledger.run_history import analyse_with_history, read_history, store_ratios
 from guestmark.ledger.store import Ledger
 from guestmark.report.document import result_document
 from guestmark.report.sections.conclusion import make_conclusion
@@ -68,11 +68,11 @@ def a_run(
     made = constructed(cells, blocks=changes.pop("blocks", 6), **changes)
     run_id = ledger.create_run(made.plan, environment, 1)
     for trial in made.trials:
-        ledger.append(run_id, replace(trial, command_line=("/usr/bin/qemu",)))
+        ledger.store_trial(run_id, replace(trial, command_line=("/usr/bin/qemu",)))
     ledger.set_run_state(run_id, RunState.COMPLETE)
     stored = ledger.load_run(run_id)
-    analysis = judged(ledger, stored)
-    remember(ledger, stored, analysis)
+    analysis = analyse_with_history(ledger, stored)
+    store_ratios(ledger, stored, analysis)
     return analysis
 
 
@@ -101,9 +101,9 @@ def test_an_earlier_run_is_shown_as_it_was_then(ledger: Ledger) -> None:
     a_run(ledger, 2.0)
     second = a_run(ledger, 2.0)
     a_run(ledger, 9.0)
-    ids = [run.id for run in ledger.runs()]
+    ids = [run.id for run in ledger.list_runs()]
     again = ledger.load_run(ids[1])
-    assert judged(ledger, again).history == second.history
+    assert analyse_with_history(ledger, again).history == second.history
 
 
 def test_what_changed_since_is_named(ledger: Ledger) -> None:
@@ -159,7 +159,7 @@ def test_the_document_has_the_history(ledger: Ledger) -> None:
     assert by_id["host"] is None
     assert by_id["uml"]["outside"] is True
     assert by_id["uml"]["lowest"] <= by_id["uml"]["runs"][0]["ratio"] <= by_id["uml"]["highest"]
-    assert by_id["uml"]["runs"][0]["id"] == ledger.runs()[0].id
+    assert by_id["uml"]["runs"][0]["id"] == ledger.list_runs()[0].id
     assert document["since_earlier_runs"] == {}
 
 
@@ -192,10 +192,10 @@ def test_earlier_nulls_decide_the_verdict(ledger: Ledger) -> None:
     first = a_run(ledger, 1.05)
     for _ in range(4):
         a_run(ledger, 1.05)
-    rows = ledger.earlier(*_question(ledger), before=time.time() + 1)
+    rows = ledger.find_earlier_ratios(*_question(ledger), before=time.time() + 1)
     assert rows
     for number, row in enumerate(rows):
-        ledger.remember(row.run_id, [replace(row, log_ratio=0.08 * (-1) ** number)])
+        ledger.store_ratios(row.run_id, [replace(row, log_ratio=0.08 * (-1) ** number)])
     last = a_run(ledger, 1.05)
 
     def verdict(analysis: Analysis) -> tuple[str, str]:
@@ -233,9 +233,9 @@ def test_what_is_refused_or_disturbed_is_not_remembered(ledger: Ledger) -> None:
 def test_a_run_that_ends_again_replaces_what_it_found(ledger: Ledger) -> None:
     a_run(ledger, 2.0)
     run = ledger.load_run("last")
-    analysis = judged(ledger, run)
-    remember(ledger, run, analysis)
-    remember(ledger, run, analysis)
+    analysis = analyse_with_history(ledger, run)
+    store_ratios(ledger, run, analysis)
+    store_ratios(ledger, run, analysis)
     with closing(sqlite3.connect(ledger.where)) as link:
         assert link.execute("SELECT count(*) FROM comparisons").fetchone()[0] <= 2
 
@@ -244,12 +244,12 @@ def test_a_ledger_without_the_index_is_read_and_shown(tmp_path: Path) -> None:
     file = tmp_path / "ledger.sqlite"
     with open_ledger(file) as ledger:
         a_run(ledger)
-        run_id = ledger.runs()[0].id
+        run_id = ledger.list_runs()[0].id
     with closing(sqlite3.connect(file)) as link:
         link.execute("DROP TABLE comparisons")
         link.commit()
     with open_ledger(file, writable=False) as ledger:
-        assert history(ledger, ledger.load_run(run_id)) == History()
+        assert read_history(ledger, ledger.load_run(run_id)) == History()
     with open_ledger(file) as ledger:
         a_run(ledger)  # makes it anew
         assert indexed(ledger) == {"uml", "host#2"}
@@ -278,14 +278,14 @@ def test_a_ledger_of_500_runs_is_looked_through_in_no_time(tmp_path: Path) -> No
                     {"id": f"copy-{number}", "n": number, "first": first},
                 )
         link.commit()
-    with open_ledger(file) as ledger, ledger.writing("signing the copies") as connection:
+    with open_ledger(file) as ledger, ledger.write_transaction("signing the copies") as connection:
         for number in range(500):
-            signatures.sign(connection, f"copy-{number}")
+            signatures.sign_run(connection, f"copy-{number}")
     with open_ledger(file, writable=False) as ledger:
         run = ledger.load_run(first)
-        history(ledger, run)
+        read_history(ledger, run)
         begin = time.perf_counter()
-        found = history(ledger, run)
+        found = read_history(ledger, run)
         took = time.perf_counter() - begin
     assert len(found.ratios["uml"]) == 20
     assert found.ratios["uml"][-1].run_id == "copy-499"

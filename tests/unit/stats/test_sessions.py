@@ -58,7 +58,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def ids(ledger: Ledger) -> list[str]:
-    return [run.id for run in ledger.runs()]
+    return [run.id for run in ledger.list_runs()]
 
 
 @pytest.mark.long

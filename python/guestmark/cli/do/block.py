@@ -29,7 +29,7 @@ def run(given: Options) -> int:
     machine = given.machine or socket.gethostname()
     try:
         with open_ledger(given.ledger) as ledger:
-            head = ledger.head(given.run)
+            head = ledger.load_head(given.run)
             status = measure_next_block(head, ledger, audience, machine, wait=given.wait, trust=given.trust)
     except LedgerError as error:
         # A server that is away may come back, and a block that is taken may be lost: both are worth another try.

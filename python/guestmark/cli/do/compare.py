@@ -49,7 +49,7 @@ def _compare_runs(
 ) -> int:
     """Compares every run with the first."""
     with open_ledger(ledger_path, writable=False) as ledger:
-        ids = [ledger.resolve(name) for name in names]
+        ids = [ledger.resolve_run(name) for name in names]
         _refuse_repeated(ids)
         first, *others = [ledger.load_run(run_id) for run_id in ids]
         comparisons = [run_comparison.compare(ledger, first, other, beside=len(others)) for other in others]
@@ -76,7 +76,7 @@ def _compare_sides(
             hint="write `compare a,b,c d,e,f`",
         )
     with open_ledger(ledger_path, writable=False) as ledger:
-        sides = [[ledger.resolve(name) for name in names.split(",") if name] for names in sides_of_names]
+        sides = [[ledger.resolve_run(name) for name in names.split(",") if name] for names in sides_of_names]
         _refuse_repeated([run_id for side in sides for run_id in side])
         if not all(sides):
             raise UsageError("a side has no run", hint="write `compare a,b,c d,e,f`")
@@ -109,7 +109,7 @@ def _confirm_difference(given: Options, policy: Mapping[str, Any]) -> int:
         raise UsageError("--confirm takes two runs, and --fail-if instead of --fail-above")
     check_conflicts(policy)
     with open_ledger(given.ledger, writable=False) as ledger:
-        before, after = (ledger.load_run(ledger.resolve(name)) for name in given.runs)
+        before, after = (ledger.load_run(ledger.resolve_run(name)) for name in given.runs)
     for side in (before, after):
         require_trust(side, say, trust=given.trust)
     found = make_confirmation(before, after, policy)

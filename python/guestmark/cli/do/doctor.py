@@ -81,7 +81,7 @@ def examine_host(again: bool, nested: bool = False) -> dict[str, Any]:
         "host": {name: value for name, value in host.items() if name not in _NOT_SHOWN},
         "ledger": _locate_ledger(),
         "tools": {tool.name: versions.get(tool.name) for tool in tools},
-        "fleet": parsl_engine.versions(),
+        "fleet": parsl_engine.read_versions(),
     }
 
 

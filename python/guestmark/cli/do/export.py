@@ -12,7 +12,7 @@ from guestmark.core.errors import ExitStatus, UsageError
 from guestmark.core.home import LATEST
 from guestmark.core.units import counted
 from guestmark.ledger import open_ledger, run_history
-from guestmark.ledger.bundle import Packed, pack, shareable
+from guestmark.ledger.bundle import PackedRun, pack_runs, strip_private_data
 from guestmark.page.say import say
 from guestmark.report import formats
 from guestmark.report.export_format import SUFFIXES, Format
@@ -33,7 +33,7 @@ def run(given: Options) -> int:
         raise UsageError("Parquet is not for a terminal", hint="name a file: -o run.parquet")
     with open_ledger(given.ledger, writable=False) as ledger:
         stored = ledger.load_run(runs[0])
-        analysis = run_history.judged(ledger, stored)
+        analysis = run_history.analyse_with_history(ledger, stored)
     write_document(formats.render(stored, form, analysis), given.output)
     return ExitStatus.ALL_MEASURED
 
@@ -44,11 +44,13 @@ def _write_bundle(runs: list[str], path: str, given: Options) -> None:
     hidden_host_name = "" if given.host_name else socket.gethostname()
     packed = []
     with open_ledger(given.ledger, writable=False) as ledger:
-        for run_id in dict.fromkeys(map(ledger.resolve, runs)):
-            stored = shareable(ledger.load_run(run_id), host_name=hidden_host_name, consoles=given.consoles)
-            packed.append(Packed(stored, ledger.remarks(run_id)))
+        for run_id in dict.fromkeys(map(ledger.resolve_run, runs)):
+            stored = strip_private_data(
+                ledger.load_run(run_id), host_name=hidden_host_name, consoles=given.consoles
+            )
+            packed.append(PackedRun(stored, ledger.read_annotations(run_id)))
     page = formats.bundle_page([entry.run for entry in packed])
-    write_document(pack(packed, page), path)
+    write_document(pack_runs(packed, page), path)
     if path != STANDARD_OUTPUT:
         say(f"{path} holds {counted(len(packed), 'run')}: open it in a browser, or guestmark import {path}")
 

@@ -13,11 +13,11 @@ from guestmark.core.context import FleetOrder
 from guestmark.core.errors import ExitStatus, UsageError, unknown
 from guestmark.core.units import counted
 from guestmark.fleet import lab, order, parsl_engine, worker
-from guestmark.fleet.coordinator import Fleet, conduct
-from guestmark.fleet.lab import Member
-from guestmark.fleet.order import runs_of
+from guestmark.fleet.coordinator import Fleet, run_fleet
+from guestmark.fleet.lab import LabMachine
+from guestmark.fleet.order import list_fleet_runs
 from guestmark.ledger import open_ledger
-from guestmark.ledger.postgres import room_for
+from guestmark.ledger.postgres import find_connection_room
 from guestmark.ledger.store import Ledger
 from guestmark.page.say import say
 from guestmark.plan import library
@@ -28,12 +28,12 @@ def run(given: Options) -> int:
     """Does what the action asks for, and returns the exit status."""
     arguments = _check_arguments(given)
     if given.action == "worker":
-        return worker.run()
+        return worker.run_worker()
     if given.action == "resume":
         return _resume_fleet(arguments[0], given)
     if given.action == "show":
         with open_ledger(given.ledger, writable=False) as ledger:
-            _show_results(ledger, order.named(ledger, arguments[0]), given)
+            _show_results(ledger, order.find_fleet(ledger, arguments[0]), given)
         return ExitStatus.ALL_MEASURED
     if given.machines is None:
         raise UsageError(
@@ -65,8 +65,8 @@ def _check_arguments(given: Options) -> list[str]:
 
 def _run_fleet(arguments: list[str], machines: str, given: Options) -> int:
     """Runs a plan, or one command, on all machines from the beginning."""
-    parsl_engine.check()
-    members = lab.read(machines)
+    parsl_engine.require_parsl()
+    members = lab.read_lab(machines)
     if given.action == "exec":
         text, where = _plan_of_command(arguments), "fleet exec"
     else:
@@ -79,7 +79,7 @@ def _run_fleet(arguments: list[str], machines: str, given: Options) -> int:
         "precision": given.precision,
         "time_limit_s": given.time_limit_s,
     }
-    fleet_order = order.new(
+    fleet_order = order.make_order(
         text,
         where,
         1.0 if given.scale is None else given.scale,
@@ -87,7 +87,7 @@ def _run_fleet(arguments: list[str], machines: str, given: Options) -> int:
         members,
         whole=given.whole,
     )
-    url = order.reachable(given.ledger, members)
+    url = order.find_reachable_ledger(given.ledger, members)
     with open_ledger(given.ledger) as ledger:
         return _coordinate_machines(fleet_order, members, ledger, url, given)
 
@@ -104,21 +104,21 @@ def _plan_of_command(command: Sequence[str]) -> str:
 
 def _resume_fleet(name: str, given: Options) -> int:
     """Continues an earlier fleet from where its runs end."""
-    parsl_engine.check()
+    parsl_engine.require_parsl()
     with open_ledger(given.ledger) as ledger:
-        fleet_order = order.kept(ledger, order.named(ledger, name))
-        members = lab.loaded(fleet_order.lab) if given.machines is None else lab.read(given.machines)
-        url = order.reachable(given.ledger, members)
+        fleet_order = order.load_order(ledger, order.find_fleet(ledger, name))
+        members = lab.load_lab(fleet_order.lab) if given.machines is None else lab.read_lab(given.machines)
+        url = order.find_reachable_ledger(given.ledger, members)
         return _coordinate_machines(fleet_order, members, ledger, url, given)
 
 
 def _coordinate_machines(
-    fleet_order: FleetOrder, members: Sequence[Member], ledger: Ledger, url: str, given: Options
+    fleet_order: FleetOrder, members: Sequence[LabMachine], ledger: Ledger, url: str, given: Options
 ) -> int:
     name = fleet_order.fleet
     progress = FleetProgress(quiet=given.quiet)
     ledger.patience.notice = progress.note
-    room = room_for(ledger, len(members))
+    room = find_connection_room(ledger, len(members))
     if room is not None and not room.is_enough:
         problem, advice = fleet_doctor.explain_missing_room(room, len(members))
         progress.note(f"{problem}\n  {advice}")
@@ -127,7 +127,7 @@ def _coordinate_machines(
             f"{name}: {counted(len(members), 'machine')}; Ctrl-C stops it, and guestmark fleet resume {name} continues"
         )
     fleet = Fleet(fleet_order, members, ledger, url, tell=progress.note, look=progress.update)
-    interrupted = conduct(fleet)
+    interrupted = run_fleet(fleet)
     if interrupted:
         say(f"stopped; guestmark fleet resume {name} continues")
     if any(state.progress.trials for state in fleet.states.values()):
@@ -137,6 +137,6 @@ def _coordinate_machines(
 
 def _show_results(ledger: Ledger, fleet: str, given: Options) -> None:
     """Shows results by machine, and for machines of one class together."""
-    found = fleet_report.find(ledger, fleet, runs_of(ledger, fleet))
+    found = fleet_report.find(ledger, fleet, list_fleet_runs(ledger, fleet))
     paths = {"json": given.json, "markdown": given.markdown, "html": given.html}
     write_page(fleet_report.page(found), lambda: fleet_report.document(found), paths)

@@ -13,10 +13,10 @@ from guestmark.cli.do.doctor import list_facts
 from guestmark.core.errors import ExitStatus, GuestmarkError
 from guestmark.core.units import counted
 from guestmark.fleet import lab, parsl_engine
-from guestmark.fleet.lab import Member
-from guestmark.fleet.worker_connection import command
+from guestmark.fleet.lab import LabMachine
+from guestmark.fleet.worker_connection import make_remote_command
 from guestmark.ledger import default_path, open_ledger
-from guestmark.ledger.postgres import Room, room_for
+from guestmark.ledger.postgres import ConnectionRoom, find_connection_room
 from guestmark.page.say import say, tell, tell_json
 from guestmark.page.text import last_inert_line, make_inert
 from guestmark.stats.conditions.surroundings import compare_environments
@@ -30,7 +30,7 @@ _FACTS = frozenset({"processor", "memory", "kernel", "system"})
 
 def examine_lab(machines: str, ledger_path: str | None, *, json_wanted: bool, quiet: bool) -> int:
     """Asks all machines at once what they can measure, and the ledger's server for room; the exit status."""
-    members = lab.read(machines)
+    members = lab.read_lab(machines)
     if not quiet:
         say(f"asking {counted(len(members), 'machine')} at once, {_DOCTOR_S:.0f} s at most …")
     names = [member.name for member in members]
@@ -48,7 +48,7 @@ def examine_lab(machines: str, ledger_path: str | None, *, json_wanted: bool, qu
 
 
 def _print_findings(
-    members: Sequence[Member],
+    members: Sequence[LabMachine],
     answers: Mapping[str, Any],
     differences: Mapping[str, Sequence[str]],
     ledger: Mapping[str, Any],
@@ -71,7 +71,7 @@ def _print_findings(
 
 
 def _describe_classes(
-    members: Sequence[Member], answers: Mapping[str, Any], differences: Mapping[str, Sequence[str]]
+    members: Sequence[LabMachine], answers: Mapping[str, Any], differences: Mapping[str, Sequence[str]]
 ) -> list[str]:
     """For each class, which machines are alike, and what sharing a plan costs them."""
     lines = []
@@ -95,7 +95,7 @@ def _describe_classes(
     return lines
 
 
-def _examine_ledger(path: str | None, members: Sequence[Member]) -> dict[str, Any]:
+def _examine_ledger(path: str | None, members: Sequence[LabMachine]) -> dict[str, Any]:
     """What `fleet run` would find: the connections that its server has for these machines, or an `error`."""
     where = path or str(default_path())
     if "://" not in where:
@@ -109,7 +109,7 @@ def _examine_ledger(path: str | None, members: Sequence[Member]) -> dict[str, An
         with open_ledger(where, writable=False) as ledger:
             # A run waits for a server that is away; a doctor tells that it is.
             ledger.patience.patience_s = 0.0
-            room = room_for(ledger, len(members))
+            room = find_connection_room(ledger, len(members))
     except GuestmarkError as error:
         return {"error": "\n".join(line for line in (error.message, error.hint) if line)}
     if room is None:
@@ -120,7 +120,7 @@ def _examine_ledger(path: str | None, members: Sequence[Member]) -> dict[str, An
     return found
 
 
-def explain_missing_room(room: Room, machines: int) -> tuple[str, str]:
+def explain_missing_room(room: ConnectionRoom, machines: int) -> tuple[str, str]:
     """What is wrong when a ledger's server takes fewer connections than a fleet needs, and what to do."""
     count = "1 machine needs" if machines == 1 else f"{machines} machines need"
     return (
@@ -135,11 +135,11 @@ def _describe_ledger(ledger: Mapping[str, Any]) -> str:
     return f"its server has {ledger['free']} connections left, and {ledger['needed']} are needed"
 
 
-def _ask_machine(member: Member) -> dict[str, Any]:
+def _ask_machine(member: LabMachine) -> dict[str, Any]:
     """The answer of `doctor --json` there, or an `error`. Nothing in an answer is trusted."""
     try:
         done = subprocess.run(
-            command(member, ["doctor", "--json"]),
+            make_remote_command(member, ["doctor", "--json"]),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_DOCTOR_S,
@@ -154,7 +154,9 @@ def _ask_machine(member: Member) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {"error": last_inert_line(done.stderr.decode(errors="replace")) or f"status {done.returncode}"}
     try:
-        mismatch = parsl_engine.mismatch(member.name, answer["fleet"], parsl_engine.versions())
+        mismatch = parsl_engine.describe_version_mismatch(
+            member.name, answer["fleet"], parsl_engine.read_versions()
+        )
         if mismatch:
             return {"error": f"{make_inert(mismatch)}; {parsl_engine.INSTALL_ALIKE}"}
         # What cannot be described later is refused here.
@@ -183,7 +185,7 @@ def _describe_machine(answer: Mapping[str, Any]) -> list[str]:
     return [make_inert(line) for line in lines]
 
 
-def _find_differences(members: Sequence[Member], answers: Mapping[str, Any]) -> dict[str, list[str]]:
+def _find_differences(members: Sequence[LabMachine], answers: Mapping[str, Any]) -> dict[str, list[str]]:
     """By machine, what of its surroundings differs from those of the first machine of its class."""
     found: dict[str, list[str]] = {}
     first_of_class: dict[str, Mapping[str, Any]] = {}

@@ -34,7 +34,7 @@ def run(given: Options) -> int:
             stored = replace(stored, plan=with_gates(plan, given.fail_if))
         if not stored.plan.context.gates:
             raise _missing_gate(stored.id)
-        analysis = run_history.judged(ledger, stored)
+        analysis = run_history.analyse_with_history(ledger, stored)
     status = judge_gates(stored, analysis, outputs.save_junit)
     if not given.quiet or outputs.files():
         nodes = gate_outcomes.make_nodes(gate_outcomes.judge_own_gates(analysis), analysis, stored)
@@ -49,12 +49,12 @@ def _judge_sessions(
 ) -> int:
     """Judges several runs together, with the run as the unit, because all blocks of a run shift alike."""
     with open_ledger(ledger_path, writable=False) as ledger:
-        ids = [ledger.resolve(name) for name in names]
+        ids = [ledger.resolve_run(name) for name in names]
         for run_id in ids:
             if ids.count(run_id) > 1:
                 raise UsageError(f"run {run_id} is given twice", hint="guestmark runs lists others")
         stored = [ledger.load_run(run_id) for run_id in ids]
-        analyses = [(session, run_history.judged(ledger, session)) for session in stored]
+        analyses = [(session, run_history.analyse_with_history(ledger, session)) for session in stored]
         judged = limits_between_runs.judge_sessions(analyses, limits)
     if not judged:
         raise _missing_gate(ids[0])

@@ -16,7 +16,7 @@ def run(given: Options) -> int:
         stored = ledger.load_run(given.run)
         histories = ratio_history.histories(ledger, stored, given.by, given.max_p)
         found = ratio_history.only(histories, given.cell)
-        labels = {overview.id: overview.labels for overview in ledger.runs()}
+        labels = {overview.id: overview.labels for overview in ledger.list_runs()}
     if given.csv is not None:
         write_document(ratio_history.otava_csv(found, labels).encode(), given.csv)
     paths = {"json": given.json, "markdown": given.markdown, "html": given.html}

@@ -16,11 +16,11 @@ from guestmark.core.units import counted
 from guestmark.engine import imported_results
 from guestmark.engine.stored_run import show_actions
 from guestmark.ledger import open_ledger, run_history
-from guestmark.ledger.bundle import Packed, unpack
-from guestmark.ledger.model import Origin
-from guestmark.ledger.run_manager import Shelf
+from guestmark.ledger.bundle import PackedRun, unpack_runs
+from guestmark.ledger.model import RunOrigin
+from guestmark.ledger.run_manager import RunManager
 from guestmark.ledger.store import Ledger
-from guestmark.ledger.validation import Budget, check_said
+from guestmark.ledger.validation import ReadBudget, check_annotations
 from guestmark.page.say import say, tell
 from guestmark.report import document
 from guestmark.report.full_report import make_page
@@ -37,7 +37,7 @@ def run(given: Options) -> int:
     tags = build_remarks(tags=given.tag).tags
     with open_ledger(given.ledger) as ledger:
         for source, (digest, runs) in found:
-            origin = Origin(_describe_source(source), time.time(), digest, trusted=given.trust)
+            origin = RunOrigin(_describe_source(source), time.time(), digest, trusted=given.trust)
             added = [_add_run(packed, ledger, origin, tags) for packed in runs]
             known = added.count(False)
             there = f", {known} there already" if known else ""
@@ -45,20 +45,20 @@ def run(given: Options) -> int:
     return ExitStatus.ALL_MEASURED
 
 
-def _add_run(packed: Packed, ledger: Ledger, origin: Origin, tags: tuple[str, ...]) -> bool:
+def _add_run(packed: PackedRun, ledger: Ledger, origin: RunOrigin, tags: tuple[str, ...]) -> bool:
     """Stores a run unless the ledger has it, prints its id, and returns whether it is new."""
     origin = replace(origin, signer=packed.signer)
     _check_can_be_shown(packed)
-    run_id = Shelf(ledger).add(packed.run, replace(packed.said, origin=origin))
+    run_id = RunManager(ledger).import_run(packed.run, replace(packed.said, origin=origin))
     tell(run_id or packed.run.id)
     if run_id is None:
         return False
     if tags:
-        ledger.annotate(run_id, build_remarks(tags=tags))
+        ledger.annotate_run(run_id, build_remarks(tags=tags))
     if origin.trusted:
         stored = ledger.load_run(run_id)
         show_actions(run_id, stored.plan, origin, say)
-        run_history.remember(ledger, stored, run_history.judged(ledger, stored))
+        run_history.store_ratios(ledger, stored, run_history.analyse_with_history(ledger, stored))
     return True
 
 
@@ -67,7 +67,7 @@ def _describe_source(source: str) -> str:
     return redact_url(source) if "://" in source else str(Path(source).absolute())
 
 
-def _check_can_be_shown(packed: Packed) -> None:
+def _check_can_be_shown(packed: PackedRun) -> None:
     """Raises `LedgerError` for a run that no report can be made of, so that none is stored that cannot be shown."""
     stored = packed.run
     try:
@@ -84,7 +84,7 @@ def _check_can_be_shown(packed: Packed) -> None:
         ) from error
 
 
-def _read_source(source: str, *, trust: bool) -> tuple[str, Iterable[Packed]]:
+def _read_source(source: str, *, trust: bool) -> tuple[str, Iterable[PackedRun]]:
     """The runs of a bundle, all checked, with its SHA-256; or those of a ledger, one after another."""
     if "://" in source:
         return "", _read_ledger(source)
@@ -103,7 +103,7 @@ def _read_source(source: str, *, trust: bool) -> tuple[str, Iterable[Packed]]:
         raise LedgerError(f"{source} is too large for a bundle", hint="export fewer runs into one bundle")
     digest = hashlib.sha256(data).hexdigest()
     if not imported_results.is_foreign_result(data):
-        return digest, unpack(data, source)
+        return digest, unpack_runs(data, source)
     if trust:
         raise UsageError(
             f"--trust is for guestmark's own runs, and {source} is another program's result",
@@ -112,16 +112,16 @@ def _read_source(source: str, *, trust: bool) -> tuple[str, Iterable[Packed]]:
     return digest, imported_results.read_results(data, source, file.stat().st_mtime)
 
 
-def _read_ledger(source: str) -> Iterator[Packed]:
+def _read_ledger(source: str) -> Iterator[PackedRun]:
     """The runs of another ledger; one that is damaged is reported and left out."""
     with open_ledger(source, writable=False) as ledger:
-        for overview in ledger.runs():
+        for overview in ledger.list_runs():
             try:
                 # Each run has a budget of memory and time of its own, because the ledger may come from anybody.
-                stored = ledger.load_run(overview.id, Budget())
-                remarks = ledger.remarks(overview.id)
-                check_said(remarks.name, remarks.notes, remarks.labels, remarks.tags)
+                stored = ledger.load_run(overview.id, ReadBudget())
+                remarks = ledger.read_annotations(overview.id)
+                check_annotations(remarks.name, remarks.notes, remarks.labels, remarks.tags)
             except LedgerError as error:
                 say(f"{source}: run {overview.id} is left out: {error.message}")
                 continue
-            yield Packed(stored, remarks)
+            yield PackedRun(stored, remarks)

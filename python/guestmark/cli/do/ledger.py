@@ -8,8 +8,8 @@ from guestmark.core.units import counted
 from guestmark.engine.stored_run import show_actions
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
-from guestmark.ledger.postgres import setup_script
-from guestmark.ledger.signing_key import public_key
+from guestmark.ledger.postgres import make_setup_script
+from guestmark.ledger.signing_key import read_public_key
 from guestmark.page.say import say, tell
 
 # The least and the most arguments of each action; None for any number.
@@ -34,9 +34,9 @@ def run(given: Options) -> int:
             hint=f"guestmark ledger {action} {usage}".strip(),
         )
     if action == "role":
-        tell(setup_script(arguments[0]).rstrip())
+        tell(make_setup_script(arguments[0]).rstrip())
     elif action == "key":
-        tell(public_key())
+        tell(read_public_key())
     elif action == "sign":
         _sign_runs(arguments, given.ledger, trust=given.trust)
     else:
@@ -52,7 +52,9 @@ def _sign_runs(names: list[str], where: str | None, *, trust: bool) -> None:
                 f"the ledger {ledger.where} is a server's: its roles say who may write there",
                 hint="sign runs of a file; guestmark ledger copy takes runs into one",
             )
-        ids = list(dict.fromkeys(map(ledger.resolve, names))) or [stored.id for stored in ledger.runs()]
+        ids = list(dict.fromkeys(map(ledger.resolve_run, names))) or [
+            stored.id for stored in ledger.list_runs()
+        ]
         foreign = [stored for stored in map(ledger.load_run, ids) if _is_from_others(stored)]
         for stored in foreign:
             if stored.origin is not None:
@@ -66,7 +68,7 @@ def _sign_runs(names: list[str], where: str | None, *, trust: bool) -> None:
                 hint=" ".join(["add --trust: guestmark ledger sign --trust", *names]),
             )
         for stored in foreign:
-            ledger.take_as_own(stored.id)
+            ledger.sign_as_own(stored.id)
         say(f"{counted(len(foreign), 'run')} signed as yours")
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from guestmark.cli.commands.rm import Options
 from guestmark.core.errors import ExitStatus
 from guestmark.ledger import open_ledger
-from guestmark.ledger.run_manager import Shelf
+from guestmark.ledger.run_manager import RunManager
 from guestmark.page.say import say
 
 
 def run(given: Options) -> int:
     """Removes or restores each run, one after another."""
     with open_ledger(given.ledger) as ledger:
-        shelf = Shelf(ledger)
+        manager = RunManager(ledger)
         for name in given.runs:
             if given.undo:
-                say(f"run {shelf.restore(name)} is back")
+                say(f"run {manager.restore_run(name)} is back")
             else:
-                run_id = shelf.remove(name)
+                run_id = manager.remove_run(name)
                 say(f"run {run_id} is removed; guestmark rm --undo {run_id} brings it back")
     return ExitStatus.ALL_MEASURED

@@ -17,7 +17,7 @@ from guestmark.cli.outputs import write_document
 from guestmark.core.errors import ExitStatus
 from guestmark.core.units import counted
 from guestmark.ledger import default_path, open_ledger
-from guestmark.ledger.model import RunOverview, Standing
+from guestmark.ledger.model import RunOverview, SignatureStatus
 from guestmark.ledger.run_lookup import parse_filter
 from guestmark.page.say import say, tell, tell_json
 from guestmark.report import runs_overview
@@ -42,9 +42,9 @@ def run(given: Options) -> int:
         runs, where = [], str(default_path())
     else:
         with open_ledger(given.ledger, writable=False) as ledger:
-            runs, where = ledger.runs(removed=given.removed), ledger.where
+            runs, where = ledger.list_runs(removed=given.removed), ledger.where
             if given.html is not None:
-                ratios = ledger.every_ratio()
+                ratios = ledger.read_all_ratios()
     total = len(runs)
     runs = [overview for overview in runs if matches is None or matches(overview)]
     if given.json:
@@ -132,7 +132,7 @@ def _build_table(
 def _describe_labels(overview: RunOverview) -> str:
     """`before-upgrade commit=1a2b3c #release`, and each note's text in brackets."""
     words = ["imported"] if overview.imported else []
-    if overview.standing is not Standing.OWN:
+    if overview.standing is not SignatureStatus.OWN:
         words.append(overview.standing.value)
     if overview.given_name:
         words.append(overview.given_name)
@@ -151,7 +151,7 @@ def _explain_empty_list(where: str, total: int, *, removed: bool) -> str:
 def _check_ledger(path: str | None) -> int:
     """Checks every row of the ledger for damage, and prints what is wrong."""
     with open_ledger(path, writable=False) as ledger:
-        found, where = ledger.check(), ledger.where
+        found, where = ledger.check_all(), ledger.where
     for problem in found.problems:
         tell(problem)
     head = f"{counted(found.runs, 'run')} in {where}: "

@@ -82,4 +82,4 @@ def _load_analysed(
         if baseline is not None:
             cells = change_baseline(stored.plan.cells, baseline)
             stored = replace(stored, plan=replace(stored.plan, cells=cells))
-        return stored, run_history.judged(ledger, stored)
+        return stored, run_history.analyse_with_history(ledger, stored)

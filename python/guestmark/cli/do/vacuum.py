@@ -6,14 +6,14 @@ from guestmark.cli.commands.vacuum import Options
 from guestmark.core.errors import ExitStatus
 from guestmark.core.units import counted
 from guestmark.ledger import open_ledger
-from guestmark.ledger.run_manager import Shelf
+from guestmark.ledger.run_manager import RunManager
 from guestmark.page.say import say
 
 
 def run(given: Options) -> int:
     """Deletes the runs and names them."""
     with open_ledger(given.ledger) as ledger:
-        deleted = Shelf(ledger).vacuum()
+        deleted = RunManager(ledger).delete_removed_runs()
     names = f": {', '.join(deleted)}" if deleted else ""
     say(f"{counted(len(deleted), 'run')} deleted{names}")
     return ExitStatus.ALL_MEASURED

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from guestmark.core import registry
 from guestmark.core.actions import actions
 from guestmark.core.model import CellStatus
-from guestmark.ledger.model import Origin, Standing, StoredRun
+from guestmark.ledger.model import RunOrigin, SignatureStatus, StoredRun
 from guestmark.page.nodes import Command, Definitions, Node, Note, NoteKind, Part, Section
 from guestmark.page.text import Span, Tone, line, spans
 from guestmark.stats.analysis import WorkloadResult
@@ -44,11 +44,11 @@ def kind_conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     return conclude(workload, run)
 
 
-def make_origin_section(run: StoredRun, origin: Origin, *, whole: bool) -> Section:
+def make_origin_section(run: StoredRun, origin: RunOrigin, *, whole: bool) -> Section:
     """Return where an imported run is from; with `whole` also its commands, as whom, where and how they run."""
     warning = f"This run {origin.describe()}; figures and names are unverified"
     nodes: list[Node] = [Note(line(warning), NoteKind.WARNING)]
-    if origin.standing is not Standing.OWN:
+    if origin.standing is not SignatureStatus.OWN:
         nodes.append(Command("If it is yours", f"guestmark ledger sign {run.id}"))
     if whole and (rows := actions(run.plan)):
         nodes.append(Definitions("What it runs", tuple(rows)))
