@@ -59,7 +59,7 @@ def screen(run: StoredRun) -> str:
     cells = [cell for cell in run.plan.cells if cell.null_of is None]
     on = ",".join(dict.fromkeys(str(cell.platform) for cell in cells))
     typed = f"./guestmark exec --on {on} -- {cells[0].workload.label}"
-    return f"$ {typed}\n\n{terminal.drawn(page, console)}".rstrip("\n")
+    return f"$ {typed}\n\n{terminal.draw_page(page, console)}".rstrip("\n")
 
 
 def terminal_svg(run: StoredRun) -> str:
@@ -79,7 +79,7 @@ def chart_svg(run: StoredRun) -> str:
     colours = "".join(
         re.findall(r"(?::root|@media \(prefers-color-scheme:dark\)){.*?}+\n", _STYLE.read_text(), re.S)[:2]
     )
-    drawn = str(charts.svg(chart))
+    drawn = str(charts.render_svg(chart))
     return (
         drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(
             ">", f"><style>{colours}svg{{background:var(--paper)}}</style>", 1

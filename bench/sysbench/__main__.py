@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.sidebyside import output
 from rich.table import Table
 
-from guestmark.report.shared_facts import whole
+from guestmark.report.shared_facts import restore_shared
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _AIM_S = 0.3
@@ -86,7 +86,7 @@ def main() -> int:
     for heading in ("cell", "median", "min", "max"):
         table.add_column(heading)
     worst = 0.0
-    for cell in whole(json.loads(done.stdout))["cells"]:
+    for cell in restore_shared(json.loads(done.stdout))["cells"]:
         rests = [_rest(trial) for trial in cell["trials"] if trial["status"] == "ok" and trial["block"] > 0]
         if not rests:
             continue

@@ -125,7 +125,7 @@ class Result:
         from guestmark.report import formats
 
         if kind == "polars":
-            return formats.frame(self.stored, self.analysis)
+            return formats.make_frame(self.stored, self.analysis)
         if kind != "pandas":
             raise UsageError(f"{kind!r} is not a kind of frame", hint="polars or pandas")
         try:
@@ -135,7 +135,7 @@ class Result:
                 "pandas is not installed", hint="pip install pandas, or take .frame()"
             ) from error
         return pandas.DataFrame(
-            formats.trial_rows(self.stored, self.analysis), columns=formats.columns(self.stored)
+            formats.make_trial_rows(self.stored, self.analysis), columns=formats.column_names(self.stored)
         )
 
     def gates(self, *limits: str) -> tuple[JudgedGate, ...]:
@@ -151,20 +151,20 @@ class Result:
         from guestmark.report import run_comparison
 
         with _open_ledger(self._ledger, writable=False) as ledger:
-            return Compared(run_comparison.compare(ledger, self.stored, other.stored))
+            return Compared(run_comparison.compare_runs(ledger, self.stored, other.stored))
 
     def document(self) -> dict[str, Any]:
         """The result document, as `--json` writes it."""
-        from guestmark.report.document import result_document
+        from guestmark.report.document import make_result_document
 
-        return result_document(self.stored, self.analysis)
+        return make_result_document(self.stored, self.analysis)
 
     def html(self) -> str:
         """The report as a page."""
         from guestmark.report.export_format import Format
-        from guestmark.report.formats import render
+        from guestmark.report.formats import export_run
 
-        return render(self.stored, Format.HTML, self.analysis).decode()
+        return export_run(self.stored, Format.HTML, self.analysis).decode()
 
     def _repr_html_(self) -> str:
         return _embed_page(self.html(), f"guestmark {self.id}")
@@ -244,14 +244,14 @@ class Compared:
         """The document, as `guestmark compare --json` writes it."""
         from guestmark.report import run_comparison
 
-        return run_comparison.document([self.found])
+        return run_comparison.make_document([self.found])
 
     def html(self) -> str:
         """The comparison as a page."""
         from guestmark.report import run_comparison
         from guestmark.report.render import html
 
-        return html.render(run_comparison.page([self.found]))
+        return html.render(run_comparison.make_page([self.found]))
 
     def _repr_html_(self) -> str:
         return _embed_page(self.html(), f"guestmark {self.before} {self.after}")
@@ -283,10 +283,10 @@ def read_document(file: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises `UsageError` for a file that is none.
     """
-    from guestmark.report.shared_facts import whole
+    from guestmark.report.shared_facts import restore_shared
 
     try:
-        return whole(json.loads(Path(file).read_bytes()))
+        return restore_shared(json.loads(Path(file).read_bytes()))
     except OSError as error:
         raise UsageError(f"cannot read {os.fspath(file)}: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError) as error:

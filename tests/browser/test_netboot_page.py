@@ -13,7 +13,7 @@ from guestmark.capture.model import reduce_for_drawing
 from guestmark.core.findings import Facts, flat
 from guestmark.core.model import WorkloadSpec
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.workloads.netboot import Netboot
 from tests.framework import traffic as ct
 from tests.framework.browser import browser, lay_out
@@ -38,7 +38,7 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     booted = WorkloadSpec("netboot", {}, "network boot")
     cells = tuple(replace(cell, workload=booted) for cell in run.plan.cells)
     run = replace(run, plan=replace(run.plan, cells=cells), trials=trials)
-    text = render(run, Format.HTML).decode()
+    text = export_run(run, Format.HTML).decode()
     assert len(text) < 400_000
     return lay_out(text, folder)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from tests.framework.browser import FLAGS, browser, probing
 from tests.framework.marks import long
 from tests.framework.run_kinds import RUNS, analysed, run_of
@@ -87,7 +87,7 @@ Found = dict[tuple[str, int], dict[str, Any]]
 def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[bool, Found]:
     """Whether it is night, and what was found on each page at each width."""
     asked = [(name, width) for name in NAMES for width in WIDTHS]
-    made = {name: render(run_of(name), Format.HTML, analysed(name)).decode() for name in NAMES}
+    made = {name: export_run(run_of(name), Format.HTML, analysed(name)).decode() for name in NAMES}
     folder = tmp_path_factory.mktemp("pages")
     answers = laid_out([(made[name], width) for name, width in asked], folder, dark=request.param)
     return request.param, dict(zip(asked, answers, strict=True))
@@ -129,7 +129,7 @@ svg.dispatchEvent(new MouseEvent('dblclick'));out.after=places();out.afterTicks=
 
 
 def test_a_chart_answers_the_pointer(tmp_path: Path) -> None:
-    page = render(RUNS["plain"](), Format.HTML).decode()
+    page = export_run(RUNS["plain"](), Format.HTML).decode()
     (found,) = laid_out([(page, 1200)], tmp_path, dark=False, probe=_POINTER)
     assert re.fullmatch(r"uml, block 1: ×[\d.]+", found["tip"])
     before, zoomed = found["before"], found["zoomed"]

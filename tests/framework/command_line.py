@@ -38,7 +38,7 @@ class Result:
         if not isinstance(found, dict) or found.get("schema") != shared_facts.SCHEMA:
             return found
         codec.convert_plain(found, schema.ResultDocument, "the result document")
-        return shared_facts.whole(found)
+        return shared_facts.restore_shared(found)
 
 
 class CommandLine:

@@ -26,7 +26,7 @@ from guestmark.foreign.packages import Packages
 from guestmark.foreign.progress import Progress
 from guestmark.platforms.base import Machine
 from guestmark.platforms.qemu.platform import QemuPlatform
-from guestmark.report.shared_facts import whole
+from guestmark.report.shared_facts import restore_shared
 from tests.framework import counted_programs
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
@@ -193,7 +193,7 @@ def test_other_builds_are_marked_in_tables_and_documents(guestmark: CommandLine,
     assert "arm64, another build" in done.stdout
     trials = [
         trial["attestation"]
-        for cell in whole(json.loads(document.read_text()))["cells"]
+        for cell in restore_shared(json.loads(document.read_text()))["cells"]
         for trial in cell["trials"]
         if "arm64" in cell["id"]
     ]

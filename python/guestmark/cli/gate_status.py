@@ -33,7 +33,7 @@ def judge_gates(
         return None
     judged = gate_outcomes.judge_own_gates(analysis)
     if save is not None:
-        save(ci_reports.junit(judged, run))
+        save(ci_reports.make_junit(judged, run))
     ci_reports.append_summary(judged, run)
     return gate_status_of(judged)
 

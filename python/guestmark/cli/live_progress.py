@@ -16,7 +16,7 @@ from guestmark.cli.plain_progress import describe_forecast, describe_output, des
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import format_duration
 from guestmark.page.text import make_inert
-from guestmark.report.render.terminal import live
+from guestmark.report.render.terminal import draw_results
 
 if TYPE_CHECKING:
     from guestmark.engine.progress import ProgressEstimate
@@ -93,7 +93,7 @@ class LiveProgress:
         self._estimate, self._estimated_at = estimate, time.monotonic()
         if estimate.analysis.trials:
             # Laid out once per block, because the time for it would be taken from the measurement every second.
-            table = live(estimate.analysis, self._console.width)
+            table = draw_results(estimate.analysis, self._console.width)
             lines = self._console.render_lines(table, pad=False)
             # The status below must stay in sight.
             room = max(self._console.height - 4, 1)

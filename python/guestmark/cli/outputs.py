@@ -19,7 +19,7 @@ from guestmark.ledger.validation import RESERVED, WORD_PATTERN
 from guestmark.page.figures import TimeUnit
 from guestmark.page.text import make_inert
 from guestmark.report.export_format import Format
-from guestmark.report.row_order import Sort
+from guestmark.report.row_order import RowOrder
 
 if TYPE_CHECKING:
     from guestmark.cli.measure_options import MeasureOptions
@@ -55,7 +55,7 @@ class Outputs:
 
     style: Style = Style.AUTO
     unit: TimeUnit | None = None  # of times, instead of one that fits
-    sort: Sort = Sort.AUTO
+    sort: RowOrder = RowOrder.AUTO
     quiet: bool = False
     details: bool = False  # the whole report instead of the answer
     environment: bool = False  # the machines it was measured on

@@ -9,7 +9,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Page
 from guestmark.report.render import terminal
-from guestmark.report.row_order import ordered
+from guestmark.report.row_order import order_cells
 from guestmark.report.short_report import make_short_report, make_then_and_now
 from guestmark.stats.analysis import Analysis
 
@@ -29,7 +29,7 @@ def show_result(
     command line would wait for it.
     """
     own_page = None if outputs.page is None else outputs.page(stored)
-    analysis = ordered(analysis, outputs.sort)
+    analysis = order_cells(analysis, outputs.sort)
     with figures.show_times_in(outputs.unit):
         _write_files(stored, outputs, analysis, own_page)
         if outputs.takes_stdout or outputs.style is Style.NONE:
@@ -37,7 +37,7 @@ def show_result(
         console = Console(style=outputs.style)
         page = own_page or _build_page(stored, outputs, analysis, console.width, is_latest=is_latest)
         with reporting_failed_writes():
-            text = terminal.drawn(page, console)
+            text = terminal.draw_page(page, console)
             if may_page and not outputs.quiet:
                 show_in_pager(text, console)
             else:
@@ -52,7 +52,7 @@ def _write_files(stored: StoredRun, outputs: Outputs, analysis: Analysis, own_pa
 
     first = () if own_page is None else own_page.sections
     for _, form, path in outputs.files():
-        document = formats.render(stored, form, analysis, first=first, referenced=outputs.has_reference)
+        document = formats.export_run(stored, form, analysis, first=first, referenced=outputs.has_reference)
         write_document(document, path)
 
 

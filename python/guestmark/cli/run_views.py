@@ -22,7 +22,7 @@ def open_in_browser(stored: StoredRun, analysis: Analysis) -> None:
     folder = default_path().parent / "pages"
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{stored.id}.html"
-    write_file(file, formats.render(stored, Format.HTML, analysis))
+    write_file(file, formats.export_run(stored, Format.HTML, analysis))
     tell(str(file))
     if not webbrowser.open(file.as_uri()):
         say("no browser was found; open that file in one")

@@ -15,7 +15,7 @@ SUMMARY = "GITHUB_STEP_SUMMARY"
 _MARKS = {Outcome.KEPT: "✅", Outcome.BROKEN: "❌", Outcome.UNDECIDED: "❔", Outcome.UNMEASURED: "💥"}
 
 
-def junit(judged: Sequence[JudgedGate], run: StoredRun, *more: StoredRun) -> bytes:
+def make_junit(judged: Sequence[JudgedGate], run: StoredRun, *more: StoredRun) -> bytes:
     """A test suite with a case for each gate and cell, in the form that build servers read.
 
     A broken gate is a failure, one that was not measured an error, an undecided one is skipped.
@@ -53,7 +53,7 @@ def junit(judged: Sequence[JudgedGate], run: StoredRun, *more: StoredRun) -> byt
     return text + b"\n"
 
 
-def summary(judged: Sequence[JudgedGate], *runs: StoredRun) -> str:
+def make_summary(judged: Sequence[JudgedGate], *runs: StoredRun) -> str:
     """A table in Markdown."""
     lines = ["### guestmark", "", "| | gate | cell | found |", "| --- | --- | --- | --- |"]
     for one in judged:
@@ -73,7 +73,7 @@ def append_summary(judged: Sequence[JudgedGate], *runs: StoredRun) -> None:
         return
     try:
         with open(path, "a", encoding="utf-8") as stream:
-            stream.write(summary(judged, *runs))
+            stream.write(make_summary(judged, *runs))
     except OSError as error:
         raise GuestmarkError(
             f"the step summary {path} cannot be written: {error.strerror or error}",

@@ -19,7 +19,7 @@ from guestmark.report.sections import (
     race_outcome,
     validity,
 )
-from guestmark.report.shared_facts import SCHEMA, parted
+from guestmark.report.shared_facts import SCHEMA, split_shared
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse_run
 from guestmark.stats.compare import Comparison
 from guestmark.stats.paired import Summary
@@ -30,14 +30,14 @@ CONSOLE_LIMIT = (
 )
 
 
-def result_document(
+def make_result_document(
     run: StoredRun, analysis: Analysis | None = None, made: Page | None = None
 ) -> dict[str, Any]:
     """The document of a run: dicts, lists, strings, finite numbers, booleans and None, in a stable order.
 
     What is not a number (NaN, infinities) is null, bytes that are not UTF-8 become U+FFFD, and of the
     caller's environment variables only the names are written. What the attestations and command lines of a cell's
-    trials have in common is written once, as `report.shared` has it. `null_cells` are all copies of cells that show the
+    trials have in common is written once, see `report.shared_facts`. `null_cells` are all copies of cells that show the
     noise; those which were asked for (`--on host,host`) are among `cells` too. `report` is what every
     other format shows, section by section: `made`, or the run's page.
     """
@@ -49,7 +49,7 @@ def result_document(
         "run": {
             "id": run.id,
             "name": run.plan.name,
-            "created_at": timestamp(run.created_at),
+            "created_at": format_timestamp(run.created_at),
             "seed": run.seed,
             "state": run.state.value,
             "blocks": found.blocks,
@@ -57,16 +57,19 @@ def result_document(
             "failed": found.failed,
             **({"imported": to_plain(run.origin)} if run.origin is not None else {}),
         },
-        "plan": _plan(run),
+        "plan": _plan_document(run),
         "environment": to_plain(run.environment),
         "environments_resumed": to_plain(run.environments[1:]),
         "cells": [
-            {**_cell(result, owner[result.cell.id]), "history": earlier_runs.make_document(result, found)}
+            {
+                **_cell_document(result, owner[result.cell.id]),
+                "history": earlier_runs.make_document(result, found),
+            }
             for result in results
             if not result.cell.added
         ],
         "null_cells": [
-            {**_cell(result, owner[result.cell.id]), "differs": list(result.differing_null_metrics)}
+            {**_cell_document(result, owner[result.cell.id]), "differs": list(result.differing_null_metrics)}
             for result in results
             if result.cell.null_of is not None
         ],
@@ -81,7 +84,7 @@ def result_document(
         ],
         "flagged_blocks": list(found.flagged_blocks),
         "disturbances": dict(found.disturbances),
-        "more_time": _more_time(run, found),
+        "more_time": _more_time_document(run, found),
         "questions": question_answers.make_document(found),
         "gates": gate_outcomes.make_document(gate_outcomes.judge_own_gates(found)),
         "validity": validity.make_document(found),
@@ -89,13 +92,13 @@ def result_document(
         "unusable": to_plain(run.unusable),
         "tune": race_outcome.make_document(run),
         **environment.make_document(run),
-        "report": plain.document(made or make_page(run, found)),
+        "report": plain.make_document(made or make_page(run, found)),
     }
     cleaned: dict[str, Any] = strict_json(document)
     return cleaned
 
 
-def _plan(run: StoredRun) -> dict[str, Any]:
+def _plan_document(run: StoredRun) -> dict[str, Any]:
     plan: dict[str, Any] = to_plain(run.plan)
     _hide_environment(plan["context"])
     for cell in plan["cells"]:
@@ -110,10 +113,10 @@ def _hide_environment(where: dict[str, Any]) -> None:
         where["env_names"] = sorted({*env, *where.get("env_names", ())})
 
 
-def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
+def _cell_document(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
     metrics = {metric.name: metric for metric in workload.metrics}
     cell = result.cell
-    shared, trials = parted([_trial(trial) for trial in result.trials])
+    shared, trials = split_shared([_trial_document(trial) for trial in result.trials])
     return {
         "id": cell.id,
         "workload": cell.workload.label or cell.workload.name,
@@ -126,13 +129,17 @@ def _cell(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
         "reason": result.reason,
         "shared": shared,
         "trials": trials,
-        "summary": {name: _summary(summary, metrics[name]) for name, summary in result.summary.items()},
-        "vs_baseline": {name: _comparison(comparison) for name, comparison in result.comparison.items()},
-        "answers": _answers(result, workload),
+        "summary": {
+            name: _summary_document(summary, metrics[name]) for name, summary in result.summary.items()
+        },
+        "vs_baseline": {
+            name: _comparison_document(comparison) for name, comparison in result.comparison.items()
+        },
+        "answers": _answers_document(result, workload),
     }
 
 
-def _trial(trial: Trial) -> dict[str, Any]:
+def _trial_document(trial: Trial) -> dict[str, Any]:
     document = {
         "block": trial.block,
         "order": trial.order,
@@ -145,7 +152,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "iterations": {
             measurement.metric.name: list(measurement.iterations) for measurement in trial.measurements
         },
-        "started_at": timestamp(trial.started_at),
+        "started_at": format_timestamp(trial.started_at),
         "duration_s": trial.duration_s,
         "phases": to_plain(trial.phases),
         "attestation": to_plain(trial.facts),
@@ -159,25 +166,25 @@ def _trial(trial: Trial) -> dict[str, Any]:
     return document
 
 
-def _summary(summary: Summary, metric: Metric) -> dict[str, Any]:
+def _summary_document(summary: Summary, metric: Metric) -> dict[str, Any]:
     return {
         "unit": metric.unit,
         "better": metric.better.value,
         "n": summary.n,
         "mean": summary.mean,
         "median": summary.median,
-        "ci": _interval(summary.ci),
+        "ci": _interval_document(summary.ci),
         "typical": summary.typical,
-        "typical_ci": _interval(summary.typical_ci),
+        "typical_ci": _interval_document(summary.typical_ci),
     }
 
 
-def _comparison(comparison: Comparison) -> dict[str, Any]:
+def _comparison_document(comparison: Comparison) -> dict[str, Any]:
     return {
         "ratio": comparison.ratio,
-        "ci": _interval(comparison.stated_interval),
+        "ci": _interval_document(comparison.stated_interval),
         "median_ratio": comparison.median_ratio,
-        "median_ci": _interval(comparison.median_ci),
+        "median_ci": _interval_document(comparison.median_ci),
         "p": comparison.p,
         "verdict": comparison.verdict.value,
         "alike": comparison.alike,  # the typical run is as on the baseline; rarer slow runs are not excluded
@@ -191,22 +198,22 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _more_time(run: StoredRun, analysis: Analysis) -> dict[str, Any] | None:
+def _more_time_document(run: StoredRun, analysis: Analysis) -> dict[str, Any] | None:
     """What more blocks would buy where ratios are not known well enough; half-widths are of the log ratio."""
     found = forecast_more_time(run.plan, analysis)
     return None if found is None else {**to_plain(found), "blocks_in_all": analysis.blocks + found.blocks}
 
 
-def _answers(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
+def _answers_document(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
     """Of the primary metric: typical run, total, slow runs and first run, and what may not have been seen."""
     answers = result.answers
     if answers is None:
         return {}
-    found: dict[str, Any] = {"typical": _comparison(answers.typical)}
+    found: dict[str, Any] = {"typical": _comparison_document(answers.typical)}
     if answers.total is not None:
         found["total"] = {
-            **_comparison(answers.total),
-            "seen_ci": _interval(answers.total.ci),
+            **_comparison_document(answers.total),
+            "seen_ci": _interval_document(answers.total.ci),
         }
     if answers.slow is not None:
         slow = answers.slow
@@ -214,9 +221,9 @@ def _answers(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
             "cell": to_plain(slow.cell),
             "baseline": to_plain(slow.baseline),
             "difference": slow.difference,
-            "ci": _interval(slow.ci),
+            "ci": _interval_document(slow.ci),
             "p95_ratio": slow.ratio,
-            "p95_ci": _interval(slow.ratio_ci),
+            "p95_ci": _interval_document(slow.ratio_ci),
             "p": slow.p,
             "q": slow.q,
             "verdict": slow.verdict.value,
@@ -225,14 +232,14 @@ def _answers(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
         }
         found["unseen"] = {"starts": slow.unseen.machines, "iterations": slow.unseen.iterations}
     if answers.first is not None:
-        found["first"] = _comparison(answers.first)
+        found["first"] = _comparison_document(answers.first)
     return {workload.metrics[0].name: found}
 
 
-def _interval(ends: tuple[float, float] | None) -> list[float | None]:
+def _interval_document(ends: tuple[float, float] | None) -> list[float | None]:
     return [None, None] if ends is None else [ends[0], ends[1]]
 
 
-def timestamp(seconds: float) -> str:
+def format_timestamp(seconds: float) -> str:
     """Unix time as UTC in ISO 8601, to the millisecond."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -29,7 +29,7 @@ _NO_UNIT = figures.Unit(1.0, "")  # a ratio has none
 
 
 @dataclass(frozen=True, slots=True)
-class OnMachine:
+class MachineResult:
     """What one machine found: ratios by cell, of which metric to which cell (`compared`), and by cell how far its
     values moved from the first block to the last.
     """
@@ -50,19 +50,21 @@ class OnMachine:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FleetComparison:
     """A whole lab: `together` by class and cell, `unlike` by machine: in what it is not as the first of its class."""
 
     fleet: str
-    machines: tuple[OnMachine, ...]
+    machines: tuple[MachineResult, ...]
     together: Mapping[tuple[str, str], PooledRatio] = field(default_factory=dict)
     unlike: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def find(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, str]]) -> Found:
+def compare_machines(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, str]]) -> FleetComparison:
     """`runs` are name and class of each machine and the id of its run."""
     loaded = [(name, kind, ledger.load_run(run_id)) for name, kind, run_id in runs]
-    machines = _moved([found for name, kind, run in loaded for found in _of_run(ledger, name, kind, run)])
+    machines = _with_drifts(
+        [found for name, kind, run in loaded for found in _machine_results(ledger, name, kind, run)]
+    )
     together: dict[tuple[str, str], PooledRatio] = {}
     unlike: dict[str, Mapping[str, str]] = {}
     for kind in dict.fromkeys(machine.kind for machine in machines if machine.kind):
@@ -75,21 +77,21 @@ def find(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, str]]) -> Fo
             decisive, _ = compare_environments(alike[0].run.environment, machine.run.environment)
             if decisive:
                 unlike[machine.name] = decisive
-    return Found(fleet, machines, together, unlike)
+    return FleetComparison(fleet, machines, together, unlike)
 
 
-def _of_run(ledger: Ledger, name: str, kind: str, run: StoredRun) -> Iterator[OnMachine]:
+def _machine_results(ledger: Ledger, name: str, kind: str, run: StoredRun) -> Iterator[MachineResult]:
     """One, or each machine of a class that shares the run, and all of them together."""
     if name:
-        yield _on_machine(ledger, name, kind, run)
+        yield _measure_machine(ledger, name, kind, run)
         return
     for machine in sorted({machine_of(trial.facts) for trial in run.trials}):
         mine = tuple(trial for trial in run.trials if machine_of(trial.facts) == machine)
-        yield replace(_on_machine(ledger, machine, kind, replace(run, trials=mine)), shared=True)
-    yield replace(_on_machine(ledger, f"class {kind}", "", run), kind=kind, shared=True)
+        yield replace(_measure_machine(ledger, machine, kind, replace(run, trials=mine)), shared=True)
+    yield replace(_measure_machine(ledger, f"class {kind}", "", run), kind=kind, shared=True)
 
 
-def _on_machine(ledger: Ledger, name: str, kind: str, run: StoredRun) -> OnMachine:
+def _measure_machine(ledger: Ledger, name: str, kind: str, run: StoredRun) -> MachineResult:
     ratios: dict[str, PastRatio] = {}
     verdicts: dict[str, str] = {}
     reasons: dict[str, str] = {}
@@ -112,16 +114,16 @@ def _on_machine(ledger: Ledger, name: str, kind: str, run: StoredRun) -> OnMachi
                     figures.column_heading(metric, _NO_UNIT),
                     workload.baseline.cell.id,
                 )
-    return OnMachine(name, kind, run, ratios, {}, verdicts, reasons, compared)
+    return MachineResult(name, kind, run, ratios, {}, verdicts, reasons, compared)
 
 
-def _moved(machines: Sequence[OnMachine]) -> tuple[OnMachine, ...]:
+def _with_drifts(machines: Sequence[MachineResult]) -> tuple[MachineResult, ...]:
     """The machines with how far their values moved: one test of each cell, of which the report has so many."""
     tests = sum(len(machine.run.plan.cells) for machine in machines)
     found = []
     for machine in machines:
         by = {
-            cell.id: detect_machine_drift(_values(machine.run, cell), tests)
+            cell.id: detect_machine_drift(_primary_values(machine.run, cell), tests)
             for cell in machine.run.plan.cells
         }
         found.append(
@@ -130,22 +132,22 @@ def _moved(machines: Sequence[OnMachine]) -> tuple[OnMachine, ...]:
     return tuple(found)
 
 
-def _values(run: StoredRun, cell: Cell) -> list[float]:
+def _primary_values(run: StoredRun, cell: Cell) -> list[float]:
     """The primary metric's value of each good trial, in block order."""
     good = [trial for trial in run.trials if trial.cell_id == cell.id and trial.status is TrialStatus.OK]
     return [trial.measurements[0].value for trial in good if trial.measurements]
 
 
-def page(found: Found) -> Page:
+def make_page(found: FleetComparison) -> Page:
     """All of it, for every renderer."""
-    nodes: list[Node] = [_machines(found), *_ratios(found), *_notes(found)]
+    nodes: list[Node] = [_machine_table(found), *_ratio_nodes(found), *_machine_notes(found)]
     plans = [machine.run.plan for machine in found.machines]
     title = next((plan.title or plan.name for plan in plans), "")
     section = Section(Kind.WORKLOAD, title or "By machine", tuple(nodes), f"by machine, {found.fleet}")
     return Page(title or found.fleet, found.fleet, (section,))
 
 
-def _machines(found: Found) -> Table:
+def _machine_table(found: FleetComparison) -> Table:
     rows = []
     for machine in found.machines:
         counts = [str(machine.count(status)) for status in TrialStatus]
@@ -172,14 +174,14 @@ def _machines(found: Found) -> Table:
     return Table("the machines, and how their trials ended", ("machine",), columns, tuple(rows))
 
 
-def _ratios(found: Found) -> list[Node]:
+def _ratio_nodes(found: FleetComparison) -> list[Node]:
     compared = {cell: by for machine in found.machines for cell, by in machine.compared.items()}
     if not compared:
         return [Note(line("No machine has a ratio with an interval yet"), NoteKind.WARNING)]
-    return [_ratios_of(found, cell, *by) for cell, by in compared.items()]
+    return [_cell_table(found, cell, *by) for cell, by in compared.items()]
 
 
-def _ratios_of(found: Found, cell: str, metric: str, baseline: str) -> Table:
+def _cell_table(found: FleetComparison, cell: str, metric: str, baseline: str) -> Table:
     rows = []
     for machine in found.machines:
         if (known := machine.ratios.get(cell)) is not None:
@@ -214,7 +216,7 @@ def _ratio(value: float, ci: tuple[float, float]) -> tuple[str, str]:
     return number, interval
 
 
-def _left_out(found: Found) -> list[Node]:
+def _left_out_notes(found: FleetComparison) -> list[Node]:
     """What was left out, and on which machines for the same reason."""
     where: dict[tuple[str, str, str], list[str]] = {}
     for machine in found.machines:
@@ -229,8 +231,8 @@ def _left_out(found: Found) -> list[Node]:
     ]
 
 
-def _notes(found: Found) -> list[Node]:
-    nodes = _left_out(found)
+def _machine_notes(found: FleetComparison) -> list[Node]:
+    nodes = _left_out_notes(found)
     for name, differences in found.unlike.items():
         told = "; ".join(f"{what} {said}" for what, said in differences.items())
         nodes.append(Note(line(f"{name} is not like its class: {told}"), NoteKind.WARNING))
@@ -288,12 +290,12 @@ def _notes(found: Found) -> list[Node]:
                 )
             )
         )
-    nodes += [Note(line(text)) for text in _not_pooled(found)]
+    nodes += [Note(line(text)) for text in _explain_unpooled(found)]
     return nodes
 
 
-def _not_pooled(found: Found) -> Iterator[str]:
-    """DropReason ratios of a class are not taken together, where machines measured them each by itself."""
+def _explain_unpooled(found: FleetComparison) -> Iterator[str]:
+    """Yield why ratios of a class are not taken together, where machines measured them each by itself."""
     own = [machine for machine in found.machines if machine.kind and not machine.shared]
     for kind, size in Counter(machine.kind for machine in own).items():
         if size < FEWEST:
@@ -309,7 +311,7 @@ def _not_pooled(found: Found) -> Iterator[str]:
                 )
 
 
-def document(found: Found) -> dict[str, Any]:
+def make_document(found: FleetComparison) -> dict[str, Any]:
     """For programs; a stable interface, as the result document is."""
     return {
         "schema": SCHEMA,

@@ -21,33 +21,33 @@ _FIGURES = ("mean", "stddev", "median", "user", "system", "min", "max")
 _PLACES = {TimeUnit.SECOND: 3, TimeUnit.MILLISECOND: 1, TimeUnit.MICROSECOND: 1}
 
 
-Table = Literal[
+TableFormat = Literal[
     Format.HYPERFINE_CSV, Format.HYPERFINE_MARKDOWN, Format.HYPERFINE_ASCIIDOC, Format.HYPERFINE_ORGMODE
 ]
 
 
-def render(analysis: Analysis, form: Table, *, referenced: bool) -> str:
+def render_table(analysis: Analysis, form: TableFormat, *, referenced: bool) -> str:
     """The table in that format."""
     match form:
         case Format.HYPERFINE_CSV:
-            return _csv(analysis)
+            return _render_csv(analysis)
         case Format.HYPERFINE_MARKDOWN:
-            return _markdown(*_table(analysis, referenced, _in_backticks))
+            return _render_markdown(*_make_rows(analysis, referenced, _quote_in_backticks))
         case Format.HYPERFINE_ASCIIDOC:
-            return _asciidoc(*_table(analysis, referenced, _in_backticks))
+            return _render_asciidoc(*_make_rows(analysis, referenced, _quote_in_backticks))
         case Format.HYPERFINE_ORGMODE:
-            return _orgmode(*_table(analysis, referenced, lambda text: f"={text}="))
+            return _render_orgmode(*_make_rows(analysis, referenced, lambda text: f"={text}="))
         case _:
             assert_never(form)
 
 
-def _in_backticks(text: str) -> str:
+def _quote_in_backticks(text: str) -> str:
     return f"`{text.replace('|', chr(92) + '|')}`"
 
 
-def _csv(analysis: Analysis) -> str:
+def _render_csv(analysis: Analysis) -> str:
     """A line for each benchmark, in seconds, with a column for each parameter."""
-    found = interchange.hyperfine(analysis)["results"]
+    found = interchange.hyperfine_document(analysis)["results"]
     names = sorted({name for each in found for name in each.get("parameters", {})})
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -60,12 +60,12 @@ def _csv(analysis: Analysis) -> str:
     return out.getvalue()
 
 
-def _markdown(head: list[str], rows: list[list[str]]) -> str:
-    lines = [_row(head), "|:---|---:|---:|---:|---:|", *map(_row, rows)]
+def _render_markdown(head: list[str], rows: list[list[str]]) -> str:
+    lines = [_join_cells(head), "|:---|---:|---:|---:|---:|", *map(_join_cells, rows)]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _asciidoc(head: list[str], rows: list[list[str]]) -> str:
+def _render_asciidoc(head: list[str], rows: list[list[str]]) -> str:
     lines = ['[cols="<,>,>,>,>"]', "|==="]
     for row in (head, *rows):
         lines += [*(f"| {cell} " for cell in row), ""]
@@ -73,23 +73,23 @@ def _asciidoc(head: list[str], rows: list[list[str]]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _orgmode(head: list[str], rows: list[list[str]]) -> str:
+def _render_orgmode(head: list[str], rows: list[list[str]]) -> str:
     lines = [f"| {first}  |  {' |  '.join(others)} |" for first, *others in (head, *rows)]
     lines.insert(1, "|--+--+--+--+--|")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _row(cells: Sequence[str]) -> str:
+def _join_cells(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _table(
+def _make_rows(
     analysis: Analysis, referenced: bool, code: Callable[[str], str]
 ) -> tuple[list[str], list[list[str]]]:
     """The heading, and a row for each benchmark; `code` marks a command as code."""
-    every = interchange.benchmarks(analysis)
+    every = interchange.hyperfine_benchmarks(analysis)
     found = [each for _, each in every]
-    unit = wanted_time_unit() or (_fitting(found[0]["mean"]) if found else TimeUnit.SECOND)
+    unit = wanted_time_unit() or (_choose_time_unit(found[0]["mean"]) if found else TimeUnit.SECOND)
     size, places = unit.unit.size, _PLACES[unit]
 
     def shown(seconds: float) -> str:
@@ -102,20 +102,20 @@ def _table(
     for each in found:
         mean = shown(each["mean"])
         spread = "" if each["stddev"] is None else f" ± {shown(each['stddev'])}"
-        one = "1.00" if each is reference or reference is None else _relative(each, reference)
+        one = "1.00" if each is reference or reference is None else _format_relative(each, reference)
         command = code(" ".join(each["command"].split()))
         rows.append([command, f"{mean}{spread}", shown(each["min"]), shown(each["max"]), one])
     return ["Command", *(f"{name} [{unit.unit.name}]" for name in ("Mean", "Min", "Max")), "Relative"], rows
 
 
-def _fitting(seconds: float) -> TimeUnit:
+def _choose_time_unit(seconds: float) -> TimeUnit:
     """The first benchmark decides, as in hyperfine."""
     if seconds < 1e-3:
         return TimeUnit.MICROSECOND
     return TimeUnit.MILLISECOND if seconds < 1 else TimeUnit.SECOND
 
 
-def _relative(each: dict[str, Any], reference: dict[str, Any]) -> str:
+def _format_relative(each: dict[str, Any], reference: dict[str, Any]) -> str:
     """The quotient of the means; its σ from the relative ones of both, which are taken as independent."""
     if not reference["mean"]:
         return ""

@@ -19,23 +19,23 @@ from guestmark.workloads.exec.command import Command, command_of, parameter_of
 _BIGGER, _SMALLER = "customBiggerIsBetter", "customSmallerIsBetter"
 
 
-def hyperfine(analysis: Analysis) -> dict[str, Any]:
+def hyperfine_document(analysis: Analysis) -> dict[str, Any]:
     """The document of hyperfine's `--export-json`, in seconds; user and system are means. Cells need a time."""
-    return {"results": [found for _, found in benchmarks(analysis)]}
+    return {"results": [found for _, found in hyperfine_benchmarks(analysis)]}
 
 
-def benchmarks(analysis: Analysis) -> list[tuple[CellResult, dict[str, Any]]]:
+def hyperfine_benchmarks(analysis: Analysis) -> list[tuple[CellResult, dict[str, Any]]]:
     """The cells that have a time, each with its entry in that document."""
-    shown = _cells(analysis)
-    names = _names([result.cell for result in shown])
+    shown = _plain_cells(analysis)
+    names = _name_benchmarks([result.cell for result in shown])
     return [
         (result, found)
         for name, result in zip(names, shown, strict=True)
-        if (found := _benchmark(name, result)) is not None
+        if (found := _hyperfine_benchmark(name, result)) is not None
     ]
 
 
-def _benchmark(name: str, result: CellResult) -> dict[str, Any] | None:
+def _hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] | None:
     ok = [trial for trial in result.trials if trial.status is TrialStatus.OK]
     times = collect_iterations(ok, WALL.name)
     if not times:
@@ -62,10 +62,10 @@ def _benchmark(name: str, result: CellResult) -> dict[str, Any] | None:
     }
 
 
-def bencher(analysis: Analysis) -> dict[str, Any]:
+def bencher_document(analysis: Analysis) -> dict[str, Any]:
     """Bencher's metric format: by benchmark and measure the mean over trials with its interval."""
-    shown = _cells(analysis)
-    names = _names([result.cell for result in shown])
+    shown = _plain_cells(analysis)
+    names = _name_benchmarks([result.cell for result in shown])
     return {
         name: {
             metric: {
@@ -79,11 +79,11 @@ def bencher(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def github_action_benchmark(analysis: Analysis) -> list[dict[str, Any]]:
+def github_action_document(analysis: Analysis) -> list[dict[str, Any]]:
     """The primary metric of each cell as that action's `customSmallerIsBetter` or `customBiggerIsBetter` reads it."""
     metric = analysis.plan.metrics[0]
-    shown = _cells(analysis)
-    names = _names([result.cell for result in shown])
+    shown = _plain_cells(analysis)
+    names = _name_benchmarks([result.cell for result in shown])
     tool = _BIGGER if metric.better is Better.HIGHER else _SMALLER
     return [
         {
@@ -98,13 +98,13 @@ def github_action_benchmark(analysis: Analysis) -> list[dict[str, Any]]:
     ]
 
 
-def _cells(analysis: Analysis) -> list[CellResult]:
+def _plain_cells(analysis: Analysis) -> list[CellResult]:
     return [result for result in analysis.cells if result.cell.null_of is None]
 
 
-def _names(cells: Sequence[Cell]) -> list[str]:
+def _name_benchmarks(cells: Sequence[Cell]) -> list[str]:
     """The command of each; with the cell where one command has several that do not differ by its parameters alone."""
-    labels = [_filled(cell) for cell in cells]
+    labels = [_fill_parameters(cell) for cell in cells]
     settings: dict[str, set[Any]] = {}
     for label, cell in zip(labels, cells, strict=True):
         own = (command_of(cell) or Command()).parameters
@@ -116,7 +116,7 @@ def _names(cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _filled(cell: Cell) -> str:
+def _fill_parameters(cell: Cell) -> str:
     """The command as it was run: with the levels of its parameters."""
     label = cell.workload.label or cell.workload.name
     command = command_of(cell) or Command()

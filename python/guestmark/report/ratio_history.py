@@ -33,7 +33,7 @@ _UNUSED = 50  # runs that are named because they are not used
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SeriesPoint:
     """A run in a series: what it found, and what it is called."""
 
     run: PastRatio
@@ -41,7 +41,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Unused:
+class UnusedRun:
     """A run that asked the same and is not counted, and why. `found` is its ratio where it has one."""
 
     run_id: str
@@ -52,16 +52,16 @@ class Unused:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class RatioSeries:
     """A cell's ratio over runs, oldest first. `changes` is None where nothing could be looked for."""
 
     cell: str
-    points: tuple[Point, ...]
+    points: tuple[SeriesPoint, ...]
     changes: tuple[ChangePoint, ...] | None
-    unused: tuple[Unused, ...] = ()
+    unused: tuple[UnusedRun, ...] = ()
 
 
-def histories(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) -> list[Series]:
+def follow_ratios(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) -> list[RatioSeries]:
     """The series of every cell of a run: earlier and later runs of the same host that asked the same.
 
     Change points share the level `max_p` among the cells, as drifts share theirs.
@@ -79,26 +79,27 @@ def histories(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) 
     result = []
     for key, (_, cell) in found.items():
         points = tuple(
-            Point(
-                run_history.make_past(row), labels.get(row.run_id, {}).get(label) or _moment(row.created_at)
+            SeriesPoint(
+                run_history.make_past(row),
+                labels.get(row.run_id, {}).get(label) or _format_moment(row.created_at),
             )
             for row in rows
             if row.what == key
         )
         result.append(
-            Series(
+            RatioSeries(
                 cell,
                 points,
                 find_change_points([point.run.ratio for point in points], max_p / len(found)),
-                _unused(ledger, run, cell, points, label),
+                _find_unused(ledger, run, cell, points, label),
             )
         )
     return result
 
 
-def _unused(
-    ledger: Ledger, run: StoredRun, cell: str, points: Sequence[Point], label: str
-) -> tuple[Unused, ...]:
+def _find_unused(
+    ledger: Ledger, run: StoredRun, cell: str, points: Sequence[SeriesPoint], label: str
+) -> tuple[UnusedRun, ...]:
     """The newest runs that asked the same of the cell and are not points, each with its reason."""
     known = {point.run.run_id for point in points}
     mine = [each for each in ledger.list_runs() if each.name == run.plan.name and each.id not in known][
@@ -109,8 +110,8 @@ def _unused(
         try:
             stored = ledger.load_run(each.id)
         except LedgerError:  # one run is damaged: others are not affected
-            name = each.labels.get(label) or _moment(each.created_at)
-            found.append(Unused(each.id, name, "it cannot be read", each.created_at))
+            name = each.labels.get(label) or _format_moment(each.created_at)
+            found.append(UnusedRun(each.id, name, "it cannot be read", each.created_at))
             continue
         asked = run_history.make_question_key(run, cell)
         same = next(
@@ -119,13 +120,15 @@ def _unused(
         )
         if same is None:
             continue
-        name = each.labels.get(label) or _moment(stored.created_at)
-        reason, ratio = _why(ledger, run, stored, same)
-        found.append(Unused(each.id, name, reason, stored.created_at, ratio))
+        name = each.labels.get(label) or _format_moment(stored.created_at)
+        reason, ratio = _explain_unused(ledger, run, stored, same)
+        found.append(UnusedRun(each.id, name, reason, stored.created_at, ratio))
     return tuple(found)
 
 
-def _why(ledger: Ledger, run: StoredRun, other: StoredRun, cell: str) -> tuple[str, PastRatio | None]:
+def _explain_unused(
+    ledger: Ledger, run: StoredRun, other: StoredRun, cell: str
+) -> tuple[str, PastRatio | None]:
     analysis = run_history.analyse_with_history(ledger, other)
     result = next(each for each in analysis.cells if each.cell.id == cell)
     comparison = result.comparison.get(other.plan.metrics[0].name) if other.plan.metrics else None
@@ -141,31 +144,33 @@ def _why(ledger: Ledger, run: StoredRun, other: StoredRun, cell: str) -> tuple[s
     return comparison.reason or "it has not been judged", ratio
 
 
-def _moment(created_at: float) -> str:
+def _format_moment(created_at: float) -> str:
     return datetime.fromtimestamp(created_at).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 # --- shown --------------------------------------------------------------------------------------------------
 
 
-def page(run: StoredRun, series: Sequence[Series]) -> Page:
+def make_page(run: StoredRun, series: Sequence[RatioSeries]) -> Page:
     """A section for each cell."""
-    drifts = drifts_of(series)
+    drifts = detect_drifts(series)
     sections = [
-        Section(Part.WORKLOAD, f"{each.cell} over {len(each.points)} runs", tuple(_nodes(each, drifted)))
+        Section(
+            Part.WORKLOAD, f"{each.cell} over {len(each.points)} runs", tuple(_series_nodes(each, drifted))
+        )
         for each, drifted in zip(series, drifts, strict=True)
     ]
     return Page(f"History of {run.plan.title or run.plan.name}", run.id, tuple(sections))
 
 
-def drifts_of(series: Sequence[Series]) -> list[Drift | None]:
+def detect_drifts(series: Sequence[RatioSeries]) -> list[Drift | None]:
     """Whether each series goes up or down; all of them share one error rate."""
     claims = sum(len(each.points) >= FEWEST_IN_DRIFT for each in series)
     return [detect_drift([point.run for point in each.points], claims) for each in series]
 
 
-def _nodes(series: Series, drifted: Drift | None) -> list[Node]:
-    nodes: list[Node] = [_table(series), _chart(series)]
+def _series_nodes(series: RatioSeries, drifted: Drift | None) -> list[Node]:
+    nodes: list[Node] = [_series_table(series), _series_chart(series)]
     if drifted is not None:
         claim = Claim.NO_DRIFT if drifted.verdict is ChangeVerdict.ALIKE else Claim.DRIFT
         shown = claim.format(
@@ -182,11 +187,11 @@ def _nodes(series: Series, drifted: Drift | None) -> list[Node]:
     elif not series.changes:
         nodes.append(Paragraph(line(Claim.NO_CHANGE_POINT)))
     for change in series.changes or ():
-        nodes += _change(series, change)
+        nodes += _change_nodes(series, change)
     return nodes
 
 
-def _change(series: Series, change: ChangePoint) -> list[Node]:
+def _change_nodes(series: RatioSeries, change: ChangePoint) -> list[Node]:
     before, after = series.points[change.at - 1], series.points[change.at]
     compare = f"guestmark compare {before.run.run_id} {after.run.run_id}"
     by = figures.format_ratio(change.after / change.before, None)
@@ -205,7 +210,7 @@ def _change(series: Series, change: ChangePoint) -> list[Node]:
     ]
 
 
-def _table(series: Series) -> Table:
+def _series_table(series: RatioSeries) -> Table:
     changed = {change.at for change in series.changes or ()}
     every: list[tuple[float, str, str, PastRatio | None, str, Tone]] = [
         (
@@ -238,7 +243,7 @@ def _table(series: Series) -> Table:
     return Table(f"{series.cell}, run by run", ("run", "id"), columns, tuple(rows))
 
 
-def _chart(series: Series) -> Chart:
+def _series_chart(series: RatioSeries) -> Chart:
     values = [point.run.ratio for point in series.points]
     said = f"×{min(values):.4g} to ×{max(values):.4g}"
     row = SeriesRow(series.cell, said, tuple((number, value) for number, value in enumerate(values, 1)))
@@ -251,7 +256,7 @@ def _chart(series: Series) -> Chart:
     )
 
 
-def document(series: Sequence[Series]) -> dict[str, Any]:
+def make_document(series: Sequence[RatioSeries]) -> dict[str, Any]:
     """For programs; a stable interface."""
     return {
         "schema": SCHEMA,
@@ -292,7 +297,7 @@ def document(series: Sequence[Series]) -> dict[str, Any]:
                     for change in each.changes
                 ],
             }
-            for each, drifted in zip(series, drifts_of(series), strict=True)
+            for each, drifted in zip(series, detect_drifts(series), strict=True)
         ],
     }
 
@@ -304,7 +309,7 @@ def _drift_document(found: Drift | None) -> dict[str, Any] | None:
     return {"ratio": found.ratio, "ci": ends, "shown": found.verdict is not ChangeVerdict.ALIKE}
 
 
-def otava_csv(series: Sequence[Series], labels: Mapping[str, Mapping[str, str]]) -> str:
+def make_otava_csv(series: Sequence[RatioSeries], labels: Mapping[str, Mapping[str, str]]) -> str:
     """The series as Otava's own command reads them: a row for each run, a column of log ratios for each cell."""
     runs = {point.run.run_id: point.run.created_at for each in series for point in each.points}
     names = sorted({name for run_id in runs for name in labels.get(run_id, {})})
@@ -327,7 +332,7 @@ def otava_csv(series: Sequence[Series], labels: Mapping[str, Mapping[str, str]])
     return out.getvalue()
 
 
-def only(series: Sequence[Series], cell: str | None) -> list[Series]:
+def select_series(series: Sequence[RatioSeries], cell: str | None) -> list[RatioSeries]:
     """The series of that cell, or all that have points. Raises `GuestmarkError` when there are none."""
     found = [replace(each) for each in series if each.points and cell in {None, each.cell}]
     if not found:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from guestmark.stats.analysis import Analysis, CellResult
 
 
-class Sort(StrEnum):
+class RowOrder(StrEnum):
     """What decides the order."""
 
     AUTO = "auto"  # here the same as COMMAND: the baseline stays first
@@ -18,9 +18,9 @@ class Sort(StrEnum):
     MEAN_TIME = "mean-time"  # the primary metric, the smallest first
 
 
-def ordered(analysis: Analysis, sort: Sort) -> Analysis:
+def order_cells(analysis: Analysis, sort: RowOrder) -> Analysis:
     """The same with its cells in that order, those that were not measured last."""
-    if sort is not Sort.MEAN_TIME:
+    if sort is not RowOrder.MEAN_TIME:
         return analysis
     name = analysis.plan.metrics[0].name
 

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 SCHEMA = "guestmark-comparison/1"
-SAID = {
+VERDICT_WORDS = {
     ChangeVerdict.HIGHER: Claim.RUNS_HIGHER.value,
     ChangeVerdict.LOWER: Claim.RUNS_LOWER.value,
     ChangeVerdict.ALIKE: Claim.RUNS_ALIKE.value,
     ChangeVerdict.UNKNOWN: "no verdict",
 }
-TONES = {
+VERDICT_TONES = {
     ChangeVerdict.HIGHER: Tone.SLOWER,
     ChangeVerdict.LOWER: Tone.FASTER,
     ChangeVerdict.ALIKE: Tone.SAME,
@@ -52,7 +52,7 @@ class CellRatios:
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class CellValues:
     """A cell's typical value in the primary metric of each run; None where a run lacks the cell or the metric."""
 
     cell: str
@@ -75,10 +75,10 @@ class RunComparison:
     missing: tuple[str, ...]
     same_host: bool
     metric: Metric | None = None
-    values: tuple[Values, ...] = ()
+    values: tuple[CellValues, ...] = ()
 
 
-def compare(ledger: Ledger, before: StoredRun, after: StoredRun, beside: int = 1) -> RunComparison:
+def compare_runs(ledger: Ledger, before: StoredRun, after: StoredRun, beside: int = 1) -> RunComparison:
     """The cells of two runs, matched by what they are: workload, platform, factors and processors of both sides.
 
     All cells of the `beside` runs that a report compares with the first share one error rate.
@@ -116,11 +116,11 @@ def compare(ledger: Ledger, before: StoredRun, after: StoredRun, beside: int = 1
         tuple(dict.fromkeys(missing)),
         same_host,
         metric,
-        _values(metric, *analyses) if metric is not None else (),
+        _pair_values(metric, *analyses) if metric is not None else (),
     )
 
 
-def _values(metric: Metric, before: Analysis, after: Analysis) -> tuple[Values, ...]:
+def _pair_values(metric: Metric, before: Analysis, after: Analysis) -> tuple[CellValues, ...]:
     """The cells of both runs by their ids; two runs of one cell each are of the same thing, whatever they call it."""
     sides = [
         {each.cell.id: each.summary.get(metric.name) for each in found.cells if each.cell.null_of is None}
@@ -128,16 +128,16 @@ def _values(metric: Metric, before: Analysis, after: Analysis) -> tuple[Values, 
     ]
     if all(len(side) == 1 for side in sides) and sides[0].keys() != sides[1].keys():
         ((old, was),), ((new, now),) = (side.items() for side in sides)
-        return (Values(f"{old} → {new}", was, now),)
+        return (CellValues(f"{old} → {new}", was, now),)
     names = dict.fromkeys([*sides[0], *sides[1]])
-    return tuple(Values(name, sides[0].get(name), sides[1].get(name)) for name in names)
+    return tuple(CellValues(name, sides[0].get(name), sides[1].get(name)) for name in names)
 
 
-def page(comparisons: Sequence[RunComparison], judged: Sequence[JudgedGate] = ()) -> Page:
+def make_page(comparisons: Sequence[RunComparison], judged: Sequence[JudgedGate] = ()) -> Page:
     """All of it, with what became of limits, for every renderer."""
     first = comparisons[0].before
     sections = [
-        Section(Part.WORKLOAD, f"{each.after.id} against {each.before.id}", tuple(_nodes(each)))
+        Section(Part.WORKLOAD, f"{each.after.id} against {each.before.id}", tuple(_comparison_nodes(each)))
         for each in comparisons
     ]
     if judged:
@@ -147,22 +147,22 @@ def page(comparisons: Sequence[RunComparison], judged: Sequence[JudgedGate] = ()
     return Page(f"Compared with {first.id}", first.id, tuple(sections))
 
 
-def _nodes(found: RunComparison) -> list[Node]:
-    nodes: list[Node] = [_surroundings(found)]
+def _comparison_nodes(found: RunComparison) -> list[Node]:
+    nodes: list[Node] = [_environment_changes(found)]
     if found.pairs:
-        nodes.append(_table(found))
+        nodes.append(_ratio_table(found))
     if found.metric is not None and any(each.before or each.after for each in found.values):
-        nodes.append(_absolute(found, found.metric))
+        nodes.append(_value_table(found, found.metric))
     if not found.pairs:
         nodes.append(
             Note(line("No cell has a ratio to the same baseline in both runs, so there is no verdict"))
         )
     if found.missing:
         nodes.append(Note(line(f"In one run only, or without a ratio: {', '.join(found.missing)}")))
-    return [*nodes, *_limits(found)]
+    return [*nodes, *_explain_limits(found)]
 
 
-def _surroundings(found: RunComparison) -> Node:
+def _environment_changes(found: RunComparison) -> Node:
     changed = [line(f"{name} {said}") for name, said in (*found.decisive.items(), *found.other.items())]
     if not found.same_host:
         changed.insert(0, line("another machine", Tone.WARNING))
@@ -171,7 +171,7 @@ def _surroundings(found: RunComparison) -> Node:
     return Bullets(line("What differs between the environments:"), tuple(changed))
 
 
-def _table(found: RunComparison) -> Table:
+def _ratio_table(found: RunComparison) -> Table:
     rows = []
     for pair in found.pairs:
         made = pair.found
@@ -183,7 +183,7 @@ def _table(found: RunComparison) -> Table:
                     figure_cell(*old),
                     figure_cell(*new),
                     figure_cell(*_ratio(made.ratio, made.ci or made.within)),
-                    word_cell(SAID[made.verdict], TONES[made.verdict]),
+                    word_cell(VERDICT_WORDS[made.verdict], VERDICT_TONES[made.verdict]),
                 ),
             )
         )
@@ -197,7 +197,7 @@ def _table(found: RunComparison) -> Table:
     return Table("ratios to the baseline of each run, and their ratio", ("cell",), columns, tuple(rows))
 
 
-def _absolute(found: RunComparison, metric: Metric) -> Table:
+def _value_table(found: RunComparison, metric: Metric) -> Table:
     """What was measured, side by side, without a verdict."""
     sides = [side for each in found.values for side in (each.before, each.after) if side is not None]
     unit = figures.choose_table_unit(metric.unit, [side.typical for side in sides])
@@ -208,7 +208,7 @@ def _absolute(found: RunComparison, metric: Metric) -> Table:
         return figure_cell(*figures.estimate_pieces(side.typical, side.typical_ci, unit))
 
     rows = tuple(
-        Row(RowName((each.cell,), each.cell), (shown(each.before), shown(each.after), _quotient(each)))
+        Row(RowName((each.cell,), each.cell), (shown(each.before), shown(each.after), _quotient_cell(each)))
         for each in found.values
     )
     value = (Align.POINT, Align.LEFT, Align.POINT)
@@ -222,7 +222,7 @@ def _absolute(found: RunComparison, metric: Metric) -> Table:
     return Table(title, ("cell",), columns, rows)
 
 
-def _quotient(each: Values) -> Cell:
+def _quotient_cell(each: CellValues) -> Cell:
     if each.before is None or each.after is None or each.before.typical <= 0 or each.after.typical <= 0:
         return Cell()
     return figure_cell(figures.format_ratio(each.after.typical / each.before.typical, None))
@@ -233,7 +233,7 @@ def _ratio(value: float, ci: tuple[float, float]) -> tuple[str, str]:
     return number, interval
 
 
-def _limits(found: RunComparison) -> list[Node]:
+def _explain_limits(found: RunComparison) -> list[Node]:
     """What such a comparison can show, and what it cannot."""
     nodes: list[Node] = []
     spreads = [pair.found for pair in found.pairs if pair.found.spread is not None]
@@ -274,7 +274,7 @@ def _limits(found: RunComparison) -> list[Node]:
     return nodes
 
 
-def _plain(side: Summary) -> dict[str, Any]:
+def _summary_document(side: Summary) -> dict[str, Any]:
     return {
         "mean": side.mean,
         "median": side.median,
@@ -283,7 +283,7 @@ def _plain(side: Summary) -> dict[str, Any]:
     }
 
 
-def document(comparisons: Sequence[RunComparison], judged: Sequence[JudgedGate] = ()) -> dict[str, Any]:
+def make_document(comparisons: Sequence[RunComparison], judged: Sequence[JudgedGate] = ()) -> dict[str, Any]:
     """For programs; a stable interface, as the result document is."""
     return {
         "schema": SCHEMA,
@@ -298,8 +298,8 @@ def document(comparisons: Sequence[RunComparison], judged: Sequence[JudgedGate] 
                 "values": [
                     {
                         "cell": one.cell,
-                        "before": None if one.before is None else _plain(one.before),
-                        "after": None if one.after is None else _plain(one.after),
+                        "before": None if one.before is None else _summary_document(one.before),
+                        "after": None if one.after is None else _summary_document(one.after),
                     }
                     for one in each.values
                 ],

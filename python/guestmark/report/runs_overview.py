@@ -18,16 +18,16 @@ _ROWS = 6  # trends in one picture
 _Ratios = list[StoredRatio]
 
 
-def page(runs: Sequence[RunOverview], ratios: Iterable[StoredRatio]) -> Page:
+def make_page(runs: Sequence[RunOverview], ratios: Iterable[StoredRatio]) -> Page:
     """The trends of ratios that these runs share, newest first, then all runs, newest first."""
     known = {run.id: run for run in runs}
-    sections = [Section(Part.WORKLOAD, "Trends", tuple(_trends(known, ratios)))]
+    sections = [Section(Part.WORKLOAD, "Trends", tuple(_trend_nodes(known, ratios)))]
     if runs:
-        sections.append(Section(Part.WORKLOAD, "All runs", (_table(runs),)))
+        sections.append(Section(Part.WORKLOAD, "All runs", (_run_table(runs),)))
     return Page(counted(len(runs), "run"), "", tuple(sections))
 
 
-def _trends(known: dict[str, RunOverview], ratios: Iterable[StoredRatio]) -> list[Node]:
+def _trend_nodes(known: dict[str, RunOverview], ratios: Iterable[StoredRatio]) -> list[Node]:
     found: dict[tuple[str, str], _Ratios] = {}
     for row in ratios:
         if row.run_id in known and "#" not in row.cell_id:  # copies of a cell have no trend
@@ -40,25 +40,25 @@ def _trends(known: dict[str, RunOverview], ratios: Iterable[StoredRatio]) -> lis
     groups: dict[str, list[_Ratios]] = {}
     for rows in trends[:_MOST]:
         groups.setdefault(_label(known[rows[-1].run_id]), []).append(rows)
-    nodes: list[Node] = [_summary(known, trends)]
+    nodes: list[Node] = [_trend_table(known, trends)]
     for label, some in groups.items():
-        nodes += [_chart(label, some[at : at + _ROWS], known) for at in range(0, len(some), _ROWS)]
+        nodes += [_trend_chart(label, some[at : at + _ROWS], known) for at in range(0, len(some), _ROWS)]
     if len(trends) > _MOST:
         nodes.append(Note(line(f"The {_MOST} newest of {len(trends)} are drawn.")))
     return nodes
 
 
-def _summary(known: dict[str, RunOverview], trends: Sequence[_Ratios]) -> Table:
+def _trend_table(known: dict[str, RunOverview], trends: Sequence[_Ratios]) -> Table:
     rows = []
     for trend in trends:
         first, last = trend[0], trend[-1]
-        now, _, interval = _said(last).partition(" ")
+        now, _, interval = _format_row_ratio(last).partition(" ")
         rows.append(
             Row(
                 RowName((_label(known[last.run_id]), last.cell_id)),
                 (
                     figure_cell(str(len(trend))),
-                    figure_cell(_said(first).partition(" ")[0]),
+                    figure_cell(_format_row_ratio(first).partition(" ")[0]),
                     figure_cell(now, interval),
                     figure_cell(figures.format_ratio(make_past(last).ratio / make_past(first).ratio, None)),
                     word_cell(f"guestmark history {last.run_id}", Tone.CODE),
@@ -75,7 +75,7 @@ def _summary(known: dict[str, RunOverview], trends: Sequence[_Ratios]) -> Table:
     return Table("Ratios over runs", ("workload", "cell"), columns, tuple(rows))
 
 
-def _chart(label: str, trends: Sequence[_Ratios], known: dict[str, RunOverview]) -> Chart:
+def _trend_chart(label: str, trends: Sequence[_Ratios], known: dict[str, RunOverview]) -> Chart:
     rows = []
     for trend in trends:
         values = [make_past(row).ratio for row in trend]
@@ -84,13 +84,13 @@ def _chart(label: str, trends: Sequence[_Ratios], known: dict[str, RunOverview])
     since = min(trend[0].created_at for trend in trends)
     return Chart(
         label,
-        f"Ratio to the baseline, run by run since {_moment(since)}; the line is each cell's median.",
+        f"Ratio to the baseline, run by run since {_format_moment(since)}; the line is each cell's median.",
         "; ".join(f"{row.label}: {len(row.points)} runs, {row.said}" for row in rows),
         Series(tuple(rows), (), "ratio to the baseline", over="run"),
     )
 
 
-def _table(runs: Sequence[RunOverview]) -> Table:
+def _run_table(runs: Sequence[RunOverview]) -> Table:
     rows = []
     annotated = any(run.given_name or run.labels or run.tags or run.notes for run in runs)
     for run in sorted(runs, key=lambda run: -run.created_at):
@@ -100,7 +100,7 @@ def _table(runs: Sequence[RunOverview]) -> Table:
             Row(
                 RowName((run.id,)),
                 (
-                    word_cell(_moment(run.created_at)),
+                    word_cell(_format_moment(run.created_at)),
                     word_cell(run.state.describe_state(run.trials)),
                     word_cell(_label(run)),
                     word_cell(", ".join(run.platforms)),
@@ -125,10 +125,10 @@ def _label(run: RunOverview) -> str:
     return run.measured
 
 
-def _said(row: StoredRatio) -> str:
+def _format_row_ratio(row: StoredRatio) -> str:
     run = make_past(row)
     return figures.format_ratio(run.ratio, (run.low, run.high))
 
 
-def _moment(created_at: float) -> str:
+def _format_moment(created_at: float) -> str:
     return datetime.fromtimestamp(created_at).astimezone().strftime("%Y-%m-%d %H:%M")

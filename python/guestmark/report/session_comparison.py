@@ -12,7 +12,7 @@ from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell, word_cell
 from guestmark.page.text import line
-from guestmark.report.run_comparison import SAID, TONES
+from guestmark.report.run_comparison import VERDICT_TONES, VERDICT_WORDS
 from guestmark.report.sections import gate_outcomes
 from guestmark.stats.across_runs import SidesComparison, compare_two_sides
 from guestmark.stats.conditions.surroundings import compare_environments
@@ -26,7 +26,7 @@ SCHEMA = "guestmark-campaign-result/1"
 SESSIONS_SCHEMA = "guestmark-sessions/1"
 
 
-class Unit(StrEnum):
+class SessionKind(StrEnum):
     """What is the same for all that is measured in it."""
 
     BOOT = "boot"
@@ -34,7 +34,7 @@ class Unit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class CellSides:
     """A cell on both sides: its own values, or its ratios to the `baseline` of each session."""
 
     cell: str
@@ -53,43 +53,43 @@ class SessionComparison:
     """All cells, what differs between the sides, and what differed among sessions of one side."""
 
     name: str
-    unit: Unit
+    unit: SessionKind
     sides: tuple[str, str]
     order: tuple[str, ...]
     runs: tuple[StoredRun, ...]
-    cells: tuple[Compared, ...]
+    cells: tuple[CellSides, ...]
     between: Mapping[str, str]
     within: Mapping[str, str]
 
 
-def result(
+def compare_sessions(
     ledger: Ledger,
     name: str,
     sides: tuple[str, str],
     sessions: Sequence[tuple[str, str]],
-    unit: Unit = Unit.BOOT,
+    unit: SessionKind = SessionKind.BOOT,
 ) -> SessionComparison:
     """The comparison of the runs of `sessions`, each with its side, in their order."""
     runs = [(side, ledger.load_run(run_id)) for side, run_id in sessions]
     values: dict[tuple[str, str, str | None], dict[str, list[float]]] = {}
     for side, run in runs:
-        for key, value in _values(ledger, run):
+        for key, value in _session_values(ledger, run):
             values.setdefault(key, {}).setdefault(side, []).append(value)
     both = {
         key: (by_side[sides[0]], by_side[sides[1]])
         for key, by_side in values.items()
         if all(by_side.get(side) for side in sides)
     }
-    cells = [Compared(*key, compare_two_sides(*pair, claims=len(both))) for key, pair in both.items()]
+    cells = [CellSides(*key, compare_two_sides(*pair, claims=len(both))) for key, pair in both.items()]
     by_side = {side: [run for other, run in runs if other == side] for side in sides}
     between = {}
     if all(by_side.values()):
-        between = _changes(by_side[sides[0]][0], by_side[sides[1]][0])
+        between = _environment_changes(by_side[sides[0]][0], by_side[sides[1]][0])
     within = {
         f"{name} ({side})": said
         for side, some in by_side.items()
         for run in some[1:]
-        for name, said in _changes(some[0], run).items()
+        for name, said in _environment_changes(some[0], run).items()
     }
     order = tuple(side for side, _ in sessions)
     return SessionComparison(
@@ -97,12 +97,12 @@ def result(
     )
 
 
-def _changes(one: StoredRun, other: StoredRun) -> dict[str, str]:
+def _environment_changes(one: StoredRun, other: StoredRun) -> dict[str, str]:
     decisive, further = compare_environments(one.environment, other.environment)
     return {**decisive, **further}
 
 
-def _values(ledger: Ledger, run: StoredRun) -> list[tuple[tuple[str, str, str | None], float]]:
+def _session_values(ledger: Ledger, run: StoredRun) -> list[tuple[tuple[str, str, str | None], float]]:
     """The typical run of each cell in one session, and its ratio to the baseline there."""
     found: list[tuple[tuple[str, str, str | None], float]] = []
     for workload in run_history.analyse_with_history(ledger, run).workloads:
@@ -119,12 +119,12 @@ def _values(ledger: Ledger, run: StoredRun) -> list[tuple[tuple[str, str, str | 
     return [(key, value) for key, value in found if value > 0]
 
 
-def page(found: SessionComparison, judged: Sequence[JudgedGate] = ()) -> Page:
+def make_page(found: SessionComparison, judged: Sequence[JudgedGate] = ()) -> Page:
     """For every renderer, with what became of limits."""
-    nodes: list[Node] = [_differing(found), _table(found)]
+    nodes: list[Node] = [_describe_difference(found), _sides_table(found)]
     unit = found.unit
     counts = ", ".join(f"{found.order.count(side)} of {side}" for side in found.sides)
-    ordered = f", in the order {' '.join(found.order)}" if unit is Unit.BOOT else ""
+    ordered = f", in the order {' '.join(found.order)}" if unit is SessionKind.BOOT else ""
     nodes.append(Paragraph(line(f"{unit.capitalize()}s: {counts}{ordered}.")))
     if found.within:
         told = ", ".join(f"{name} {said}" for name, said in found.within.items())
@@ -142,10 +142,10 @@ def page(found: SessionComparison, judged: Sequence[JudgedGate] = ()) -> Page:
     if judged:
         about = f"Limits to {found.sides[1]} / {found.sides[0]}"
         sections.append(Section(Part.WORKLOAD, about, (gate_outcomes.list_gates(judged),)))
-    return Page(f"Campaign {found.name}" if unit is Unit.BOOT else found.name, last, tuple(sections))
+    return Page(f"Campaign {found.name}" if unit is SessionKind.BOOT else found.name, last, tuple(sections))
 
 
-def _differing(found: SessionComparison) -> Node:
+def _describe_difference(found: SessionComparison) -> Node:
     if not found.between:
         said = "Nothing recorded about the environments differs between the sides."
         return Note(line(said), NoteKind.WARNING)
@@ -153,7 +153,7 @@ def _differing(found: SessionComparison) -> Node:
     return Bullets(line("What differs between the sides:"), told)
 
 
-def _table(found: SessionComparison) -> Table:
+def _sides_table(found: SessionComparison) -> Table:
     rows = []
     for each in found.cells:
         made = each.found
@@ -165,7 +165,7 @@ def _table(found: SessionComparison) -> Table:
                 (
                     figure_cell(value, interval) if interval else figure_cell(value),
                     figure_cell(spread),
-                    word_cell(SAID[made.verdict], TONES[made.verdict]),
+                    word_cell(VERDICT_WORDS[made.verdict], VERDICT_TONES[made.verdict]),
                 ),
             )
         )
@@ -177,7 +177,7 @@ def _table(found: SessionComparison) -> Table:
     return Table(f"typical runs, {found.unit} by {found.unit}", ("cell", "of"), columns, tuple(rows))
 
 
-def document(found: SessionComparison, judged: Sequence[JudgedGate] = ()) -> dict[str, Any]:
+def make_document(found: SessionComparison, judged: Sequence[JudgedGate] = ()) -> dict[str, Any]:
     """For programs; a stable interface."""
     cells = [
         {
@@ -193,7 +193,7 @@ def document(found: SessionComparison, judged: Sequence[JudgedGate] = ()) -> dic
     ]
     sides = list(zip(found.order, found.runs, strict=True))
     differing = {"between": dict(found.between), "within": dict(found.within)}
-    if found.unit is Unit.SESSION:
+    if found.unit is SessionKind.SESSION:
         runs = {side: [run.id for of, run in sides if of == side] for side in found.sides}
         return {
             "schema": SESSIONS_SCHEMA,

@@ -9,7 +9,7 @@ from guestmark.core.cause import Cause, Speaker, heard
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import open_ledger
 from guestmark.ledger.codec import pack_trial, unpack_trial
-from guestmark.report.document import result_document
+from guestmark.report.document import make_result_document
 from guestmark.stats.analysis import analyse_run
 from tests.framework import recorded
 from tools import decisions as tool
@@ -104,7 +104,7 @@ def test_failures_of_an_earlier_version_have_their_cause(tmp_path: Path) -> None
         Cause.ENDED,
         Cause.LOST,
     ]
-    trials = result_document(run, analyse_run(run.plan, run.trials, run.unusable))["cells"][0]["trials"]
+    trials = make_result_document(run, analyse_run(run.plan, run.trials, run.unusable))["cells"][0]["trials"]
     assert [trial["cause"] for trial in trials[:3]] == ["exit status", "placement", "placement"]
 
 

@@ -20,7 +20,7 @@ from guestmark.ledger.run_annotations import NO_ANNOTATIONS, Annotations, remove
 from guestmark.ledger.run_lookup import parse_filter
 from guestmark.ledger.run_manager import RunManager
 from guestmark.ledger.store import Ledger
-from guestmark.report.formats import bundle_page
+from guestmark.report.formats import make_bundle_page
 from tests.framework.preloaded import call as guestmark
 from tests.framework.runs import host_uml_tcg
 
@@ -142,7 +142,7 @@ def test_a_run_that_is_being_executed_is_not_removed(ledger: Ledger) -> None:
 
 
 def bundle(run: StoredRun, said: Annotations = NO_ANNOTATIONS) -> bytes:
-    return pack_runs([PackedRun(run, said)], bundle_page([run]))
+    return pack_runs([PackedRun(run, said)], make_bundle_page([run]))
 
 
 def test_a_bundle_holds_all_that_another_ledger_needs(ledger: Ledger, tmp_path: Path) -> None:

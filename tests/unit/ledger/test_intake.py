@@ -27,7 +27,7 @@ from guestmark.ledger.store import Ledger
 from guestmark.ledger.validation import ReadBudget
 from guestmark.report import run_comparison
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from tests.framework.runs import host_uml_tcg
 
 PLAIN = json.loads(
@@ -285,11 +285,11 @@ def test_what_is_taken_can_be_shown(changes: list[tuple[tuple[Any, ...], Any]]) 
         stored = ledger.load_run(run_id)
         analysis = run_history.analyse_with_history(ledger, stored)
         for form in Format:
-            assert render(stored, form, analysis)
+            assert export_run(stored, form, analysis)
         (overview,) = ledger.list_runs()
         assert overview.imported == "run.gmk"
-        with_itself = run_comparison.compare(ledger, stored, stored)
-        assert run_comparison.document([with_itself])
+        with_itself = run_comparison.compare_runs(ledger, stored, stored)
+        assert run_comparison.make_document([with_itself])
 
 
 _FOLDER: list[Path] = []

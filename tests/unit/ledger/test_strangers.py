@@ -149,7 +149,7 @@ def test_one_damaged_run_is_no_fault_of_the_others(tmp_path: Path, how: str) -> 
         new = ledger.load_run("last")
         assert run_history.analyse_with_history(ledger, new).cells
         assert estimate_time(new.plan, ledger)
-        assert [found.cell for found in ratio_history.histories(ledger, new, "commit")] == ["uml"]
+        assert [found.cell for found in ratio_history.follow_ratios(ledger, new, "commit")] == ["uml"]
         assert len(ledger.list_runs()) == 2
 
 

@@ -16,11 +16,11 @@ from guestmark.core.machine_facts import NestedMachine
 from guestmark.core.model import RunState
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
-from guestmark.report.document import result_document
+from guestmark.report.document import make_result_document
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.report.sections.durability import MEANING
-from guestmark.report.shared_facts import whole
+from guestmark.report.shared_facts import restore_shared
 from guestmark.stats.analysis import Analysis, analyse_run
 from guestmark.workloads.boot import Boot
 from guestmark.workloads.fio import Fio
@@ -83,12 +83,12 @@ def analyses(runs: Mapping[str, StoredRun]) -> Mapping[str, Analysis]:
 def test_every_run_can_be_exported(
     runs: Mapping[str, StoredRun], analyses: Mapping[str, Analysis], run: str, form: Format
 ) -> None:
-    assert render(runs[run], form, analyses[run])
+    assert export_run(runs[run], form, analyses[run])
 
 
 @pytest.mark.parametrize("run", recorded.KEYS)
 def test_documents_keep_every_key_and_value(ledger: Path, runs: Mapping[str, StoredRun], run: str) -> None:
-    document = whole(result_document(runs[run]))
+    document = restore_shared(make_result_document(runs[run]))
     found = {
         (cell["id"], trial["block"]): trial["attestation"]
         for cell in document["cells"]
@@ -131,7 +131,7 @@ def test_what_only_goes_wrong_elsewhere_has_its_key() -> None:
 
 
 def test_programs_and_missing_features_are_still_said(runs: Mapping[str, StoredRun]) -> None:
-    document = result_document(runs[COMMAND])
+    document = make_result_document(runs[COMMAND])
     (program,) = document["programs"]
     assert (program["path"], program["same"], program["trials"]) == ("/bin/sh", True, 6)
     assert set(program["sha256"]) == {"host", "uml", "tcg", "this host"}
@@ -141,7 +141,7 @@ def test_programs_and_missing_features_are_still_said(runs: Mapping[str, StoredR
     text = shown(runs[COMMAND])
     assert "/bin/sh is the same on uml, tcg, host" in " ".join(text.split())
     assert f"{len(machines['tcg'])} processor features of the host" in " ".join(text.split())
-    paths = {program["path"] for program in result_document(runs[DATABASES])["programs"]}
+    paths = {program["path"] for program in make_result_document(runs[DATABASES])["programs"]}
     assert len(paths) == 3  # sysbench and two servers
     assert "In each iteration:" in text
 
@@ -185,7 +185,7 @@ def test_phases_and_initcalls_are_still_drawn(runs: Mapping[str, StoredRun]) -> 
 def test_captured_connections_are_still_drawn(runs: Mapping[str, StoredRun]) -> None:
     for run in (NETBOOT, NETBOOT_INSIDE):
         assert "Response latency of each endpoint" in shown(runs[run])
-        page = render(runs[run], Format.HTML).decode()
+        page = export_run(runs[run], Format.HTML).decode()
         assert "Time and sequence" in page
     inside = runs[NETBOOT_INSIDE].trials[0].facts.of(Netboot)
     assert inside is not None

@@ -8,7 +8,7 @@ from guestmark.core.cause import Cause
 from guestmark.core.findings import Durability, Flushes
 from guestmark.ledger import open_ledger
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.stats.analysis import analyse_run
 from tests.framework import recorded
 from tests.framework.command_line import CommandLine
@@ -25,7 +25,7 @@ def test_ledgers_of_every_version_are_checked_shown_and_written(
         stored = [opened.load_run(run.id) for run in opened.list_runs()]
     for run in stored:
         found = analyse_run(run.plan, run.trials, run.unusable)
-        assert all(render(run, form, found) for form in Format)
+        assert all(export_run(run, form, found) for form in Format)
     assert guestmark("exec", "-q", "-r", "1", "--ledger", old, "--", "true").status == 0
     with open_ledger(old) as opened:
         assert opened.check_all().problems == ()

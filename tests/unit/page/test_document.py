@@ -28,7 +28,7 @@ from guestmark.page.nodes import (
 from guestmark.page.tables import Table
 from guestmark.page.text import plain_text
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.report.full_report import make_page
 from guestmark.report.render.terminal import print_page
 from tests.framework.run_kinds import RUNS, analysed, run_of
@@ -78,12 +78,12 @@ class Reader(HTMLParser):
 
 def html(name: str) -> str:
     reader = Reader()
-    reader.feed(render(run_of(name), Format.HTML, analysed(name)).decode())
+    reader.feed(export_run(run_of(name), Format.HTML, analysed(name)).decode())
     return "".join(reader.texts)
 
 
 def markdown(name: str) -> str:
-    text = render(run_of(name), Format.MARKDOWN, analysed(name)).decode()
+    text = export_run(run_of(name), Format.MARKDOWN, analysed(name)).decode()
     plain = re.sub(r"(?<!\\)(\*\*|`|\|)|^#+ |^- ", " ", text, flags=re.MULTILINE)
     return re.sub(r"\\(\W|_)", r"\1", plain)
 
@@ -101,7 +101,7 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def document(name: str) -> str:
-    report = json.loads(render(run_of(name), Format.JSON, analysed(name)))["report"]
+    report = json.loads(export_run(run_of(name), Format.JSON, analysed(name)))["report"]
     report.pop("title")
     return " ".join(strings(report))
 

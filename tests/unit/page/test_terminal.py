@@ -12,7 +12,7 @@ from guestmark.core.model import Cell, RunState
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.page.tables import Column, Row, RowName, Table, figure_cell
-from guestmark.report.render.terminal_table import lines
+from guestmark.report.render.terminal_table import draw_table
 from guestmark.report.sections.results import ESTIMATE
 from tests.framework import GOLDEN
 from tests.framework.runs import EXEC, constructed, host_uml_tcg, memory_sweep, print_report, renamed
@@ -104,7 +104,7 @@ def test_an_interval_in_brackets_does_not_move_a_half_width() -> None:
         "uml": figure_cell("9.25", "±", "0.31"),
     }
     named = tuple(Row(RowName((name,)), (cell,)) for name, cell in rows.items())
-    (shown,) = lines(Table("", ("platform",), (Column("wall, ms", ESTIMATE),), named), 60)
+    (shown,) = draw_table(Table("", ("platform",), (Column("wall, ms", ESTIMATE),), named), 60)
     assert [line.plain.rstrip() for line in shown[2:]] == [
         "host        1.6  [0.82, 4.2]",
         "tcg       112    ± 28",

@@ -10,7 +10,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.page.text import plain_text
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.report.sections.backend_conclusions import conclude_backends
 from guestmark.report.sections.nested import make_tables
 from guestmark.stats.analysis import Analysis, analyse_run
@@ -67,7 +67,7 @@ def test_the_table_says_both_and_the_ratio() -> None:
 
 def test_pages_and_markdown_have_it_as_a_table_and_the_conclusions_below() -> None:
     run = constructed(calls())
-    page, markdown = (render(run, form).decode() for form in (Format.HTML, Format.MARKDOWN))
+    page, markdown = (export_run(run, form).decode() for form in (Format.HTML, Format.MARKDOWN))
     row = re.search(r"<th scope=\"row\">uml → tcg/uml</th>(.*?)</tr>", page, re.DOTALL)
     assert row
     assert re.search(r"×1\.5", re.findall(r"<td.*?</td>", row[1], re.DOTALL)[2])
@@ -79,7 +79,7 @@ def test_pages_and_markdown_have_it_as_a_table_and_the_conclusions_below() -> No
     assert re.search(r"^\| system calls \| uml → tcg/uml \|.*\| ×1\.5", markdown, re.M)
     assert re.search(r"^- system calls, nested: .*Fastest nested: tcg/uml", markdown, re.M)
     bare = constructed([pair for pair in calls() if "/" not in pair[0].id])
-    assert "Nested over bare" not in render(bare, Format.HTML).decode()
+    assert "Nested over bare" not in export_run(bare, Format.HTML).decode()
 
 
 def test_factors_of_the_outer_guest_do_not_part_a_pair() -> None:

@@ -20,24 +20,26 @@ def test_what_was_lost_is_made_up_for_when_a_run_is_complete() -> None:
         (RunState.INTERRUPTED, "lab1: 1 trial was lost, and will be made up for by guestmark fleet resume"),
     ):
         found = replace(run, state=state, trials=(lost, *run.trials[1:]))
-        machine = fleet_report.OnMachine("lab1", "", found, {}, {}, {}, {}, {})
-        assert said in markdown.render(fleet_report.page(fleet_report.Found("fleet-1", (machine,))))
+        machine = fleet_report.MachineResult("lab1", "", found, {}, {}, {}, {}, {})
+        assert said in markdown.render(
+            fleet_report.make_page(fleet_report.FleetComparison("fleet-1", (machine,)))
+        )
 
 
 def test_what_is_missing_is_told_with_its_reason() -> None:
     run = host_uml_tcg(blocks=2)
     failed = replace(run.trials[0], status=TrialStatus.FAILED, reason="the guest panicked")
     left_out = (LeftOut("kvm", "no guest gets ready", "use tcg"),)
-    found = fleet_report.Found(
+    found = fleet_report.FleetComparison(
         "fleet-1",
         tuple(
-            fleet_report.OnMachine(
+            fleet_report.MachineResult(
                 name, "", replace(run, unusable=left_out, trials=trials), {}, {}, {}, {}, {}
             )
             for name, trials in (("lab1", run.trials), ("lab2", (failed, *run.trials[1:])))
         ),
     )
-    text = markdown.render(fleet_report.page(found))
+    text = markdown.render(fleet_report.make_page(found))
     assert "lab1, lab2: kvm was left out: no guest gets ready; use tcg" in text
     assert "lab2: a trial failed: the guest panicked" in text
     assert "lab1: a trial failed" not in text
@@ -55,7 +57,7 @@ def test_each_cell_has_a_table_that_says_what_is_compared(tmp_path: Path) -> Non
                 for trial in run.trials:
                     ledger.store_trial(stored, trial)
             runs.append((f"lab{number}", "alike", stored))
-        page = fleet_report.page(fleet_report.find(ledger, "fleet-1", runs))
+        page = fleet_report.make_page(fleet_report.compare_machines(ledger, "fleet-1", runs))
     tables = [node for node in page.sections[0].nodes if isinstance(node, Table)]
     assert [table.heading for table in tables] == ["", "uml against host", "tcg against host"]
     assert [row.name.parts for row in tables[2].rows] == [("lab0",), ("lab1",), ("lab2",), ("class alike",)]
@@ -80,10 +82,10 @@ def test_that_a_class_is_not_pooled_is_told_with_its_reason() -> None:
             )
             ratios = dict.fromkeys(names, ratio)
             machines.append(
-                fleet_report.OnMachine(f"lab{number}", "r730", run, ratios, {}, *by_cell, shared=shared)
+                fleet_report.MachineResult(f"lab{number}", "r730", run, ratios, {}, *by_cell, shared=shared)
             )
         lines = markdown.render(
-            fleet_report.page(fleet_report.Found("fleet-1", tuple(machines)))
+            fleet_report.make_page(fleet_report.FleetComparison("fleet-1", tuple(machines)))
         ).splitlines()
         return [line.removeprefix("- ") for line in lines if "Class r730" in line]
 

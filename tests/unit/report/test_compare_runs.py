@@ -13,7 +13,7 @@ from guestmark.ledger import open_ledger
 from guestmark.ledger.store import Ledger
 from guestmark.report.limits_between_runs import judge_comparisons
 from guestmark.report.render import markdown
-from guestmark.report.run_comparison import compare, document, page
+from guestmark.report.run_comparison import compare_runs, make_document, make_page
 from guestmark.stats.across_runs import FEWEST_RUNS, ChangeVerdict, PastRatio, compare_two_runs
 from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.stats.gates import Outcome
@@ -82,7 +82,7 @@ def test_cells_are_matched_and_surroundings_told(ledger: Ledger) -> None:
     upgraded = {"kernel": {"release": "6.12"}, "packages": {"libc6": "2.41-12", "new": "1"}}
     a_run(ledger, 2.4, environment={**ENVIRONMENT, **upgraded})
     ids = [run.id for run in ledger.list_runs()]
-    found = compare(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
+    found = compare_runs(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
     (pair,) = found.pairs
     assert pair.cell == "uml"
     assert pair.found.runs == 4
@@ -90,7 +90,7 @@ def test_cells_are_matched_and_surroundings_told(ledger: Ledger) -> None:
     assert pair.found.verdict is ChangeVerdict.HIGHER
     assert found.decisive == {"kernel": "6.1.0-41-amd64 → 6.12"}
     assert found.other == {"package libc6": "2.36-9 → 2.41-12"}
-    text = markdown.render(page([found]))
+    text = markdown.render(make_page([found]))
     assert "kernel 6.1.0-41-amd64 → 6.12" in text
     assert "higher" in text
     limits = ["uml > +10%", "uml wall_s > x1.3", "> +20%", "< -10%", "< +10%", "< +40%"]
@@ -99,11 +99,13 @@ def test_cells_are_matched_and_surroundings_told(ledger: Ledger) -> None:
         Outcome.BROKEN, Outcome.KEPT, Outcome.UNDECIDED, Outcome.KEPT, Outcome.KEPT, Outcome.BROKEN,
     ]  # fmt: skip
     assert {(one.cell, one.metric) for one in judged} == {("uml", "wall_s")}
-    assert "broken uml > +10% (uml, wall_s): ×1.2" in markdown.render(page([found], judged)).replace("\\", "")
-    assert [gate["outcome"] for gate in document([found], judged)["gates"]][:2] == ["broken", "kept"]
+    assert "broken uml > +10% (uml, wall_s): ×1.2" in markdown.render(make_page([found], judged)).replace(
+        "\\", ""
+    )
+    assert [gate["outcome"] for gate in make_document([found], judged)["gates"]][:2] == ["broken", "kept"]
     with pytest.raises(UsageError, match="unknown"):
         judge_comparisons([found], ["tgc > +5%"])
-    assert document([found])["comparisons"][0]["cells"][0]["earlier_runs"] == 4
+    assert make_document([found])["comparisons"][0]["cells"][0]["earlier_runs"] == 4
 
 
 def test_of_two_machines_nothing_is_claimed(ledger: Ledger) -> None:
@@ -111,13 +113,13 @@ def test_of_two_machines_nothing_is_claimed(ledger: Ledger) -> None:
         a_run(ledger, 2.0)
     a_run(ledger, 4.0, environment={**ENVIRONMENT, "machine": "another"})
     ids = [run.id for run in ledger.list_runs()]
-    found = compare(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
+    found = compare_runs(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
     assert not found.same_host
     assert [pair.found.verdict for pair in found.pairs] == [ChangeVerdict.UNKNOWN]
     (judged,) = judge_comparisons([found], ["> +10%"])
     assert judged.outcome is Outcome.UNDECIDED
     assert judged.ratio == pytest.approx(2, rel=0.01)
-    assert "another machine" in markdown.render(page([found]))
+    assert "another machine" in markdown.render(make_page([found]))
 
 
 def test_on_the_command_line(ledger: Ledger) -> None:
@@ -142,16 +144,16 @@ def test_values_stand_side_by_side_also_where_no_ratio_does(ledger: Ledger) -> N
     for ratio in (2.0, 3.0):
         a_run(ledger, ratio, blocks=5)  # too few for a ratio's interval
     older, newer = (ledger.load_run(run.id) for run in ledger.list_runs())
-    found = compare(ledger, older, newer)
+    found = compare_runs(ledger, older, newer)
     assert found.pairs == ()
     by_cell = {each.cell: each for each in found.values}
     uml = by_cell["uml"]
     assert known(uml.after).median / known(uml.before).median == pytest.approx(1.5, rel=0.03)
-    text = markdown.render(page([found]))
+    text = markdown.render(make_page([found]))
     assert "after / before" in text
     assert "×1.5" in text
     assert "no verdict" in text
-    (made,) = document([found])["comparisons"]
+    (made,) = make_document([found])["comparisons"]
     assert [one["cell"] for one in made["values"]] == list(by_cell)
 
 
@@ -164,5 +166,5 @@ def test_two_runs_of_one_command_each_are_compared_whatever_it_is(tmp_path: Path
         assert done.returncode == 0
     with open_ledger(file, writable=False) as opened:
         older, newer = (opened.load_run(run.id) for run in opened.list_runs())
-        (values,) = compare(opened, older, newer).values
+        (values,) = compare_runs(opened, older, newer).values
     assert known(values.after).median > 2 * known(values.before).median

@@ -8,16 +8,16 @@ from msgspec.structs import asdict
 from guestmark.core.findings import Fact
 from guestmark.core.machine_facts import GuestMachine, NestedMachine, OuterMachine
 from guestmark.ledger.model import StoredRun
-from guestmark.report.document import result_document
+from guestmark.report.document import make_result_document
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.report.sections.environment import find_binaries, find_machines, make_rows
 from tests.framework import made_facts
 from tests.framework.runs import host_uml_tcg
 
 
 def page(run: StoredRun) -> str:
-    return render(run, Format.HTML).decode()
+    return export_run(run, Format.HTML).decode()
 
 
 ENVIRONMENT = {
@@ -93,7 +93,7 @@ def test_another_program_on_one_side_is_said_loudly() -> None:
     (binary,) = find_binaries(run)
     assert not binary.same
     assert dict(make_rows(run))["program"].startswith("/bin/x is NOT the same: SHA-256 host aaaa")
-    assert result_document(run)["programs"][0]["same"] is False
+    assert make_result_document(run)["programs"][0]["same"] is False
 
 
 def test_machines_of_layers_inside_of_others_are_the_innermost() -> None:
@@ -113,7 +113,7 @@ def test_the_page_and_the_document_have_it_in_full() -> None:
     text = page(run)
     assert "Core &lt;5&gt;" in text
     assert "a" * 64 in text
-    document = result_document(run)
+    document = make_result_document(run)
     assert document["machines"][0]["cpu_flags_missing"] == ["avx2", "vmx"]
     assert document["programs"][0]["sha256"] == {
         "host": ["a" * 64], "this host": ["a" * 64], "uml": ["a" * 64], "tcg": ["a" * 64]

@@ -13,7 +13,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.engine.trial import CounterRecorder
 from guestmark.page.nodes import Part, Section
-from guestmark.report.render.terminal import draw
+from guestmark.report.render.terminal import draw_sections
 from guestmark.report.sections import event_counts
 from guestmark.report.sections.workloads import kind_sections
 from guestmark.stats.analysis import analyse_run
@@ -46,7 +46,7 @@ def said(width: int, workload: WorkloadSpec, facts: Mapping[str, Fact | None]) -
     out = io.StringIO()
     nodes = (*kind_sections(result, run), *event_counts.make_nodes(result, run))
     Console(file=out, width=width).print(
-        draw([Section(Part.WORKLOAD, "", nodes, titled=False)], width), highlight=False
+        draw_sections([Section(Part.WORKLOAD, "", nodes, titled=False)], width), highlight=False
     )
     assert all(cell_len(line) <= width for line in out.getvalue().splitlines())
     return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())

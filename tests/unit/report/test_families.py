@@ -8,8 +8,8 @@ import pytest
 
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.report.ratio_history import Point, Series
-from guestmark.report.ratio_history import document as series_document
+from guestmark.report.ratio_history import RatioSeries, SeriesPoint
+from guestmark.report.ratio_history import make_document as series_document
 from guestmark.report.sections import earlier_runs
 from guestmark.stats.across_runs import ChangeVerdict, History, PastRatio, compare_two_runs
 from guestmark.stats.analysis import analyse_run
@@ -69,7 +69,11 @@ def test_histories_drift_in_one_report_of_twenty(runs: int) -> None:
     false = 0
     for _ in range(REPORTS):
         series = [
-            Series(f"cell {n}", tuple(Point(run, run.run_id) for run in earlier(generator, 0.0, runs)), None)
+            RatioSeries(
+                f"cell {n}",
+                tuple(SeriesPoint(run, run.run_id) for run in earlier(generator, 0.0, runs)),
+                None,
+            )
             for n in range(CELLS)
         ]
         told = [each["drift"] for each in series_document(series)["series"]]
@@ -80,10 +84,10 @@ def test_histories_drift_in_one_report_of_twenty(runs: int) -> None:
 def test_a_drift_that_all_runs_show_is_found_among_many_cells() -> None:
     generator = np.random.default_rng(1)
     series = [
-        Series(
+        RatioSeries(
             f"cell {n}",
             tuple(
-                Point(run, run.run_id)
+                SeriesPoint(run, run.run_id)
                 for k in range(9)
                 for run in earlier(generator, 0.3 * k if n == 4 else 0.0, 1)
             ),

@@ -11,7 +11,7 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.metric import Better
 from guestmark.engine import imported_results
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import Verdict
 from tests.framework import CHECKOUT
@@ -62,7 +62,7 @@ def test_each_becomes_a_run_that_is_shown_and_decides_nothing(name: str) -> None
     verdicts = {comparison.verdict for cell in found.cells for comparison in cell.comparison.values()}
     assert verdicts <= {Verdict.INCONCLUSIVE}
     for form in Format:
-        assert render(run, form)
+        assert export_run(run, form)
 
 
 def test_figures_are_those_of_the_files() -> None:

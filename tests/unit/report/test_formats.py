@@ -25,16 +25,16 @@ from guestmark.ledger import open_ledger
 from guestmark.ledger.bundle import unpack_runs
 from guestmark.ledger.model import StoredRun
 from guestmark.page.text import escape_for_csv
-from guestmark.report.document import result_document
+from guestmark.report.document import make_result_document
 from guestmark.report.export_format import Format
-from guestmark.report.formats import columns, render, trial_rows
-from guestmark.report.shared_facts import parted, whole
+from guestmark.report.formats import column_names, export_run, make_trial_rows
+from guestmark.report.shared_facts import restore_shared, split_shared
 from tests.framework import CHECKOUT, GOLDEN
 from tests.framework.runs import host_uml_tcg, memory_sweep, renamed
 
 
 def test_the_document_has_the_keys_that_stay() -> None:
-    document = result_document(host_uml_tcg(failing={("uml", 3)}))
+    document = make_result_document(host_uml_tcg(failing={("uml", 3)}))
     assert document["schema"] == "guestmark-result/2"
     assert {"schema", "run", "plan", "environment", "cells"} <= document.keys()
     assert [cell["id"] for cell in document["cells"]] == ["host", "uml", "kvm", "tcg"]
@@ -83,7 +83,7 @@ def test_what_trials_have_in_common_is_in_the_document_once() -> None:
         in_facts(trial, next(facts), ("qemu", "-m", "1G", f"fd={trial.block}") if trial.block else ())
         for trial in sorted(run.trials, key=lambda trial: (trial.cell_id, trial.block))
     )
-    document = json.loads(render(replace(run, trials=trials), Format.JSON))
+    document = json.loads(export_run(replace(run, trials=trials), Format.JSON))
     for cell in document["cells"]:
         if not cell["trials"]:
             continue
@@ -91,7 +91,7 @@ def test_what_trials_have_in_common_is_in_the_document_once() -> None:
         assert cell["shared"]["command_line"] == ["qemu", "-m", "1G", None]
         assert [trial["command_line"] for trial in cell["trials"]] == [None, ["fd=1"], ["fd=2"], ["fd=3"]]
         assert cell["trials"][3]["attestation"] is None
-    again = whole(document)
+    again = restore_shared(document)
     assert again["schema"] == "guestmark-result/1"
     for cell in again["cells"]:
         assert "shared" not in cell
@@ -124,15 +124,15 @@ plain = st.recursive(
     )
 )  # fmt: skip
 def test_trials_are_whole_again(trials: list[dict[str, object]]) -> None:
-    shared, own = parted(trials)
+    shared, own = split_shared(trials)
     stored = json.loads(json.dumps({"shared": shared, "trials": own}))
-    (cell,) = whole({"schema": "guestmark-result/2", "cells": [stored], "null_cells": []})["cells"]
+    (cell,) = restore_shared({"schema": "guestmark-result/2", "cells": [stored], "null_cells": []})["cells"]
     assert cell.keys() == {"trials"}
     assert repr(list(map(in_order, cell["trials"]))) == repr(list(map(in_order, trials)))
 
 
 def test_documents_of_both_versions_are_read(tmp_path: Path) -> None:
-    document = result_document(host_uml_tcg(blocks=2))
+    document = make_result_document(host_uml_tcg(blocks=2))
     file = tmp_path / "result.json"
     file.write_text(json.dumps(document))
     read = guestmark.read_document(file)
@@ -153,7 +153,7 @@ def test_another_file_is_no_document(tmp_path: Path, text: str) -> None:
 def test_a_document_of_eight_blocks_is_small() -> None:
     """The run of the README: three platforms and a null copy, 32 trials with all that was attested."""
     (packed,) = unpack_runs((CHECKOUT / "docs/_static/readme-run.gmk").read_bytes(), "the README's run")
-    assert len(render(packed.run, Format.JSON)) < 100_000
+    assert len(export_run(packed.run, Format.JSON)) < 100_000
 
 
 def strict(data: bytes) -> object:
@@ -170,17 +170,17 @@ def test_json_is_strict_whatever_was_measured() -> None:
         environments=({"load": math.nan, "name": "a\udcffb"},),
         trials=tuple(replace(trial, reason="\ud800 x", phases={"ready": math.inf}) for trial in run.trials),
     )
-    document = strict(render(odd, Format.JSON))
+    document = strict(export_run(odd, Format.JSON))
     assert isinstance(document, dict)
     assert document["environment"] == {"load": None, "name": "a���b"}
     assert document["cells"][1]["trials"][0]["measurements"]["wall_s"] is None
-    assert strict(render(host_uml_tcg(blocks=0), Format.JSON))
+    assert strict(export_run(host_uml_tcg(blocks=0), Format.JSON))
 
 
 def test_documents_do_not_hold_environment_variables() -> None:
     for form in (Format.JSON, Format.CSV, Format.MARKDOWN, Format.PARQUET):
-        assert b"secret" not in render(host_uml_tcg(blocks=2), form)
-    plan = result_document(host_uml_tcg(blocks=1))["plan"]
+        assert b"secret" not in export_run(host_uml_tcg(blocks=2), form)
+    plan = make_result_document(host_uml_tcg(blocks=1))["plan"]
     assert plan["context"]["env_names"] == ["HOME", "PASSWORD"]
     assert plan["context"]["cwd"] == "/tmp"
 
@@ -192,19 +192,25 @@ def test_a_run_from_the_ledger_gives_the_same_document(tmp_path: Path) -> None:
         for trial in reversed(run.trials):
             ledger.store_trial(run_id, trial)
         stored = ledger.load_run(run_id)
-    assert result_document(stored)["cells"] == result_document(run)["cells"]
-    assert result_document(stored)["plan"] == result_document(run)["plan"]
+    assert make_result_document(stored)["cells"] == make_result_document(run)["cells"]
+    assert make_result_document(stored)["plan"] == make_result_document(run)["plan"]
 
 
 def test_json_order_is_stable() -> None:
     run = memory_sweep()
-    assert render(run, Format.JSON) == render(replace(run, trials=tuple(run.trials)), Format.JSON)
-    assert list(result_document(run))[:5] == ["schema", "run", "plan", "environment", "environments_resumed"]
+    assert export_run(run, Format.JSON) == export_run(replace(run, trials=tuple(run.trials)), Format.JSON)
+    assert list(make_result_document(run))[:5] == [
+        "schema",
+        "run",
+        "plan",
+        "environment",
+        "environments_resumed",
+    ]
 
 
 def test_csv_holds_every_measurement_and_every_failure() -> None:
     run = memory_sweep(blocks=3, failing={("tcg memory=2G", 1)})
-    rows = list(csv.DictReader(io.StringIO(render(run, Format.CSV).decode())))
+    rows = list(csv.DictReader(io.StringIO(export_run(run, Format.CSV).decode())))
     assert len(rows) == (4 * 3 - 1) * 5 + 1
     assert rows[0]["factor_memory"] == "1G"
     assert rows[0]["metric"] == "wall_s"
@@ -254,7 +260,7 @@ def test_every_single_run_is_in_the_ledger_and_in_every_export_of_figures(tmp_pa
         for trial in made.trials
         for measurement, warmup in zip(trial.measurements, trial.warmups, strict=True)
     }
-    document = strict(render(run, Format.JSON))
+    document = strict(export_run(run, Format.JSON))
     assert isinstance(document, dict)
     in_json = {
         (cell["id"], trial["block"], name): (trial["warmups"][name], values)
@@ -263,7 +269,7 @@ def test_every_single_run_is_in_the_ledger_and_in_every_export_of_figures(tmp_pa
         for name, values in trial["iterations"].items()
     }
     assert in_json == wanted
-    rows = csv.DictReader(io.StringIO(render(run, Format.CSV).decode()))
+    rows = csv.DictReader(io.StringIO(export_run(run, Format.CSV).decode()))
     in_csv = {
         (row["cell"], int(row["block"]), row["metric"]): tuple(
             [float(value) for value in row[name].split()] for name in ("warmup_values", "iteration_values")
@@ -271,7 +277,7 @@ def test_every_single_run_is_in_the_ledger_and_in_every_export_of_figures(tmp_pa
         for row in rows
     }
     assert in_csv == wanted
-    frame = polars.read_parquet(io.BytesIO(render(run, Format.PARQUET)))
+    frame = polars.read_parquet(io.BytesIO(export_run(run, Format.PARQUET)))
     in_parquet = {
         (row["cell"], row["block"], row["metric"]): (row["warmup_values"], row["iteration_values"])
         for row in frame.rows(named=True)
@@ -281,7 +287,7 @@ def test_every_single_run_is_in_the_ledger_and_in_every_export_of_figures(tmp_pa
 
 def test_the_four_answers_are_in_every_export() -> None:
     run = with_warmups(host_uml_tcg())
-    document = strict(render(run, Format.JSON))
+    document = strict(export_run(run, Format.JSON))
     assert isinstance(document, dict)
     tcg = next(cell for cell in document["cells"] if cell["id"] == "tcg")
     answers = tcg["answers"]["wall_s"]
@@ -296,12 +302,12 @@ def test_the_four_answers_are_in_every_export() -> None:
     assert answers["unseen"]["starts"] == pytest.approx(1 - 0.05 ** (1 / 12))
     assert answers["unseen"]["iterations"] == pytest.approx(1 - 0.05 ** (1 / 36))
     assert document["cells"][0]["answers"] == {}
-    row = next(row for row in trial_rows(run) if (row["cell"], row["metric"]) == ("tcg", "wall_s"))
+    row = next(row for row in make_trial_rows(run) if (row["cell"], row["metric"]) == ("tcg", "wall_s"))
     assert (row["typical_ratio"], row["typical_verdict"]) == (answers["typical"]["ratio"], "slower")
     assert [row["total_low"], row["total_high"]] == answers["total"]["ci"]
     assert (row["slow_difference"], row["slow_verdict"]) == (answers["slow"]["difference"], "inconclusive")
     assert (row["first_ratio"], row["first_verdict"]) == (answers["first"]["ratio"], "slower")
-    secondary = next(row for row in trial_rows(run) if (row["cell"], row["metric"]) == ("tcg", "user_s"))
+    secondary = next(row for row in make_trial_rows(run) if (row["cell"], row["metric"]) == ("tcg", "user_s"))
     assert secondary["typical_verdict"] == "slower"
     assert secondary["total_verdict"] is None
 
@@ -309,7 +315,7 @@ def test_the_four_answers_are_in_every_export() -> None:
 def test_csv_survives_any_command_line() -> None:
     label = "sh -c 'echo \"a,b\"\n; x'"
     run = renamed(host_uml_tcg(blocks=1), label)
-    rows = list(csv.DictReader(io.StringIO(render(run, Format.CSV).decode(), newline="")))
+    rows = list(csv.DictReader(io.StringIO(export_run(run, Format.CSV).decode(), newline="")))
     assert {row["workload"] for row in rows} == {label}
 
 
@@ -327,7 +333,7 @@ def test_csv_holds_nothing_that_a_terminal_or_a_spreadsheet_obeys() -> None:
         "－1＋1",
     ):
         run = renamed(host_uml_tcg(blocks=1), label)
-        text = render(run, Format.CSV).decode()
+        text = export_run(run, Format.CSV).decode()
         assert not set(text) & set("\x1b\x07\u202e")
         for row in csv.reader(io.StringIO(text, newline="")):
             assert not [cell for cell in row if cell.lstrip()[:1] in {*"=+@＝＋－＠"}]
@@ -356,21 +362,21 @@ def test_parquet_holds_the_same_rows() -> None:
     import polars
 
     run = memory_sweep(blocks=3, failing={("tcg memory=2G", 1)})
-    frame = polars.read_parquet(io.BytesIO(render(run, Format.PARQUET)))
-    assert frame.columns == columns(run)
-    assert frame.rows(named=True) == trial_rows(run)
+    frame = polars.read_parquet(io.BytesIO(export_run(run, Format.PARQUET)))
+    assert frame.columns == column_names(run)
+    assert frame.rows(named=True) == make_trial_rows(run)
     assert frame["value"].dtype == polars.Float64
-    empty = polars.read_parquet(io.BytesIO(render(memory_sweep(blocks=0), Format.PARQUET)))
+    empty = polars.read_parquet(io.BytesIO(export_run(memory_sweep(blocks=0), Format.PARQUET)))
     assert empty.schema == frame.schema
 
 
 def test_markdown() -> None:
-    text = render(host_uml_tcg(failing={("uml", 3)}), Format.MARKDOWN).decode()
+    text = export_run(host_uml_tcg(failing={("uml", 3)}), Format.MARKDOWN).decode()
     assert text == (GOLDEN / "report.md").read_text()
 
 
 def test_markdown_cannot_be_broken_out_of() -> None:
-    text = render(renamed(host_uml_tcg(blocks=7), "a `b` | c\n\n# d <script>"), Format.MARKDOWN).decode()
+    text = export_run(renamed(host_uml_tcg(blocks=7), "a `b` | c\n\n# d <script>"), Format.MARKDOWN).decode()
     assert text.splitlines()[0] == "### `a 'b' ¦ c # d <script>`"
     bars = [len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")]
     assert set(bars) == {6, 8, 3, 4, 9}  # result, metrics and trials, environment, how runs differ, the runs

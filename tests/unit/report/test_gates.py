@@ -18,7 +18,7 @@ from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
 from guestmark.report import ci_reports
-from guestmark.report.document import result_document
+from guestmark.report.document import make_result_document
 from guestmark.report.sections.gate_outcomes import explain_outcome
 from guestmark.stats import paired
 from guestmark.stats.analysis import analyse_run
@@ -246,22 +246,22 @@ def test_together_gates_are_as_good_as_the_worst_of_them() -> None:
 
 
 def test_the_document_says_what_became_of_gates() -> None:
-    (told,) = result_document(two(1.10, "uml wall_s > +5%"))["gates"]
+    (told,) = make_result_document(two(1.10, "uml wall_s > +5%"))["gates"]
     assert (told["gate"], told["cell"], told["outcome"]) == ("uml wall_s > +5%", "uml", "broken")
     assert told["ci"][0] < told["ratio"] < told["ci"][1]
-    assert result_document(two(1.10))["gates"] == []
+    assert make_result_document(two(1.10))["gates"] == []
 
 
 def test_build_servers_read_every_outcome() -> None:
     failing = {("uml", block) for block in range(12)}
     runs = (two(1.0), two(1.1), two(1.05), two(1.0, failing=failing))
     found = [one for run in runs for one in judged(run, "> +5%")]
-    suite = known(ElementTree.fromstring(ci_reports.junit(found, runs[0])).find("testsuite"))
+    suite = known(ElementTree.fromstring(ci_reports.make_junit(found, runs[0])).find("testsuite"))
     numbers = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
     assert numbers == {"tests": "4", "failures": "1", "errors": "1", "skipped": "1"}
     kinds = [next(iter(case)).tag for case in suite.iter("testcase")]
     assert kinds == ["system-out", "failure", "skipped", "error"]
-    summary = ci_reports.summary(found, runs[0])
+    summary = ci_reports.make_summary(found, runs[0])
     assert [line.split()[1] for line in summary.splitlines() if line.startswith("| ")][2:] == [
         "✅", "❌", "❔", "💥",
     ]  # fmt: skip

@@ -21,7 +21,7 @@ from guestmark.ledger.store import Ledger
 from guestmark.page import charts
 from guestmark.page.nodes import Chart
 from guestmark.report import ratio_history, runs_overview
-from guestmark.report.ratio_history import Point, histories, only
+from guestmark.report.ratio_history import SeriesPoint, follow_ratios, select_series
 from guestmark.report.render import html, markdown
 from guestmark.stats.across_runs import ChangeVerdict, PastRatio, detect_drift
 from guestmark.stats.change_points import find_change_points, has_otava
@@ -39,9 +39,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-def points(logs: list[float]) -> list[Point]:
+def points(logs: list[float]) -> list[SeriesPoint]:
     return [
-        Point(
+        SeriesPoint(
             PastRatio(f"r{number}", number, math.exp(log), math.exp(log - 0.01), math.exp(log + 0.01), 10),
             f"{number}",
         )
@@ -57,20 +57,20 @@ def test_a_series_has_the_runs_that_asked_the_same(ledger: Ledger) -> None:
     gone = ledger.list_runs()[1].id
     RunManager(ledger).remove_run(gone)
     run = ledger.load_run(ledger.list_runs()[0].id)
-    (found,) = histories(ledger, run, "commit")
+    (found,) = follow_ratios(ledger, run, "commit")
     assert found.cell == "uml"
     assert [point.name for point in found.points] == ["c0", "c2"]
     assert found.changes is None  # too few
     with pytest.raises(GuestmarkError, match="no ratio to follow of cell 'kvm'"):
-        only([found], "kvm")
+        select_series([found], "kvm")
     a_run(ledger, 2.0, blocks=5)
-    (found,) = histories(ledger, run, "commit")
+    (found,) = follow_ratios(ledger, run, "commit")
     assert [one.reason for one in found.unused] == ["another machine", "fewer than 6 blocks"]
-    text = markdown.render(ratio_history.page(run, [found]))
+    text = markdown.render(ratio_history.make_page(run, [found]))
     assert "not counted: fewer than 6 blocks" in text
     assert "not counted: another machine" in text
     assert text.count("×") >= 4  # every run that has a ratio shows it
-    assert [one["reason"] for one in ratio_history.document([found])["series"][0]["unused"]] == [
+    assert [one["reason"] for one in ratio_history.make_document([found])["series"][0]["unused"]] == [
         "another machine",
         "fewer than 6 blocks",
     ]
@@ -80,15 +80,17 @@ def test_what_otava_and_others_read(ledger: Ledger) -> None:
     for number in range(3):
         a_run(ledger, 2.0)
         ledger.annotate_run("last", Annotations(labels={"commit": f"c{number}"}))
-    found = histories(ledger, ledger.load_run("last"), "commit")
+    found = follow_ratios(ledger, ledger.load_run("last"), "commit")
     rows = list(
         csv.DictReader(
-            io.StringIO(ratio_history.otava_csv(found, {run.id: run.labels for run in ledger.list_runs()}))
+            io.StringIO(
+                ratio_history.make_otava_csv(found, {run.id: run.labels for run in ledger.list_runs()})
+            )
         )
     )
     assert [row["commit"] for row in rows] == ["c0", "c1", "c2"]
     assert [float(row["uml"]) for row in rows] == pytest.approx([math.log(2)] * 3, abs=0.02)
-    assert "<svg" in html.render(ratio_history.page(ledger.load_run("last"), found))
+    assert "<svg" in html.render(ratio_history.make_page(ledger.load_run("last"), found))
     shown = guestmark("history", GUESTMARK_LEDGER=ledger.where, COLUMNS="100")
     assert shown.returncode == 0, shown.stderr
     assert "c0" in shown.stdout
@@ -102,7 +104,7 @@ def test_runs_that_asked_something_else_are_not_listed(ledger: Ledger) -> None:
     a_run(ledger, 2.0)
     run = ledger.load_run("last")
     a_run(ledger, 2.0, blocks=5, uml=Cell("uml", MEMORY, PlatformSpec.read("uml"), {}, processors=1))
-    (found,) = histories(ledger, run, "commit")
+    (found,) = follow_ratios(ledger, run, "commit")
     assert not found.unused
 
 
@@ -152,11 +154,11 @@ def test_how_often_pairs_are_in_the_wrong_order_by_chance() -> None:
 def test_a_page_says_what_went_up(ledger: Ledger) -> None:
     for number in range(8):
         a_run(ledger, 2.0 * 1.02**number)
-    found = histories(ledger, ledger.load_run("last"), "commit")
-    shown = markdown.render(ratio_history.page(ledger.load_run("last"), found))
+    found = follow_ratios(ledger, ledger.load_run("last"), "commit")
+    shown = markdown.render(ratio_history.make_page(ledger.load_run("last"), found))
     assert "Drift: ×1.1" in shown
     assert "from the first of 8 runs to the last" in shown
-    document = ratio_history.document(found)["series"][0]["drift"]
+    document = ratio_history.make_document(found)["series"][0]["drift"]
     assert document["shown"] is True
 
 
@@ -187,7 +189,7 @@ def test_a_change_has_its_sides_and_what_to_do() -> None:
     (change,) = find_change_points([point.run.ratio for point in made]) or ()
     assert change.at == 8
     assert (change.before, change.after) == pytest.approx((1.0, math.exp(0.1)), rel=0.01)
-    shown = str(ratio_history._change(ratio_history.Series("uml", tuple(made), (change,)), change))
+    shown = str(ratio_history._change_nodes(ratio_history.RatioSeries("uml", tuple(made), (change,)), change))
     assert "guestmark compare r7 r8" in shown
 
 
@@ -199,13 +201,13 @@ def test_a_step_is_found_in_forty_stored_runs(ledger: Ledger) -> None:
     for number, log in enumerate(generator.normal(0, 0.005, 40)):
         a_run(ledger, 2.0 * math.exp(log) * (1.02 if number >= 24 else 1.0))
     run = ledger.load_run("last")
-    found = histories(ledger, run, "commit")
+    found = follow_ratios(ledger, run, "commit")
     (series_of_uml,) = found
     assert len(series_of_uml.points) == 40
     (change,) = known(series_of_uml.changes)
     assert abs(change.at - 24) <= 2
     assert change.after / change.before == pytest.approx(1.02, abs=0.005)
-    text = re.sub(r'<span class="word">|</span>', "", html.render(ratio_history.page(run, found)))
+    text = re.sub(r'<span class="word">|</span>', "", html.render(ratio_history.make_page(run, found)))
     ids = [point.run.run_id for point in series_of_uml.points]
     assert f"guestmark compare {ids[change.at - 1]} {ids[change.at]}" in text
     assert f"guestmark compare {ids[change.at - 1]} {ids[change.at]} --confirm" in text
@@ -221,7 +223,7 @@ def test_the_page_of_all_runs_has_their_trends(ledger: Ledger, tmp_path: Path) -
     runs = ledger.list_runs()
     assert len(runs) == 3
     assert all(run.id in text for run in runs)
-    made = runs_overview.page(runs, ledger.read_all_ratios())
+    made = runs_overview.make_page(runs, ledger.read_all_ratios())
     (chart,) = [node for section in made.sections for node in section.nodes if isinstance(node, Chart)]
     assert isinstance(chart.drawing, charts.Series)
     (row,) = chart.drawing.rows

@@ -19,7 +19,7 @@ from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.page.text import make_inert
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.report.render import markdown
 from tests.framework.runs import constructed, print_report
 
@@ -95,7 +95,7 @@ class Tags(HTMLParser):
 
 def parsed(run: StoredRun) -> Tags:
     tags = Tags()
-    tags.feed(render(run, Format.HTML).decode())
+    tags.feed(export_run(run, Format.HTML).decode())
     return tags
 
 
@@ -112,7 +112,7 @@ def test_pages_have_the_tags_that_any_page_has(name: str) -> None:
 
 def tokens(run: StoredRun) -> Iterator[Token]:
     reader = MarkdownIt("gfm-like", {"linkify": False, "html": True})
-    for token in reader.parse(render(run, Format.MARKDOWN).decode()):
+    for token in reader.parse(export_run(run, Format.MARKDOWN).decode()):
         yield token
         yield from token.children or ()
 
@@ -133,7 +133,7 @@ def test_markdown_has_the_elements_that_any_report_has(name: str) -> None:
 @given(st.text())
 def test_any_text_is_one_paragraph_of_plain_markdown(text: str) -> None:
     reader = MarkdownIt("gfm-like", {"linkify": False})
-    escaped = markdown.escape(text)
+    escaped = markdown.escape_text(text)
     blocks = [token for token in reader.parse(escaped) if token.nesting >= 0]
     if not escaped.strip():
         return
@@ -155,7 +155,7 @@ def test_inert_text_holds_nothing_active_and_says_the_rest(text: str, lines: boo
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_documents_hold_it_exactly_but_escaped(name: str) -> None:
-    raw = render(run_with(HOSTILE[name]), Format.JSON).decode()
+    raw = export_run(run_with(HOSTILE[name]), Format.JSON).decode()
     assert not ACTIVE.search(raw)
     reason = json.loads(raw)["cells"][1]["trials"][2]["reason"]
     assert reason == HOSTILE[name].replace("\udcff", "\ufffd\ufffd\ufffd").replace(
@@ -182,4 +182,4 @@ def test_parameters_of_another_shape_are_shown(kind: str, params: dict[str, obje
     run = constructed(cells)
     assert "uml" in printed(run)
     for form in Format:
-        assert b"uml" in render(run, form)
+        assert b"uml" in export_run(run, form)

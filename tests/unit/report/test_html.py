@@ -20,10 +20,10 @@ from guestmark.page.charts import Ratios
 from guestmark.page.nodes import Chart, Section
 from guestmark.page.tables import Table
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.report.full_report import make_page as page_of
-from guestmark.report.render.charts import WIDTH, raw_points, svg, ticks
-from guestmark.report.render.html import _unbroken
+from guestmark.report.render.charts import WIDTH, raw_points, render_svg, ticks
+from guestmark.report.render.html import _keep_words_whole
 from guestmark.report.sections.results import make_nodes
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.pairwise import block_ratios
@@ -31,7 +31,7 @@ from tests.framework.runs import host_uml_tcg, memory_sweep, renamed
 
 
 def page(run: StoredRun) -> str:
-    return render(run, Format.HTML).decode()
+    return export_run(run, Format.HTML).decode()
 
 
 def sections_of(run: StoredRun) -> tuple[Section, ...]:
@@ -50,7 +50,7 @@ def test_every_block_is_a_dot_inside_the_drawing() -> None:
     assert [len(row.blocks) for row in drawing.rows] == [11, 12, 12]  # uml lost one; tcg; the null cell
     assert 4 not in [block for block, _ in drawing.rows[0].blocks]
     assert drawing.noise_floor is not None
-    picture = ElementTree.fromstring(svg(chart))
+    picture = ElementTree.fromstring(render_svg(chart))
     dots = list(picture.iter("circle"))
     assert len(dots) == 35
     assert all(0 <= float(dot.attrib["cx"]) <= WIDTH for dot in dots)
@@ -174,5 +174,5 @@ def test_raw_points_are_there_on_request() -> None:
 
 def test_a_command_breaks_between_its_words_only() -> None:
     words = "guestmark resume 20261121-213000-k3f --blocks 12"
-    shown = str(_unbroken(words))
+    shown = str(_keep_words_whole(words))
     assert re.findall(r'<span class="word">([^<]*)</span>', shown) == words.split()

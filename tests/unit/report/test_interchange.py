@@ -8,7 +8,7 @@ from typing import Any
 from scipy import stats
 
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from tests.framework.command_line import CommandLine
 from tests.framework.runs import host_uml_tcg
 
@@ -49,7 +49,7 @@ def test_hyperfines_scripts_find_what_they_read(guestmark: CommandLine, tmp_path
 
 
 def read(form: Format) -> Any:
-    return json.loads(render(host_uml_tcg(blocks=8, failing={("uml", 1)}), form))
+    return json.loads(export_run(host_uml_tcg(blocks=8, failing={("uml", 1)}), form))
 
 
 def test_cells_of_one_command_have_names_of_their_own() -> None:

@@ -13,7 +13,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.workloads import boot
 from guestmark.workloads.boot import Boot, Initcall, Initcalls
 from tests.framework.known import known
@@ -95,7 +95,7 @@ def test_the_slowest_initcalls_stand_below() -> None:
 
 
 def test_the_page_draws_them_with_every_phase_named() -> None:
-    page = render(a_run(), Format.HTML).decode()
+    page = export_run(a_run(), Format.HTML).decode()
     drawing = next(
         svg for svg in re.findall(r"<svg viewBox.*?</svg>.*?</svg>", page, re.DOTALL) if "--part-0" in svg
     )
@@ -109,7 +109,7 @@ def test_the_page_draws_them_with_every_phase_named() -> None:
 
 
 def test_markdown_has_the_bars_too() -> None:
-    text = render(a_run(), Format.MARKDOWN).decode()
+    text = export_run(a_run(), Format.MARKDOWN).decode()
     rows = re.findall(r"^\| (\w+(?: \w+)+) \| ([\d.]+ s) \| `([VFEKMRAWPX]+)` \|$", text, re.MULTILINE)
     assert [name for name, _, _ in rows] == ["boot tcg", "boot uml", "guestfish run tcg"]
     assert [len(bar) for _, _, bar in rows] == [8, 4, 40]

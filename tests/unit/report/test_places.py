@@ -6,7 +6,7 @@ from guestmark.core.findings import TARGET, Fact, Facts, Flushes, Storage, Store
 from guestmark.core.machine_facts import GuestMachine, HostMachine, NestedMachine, OuterMachine, Placed
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.report.sections import locations
 from tests.framework import made_facts
 from tests.framework.runs import host_uml_tcg
@@ -46,7 +46,7 @@ def run_with(**facts: Fact) -> StoredRun:
 
 
 def page(run: StoredRun) -> str:
-    return render(run, Format.MARKDOWN).decode()
+    return export_run(run, Format.MARKDOWN).decode()
 
 
 def test_the_footer_says_where_machines_ran() -> None:

@@ -12,7 +12,7 @@ from guestmark.core.model import WorkloadSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Part
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.report.full_report import make_page
 from guestmark.report.render.terminal import print_page
 from guestmark.report.short_report import make_short_report
@@ -47,7 +47,7 @@ def proved(**proofs: Proven) -> StoredRun:
 
 @pytest.mark.parametrize("form", [Format.JSON, Format.MARKDOWN, Format.HTML], ids=str)
 def test_what_was_lost_is_told_with_the_command_that_looks_into_it(form: Format) -> None:
-    text = render(proved(uml=LOST, tcg=SAFE), form).decode()
+    text = export_run(proved(uml=LOST, tcg=SAFE), form).decode()
     assert "238 of 300" in text
     assert (
         "record 0 after cut 14 (torn sectors of 512 bytes survive); 238 of 300 crash states lose some of 100"
@@ -58,13 +58,13 @@ def test_what_was_lost_is_told_with_the_command_that_looks_into_it(form: Format)
 
 
 def test_cells_with_one_proof_share_a_row() -> None:
-    text = render(proved(uml=LOST, tcg=LOST), Format.MARKDOWN).decode()
+    text = export_run(proved(uml=LOST, tcg=LOST), Format.MARKDOWN).decode()
     assert "uml and 1 more" in text
     assert text.count("238 of 300 crash states lose") == 1
 
 
 def test_without_a_proof_there_is_no_table() -> None:
-    assert "What a power cut leaves" not in render(host_uml_tcg(blocks=2), Format.MARKDOWN).decode()
+    assert "What a power cut leaves" not in export_run(host_uml_tcg(blocks=2), Format.MARKDOWN).decode()
 
 
 def flushing(word: Durability) -> Flushes:
@@ -104,7 +104,7 @@ def test_what_is_proven_of_the_row_stands_in_the_row() -> None:
 
 
 def test_the_table_tells_a_row_from_its_disk() -> None:
-    text = render(proved(uml=SAFE), Format.MARKDOWN).decode()
+    text = export_run(proved(uml=SAFE), Format.MARKDOWN).decode()
     assert "its disk" in text
     assert "| unknown" in text
 

@@ -19,7 +19,7 @@ from guestmark.core.units import check_unit, unit_size
 from guestmark.ledger.model import StoredRun
 from guestmark.page.figures import format_change
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.published import convert_ratio, find_figure
 from tests.framework import made_facts
@@ -62,7 +62,7 @@ def run_with(
 
 
 def page(run: StoredRun) -> str:
-    return render(run, Format.HTML).decode()
+    return export_run(run, Format.HTML).decode()
 
 
 def cells_of(text: str, *names: str) -> list[str]:
@@ -123,13 +123,13 @@ def test_published_figures_that_were_not_measured_are_named() -> None:
 
 
 def test_markdown_has_both_for_every_plan_with_published_figures() -> None:
-    text = render(run_with(), Format.MARKDOWN).decode()
+    text = export_run(run_with(), Format.MARKDOWN).decode()
     assert "Then and now: wall, s" in text
     table = text[text.index("Then and now") :]
     line = next(line for line in table.splitlines() if "dd from a disk" in line and "full" in line)
     assert [part.strip() for part in line.strip("|").split("|")][-3:] == ["7.5", "×0.94", "−6.2 %"]
     assert "Someone, 2012" in text
-    assert "Then" not in render(constructed(CELLS, blocks=3), Format.MARKDOWN).decode()
+    assert "Then" not in export_run(constructed(CELLS, blocks=3), Format.MARKDOWN).decode()
 
 
 def test_a_page_has_both_and_lets_nothing_become_markup() -> None:
@@ -252,7 +252,7 @@ def test_durability_stands_beside_speed() -> None:
     html = page(run)
     assert "claimed" in cells_of(html, "upload from the host", "off")
     assert "lost" in cells_of(html, "upload from the host", "full")
-    markdown = render(run, Format.MARKDOWN).decode().splitlines()
+    markdown = export_run(run, Format.MARKDOWN).decode().splitlines()
     assert any(line.startswith("| upload from the host | full |") and "| lost |" in line for line in markdown)
     assert "durability" not in page(run_with())
 

@@ -16,9 +16,9 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page.sentence_names import name_apart
 from guestmark.plan import library
 from guestmark.plan.load import load_outline
-from guestmark.report.document import result_document
+from guestmark.report.document import make_result_document
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import Verdict
 from guestmark.stats.pairwise import compare_pairs
@@ -73,7 +73,7 @@ def ranked(run: StoredRun) -> Ranking:
 
 def sentences(run: StoredRun) -> list[str]:
     """As every format draws them."""
-    (question,) = result_document(run)["questions"]
+    (question,) = make_result_document(run)["questions"]
     return [str(sentence) for sentence in question["sentences"]]
 
 
@@ -145,7 +145,7 @@ def test_levels_of_different_factors_are_named_with_their_factor() -> None:
     ]
     cells = tuple(replace(cell, factors=levels[cell.id]) for cell in run.plan.cells)
     run = replace(run, plan=replace(run.plan, cells=cells, questions=tuple(asked)))
-    (other,), (same,) = (question["sentences"] for question in result_document(run)["questions"])
+    (other,), (same,) = (question["sentences"] for question in make_result_document(run)["questions"])
     assert ": prealloc=on is ×0.7" in str(other)
     assert " of thp=on in " in str(other)
     assert ": off is ×1.2" in str(same)
@@ -305,7 +305,7 @@ def test_a_plan_of_power_cuts_alone_is_answered(form: Format) -> None:
         )  # fmt: skip
         trials.append(replace(trial, facts=with_fact(trial.facts, Proof(proven=proven))))
     run = replace(run, plan=replace(run.plan, questions=(asked,)), trials=tuple(trials))
-    text = render(run, form).decode()
+    text = export_run(run, form).decode()
     assert "safe, safe, too (each: 0 of 300 crash states lose acknowledged records)." in text
     assert "lost (238 of 300 crash states lose acknowledged records)." in text
 
@@ -313,7 +313,7 @@ def test_a_plan_of_power_cuts_alone_is_answered(form: Format) -> None:
 @pytest.mark.parametrize("form", [Format.JSON, Format.MARKDOWN, Format.HTML], ids=str)
 def test_every_report_draws_the_answer(form: Format) -> None:
     run = run_of({"ext2": 1.0, "ext3": 1.4, "xfs": 0.5}, BEST, EXT3)
-    text = render(run, form).decode()
+    text = export_run(run, form).decode()
     assert "Which filesystem is fastest?" in text
     assert "is fastest" in text
 

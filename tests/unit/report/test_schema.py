@@ -12,7 +12,7 @@ import guestmark
 from guestmark.core.errors import LedgerError
 from guestmark.ledger import codec
 from guestmark.report import schema
-from guestmark.report.document import result_document
+from guestmark.report.document import make_result_document
 from tests.framework import CHECKOUT, run_kinds
 from tests.framework.command_line import CommandLine
 from tools import schema as tool
@@ -35,7 +35,7 @@ def test_each_key_has_a_type() -> None:
 
 @pytest.mark.parametrize("kind", run_kinds.RUNS)
 def test_the_document_of_every_kind_of_run_has_the_schema(kind: str) -> None:
-    document = json.loads(json.dumps(result_document(run_kinds.run_of(kind))))
+    document = json.loads(json.dumps(make_result_document(run_kinds.run_of(kind))))
     codec.convert_plain(document, schema.ResultDocument, kind)
 
 
@@ -44,7 +44,7 @@ def test_the_document_of_every_kind_of_run_has_the_schema(kind: str) -> None:
 )
 def test_an_unknown_key_or_another_type_is_found(where: tuple[str | int, ...]) -> None:
     for change in ({"surprise": 1}, None):
-        document = json.loads(json.dumps(result_document(run_kinds.run_of("plain"))))
+        document = json.loads(json.dumps(make_result_document(run_kinds.run_of("plain"))))
         part = document
         for step in where:
             part = part[step]

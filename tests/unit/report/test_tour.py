@@ -16,7 +16,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.plan import library
 from guestmark.report.export_format import Format
-from guestmark.report.formats import render
+from guestmark.report.formats import export_run
 from guestmark.report.render.terminal import print_page
 from guestmark.report.sections.tour import DEEPER, PlatformFinding, describe_cost, make_page, suggest_commands
 from guestmark.stats.analysis import analyse_run
@@ -176,7 +176,7 @@ def test_every_command_on_the_screen_exists() -> None:
 @pytest.mark.parametrize("form", [Format.HTML, Format.MARKDOWN, Format.JSON])
 def test_files_begin_with_what_the_screen_says(form: Format) -> None:
     run = toured(VALUES)
-    text = render(run, form, first=make_page(run, FINDINGS).sections).decode()
+    text = export_run(run, form, first=make_page(run, FINDINGS).sections).decode()
     beginning = text.partition("block by block")[0]
     for phrase in ("What virtualization costs here", "11 times slower", "/dev/kvm opens but no guest starts"):
         assert phrase in (text if form is Format.JSON else beginning)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from guestmark.core.metric import Measurement
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
-from guestmark.report.formats import columns, render
+from guestmark.report.formats import column_names, export_run
 from guestmark.report.sections.validity import make_notes
 from guestmark.stats.analysis import analyse_run
 from tests.framework.runs import host_uml_tcg
@@ -49,14 +49,14 @@ def test_the_terminal_says_why_and_what_to_do() -> None:
 
 def test_pages_say_why_and_what_to_do() -> None:
     for form in (Format.MARKDOWN, Format.HTML):
-        text = render(half_speed(), form).decode().replace("&#39;", "'")
+        text = export_run(half_speed(), form).decode().replace("&#39;", "'")
         assert "What limits these figures" in text
         assert REASON in text
         assert ADVICE in text
 
 
 def test_the_document_says_why_and_what_to_do() -> None:
-    document = json.loads(render(half_speed(), Format.JSON))
+    document = json.loads(export_run(half_speed(), Format.JSON))
     (severe,) = [finding for finding in document["validity"] if finding["severity"] == "severe"]
     assert severe["name"] == "clocks disagree"
     assert severe["reason"].startswith(REASON)
@@ -70,8 +70,8 @@ def test_the_document_says_why_and_what_to_do() -> None:
 
 def test_raw_figures_hold_the_verdict_and_what_takes_it_back() -> None:
     run = half_speed()
-    assert {"verdict", "doubts"} <= set(columns(run))
-    rows = list(csv.DictReader(io.StringIO(render(run, Format.CSV).decode())))
+    assert {"verdict", "doubts"} <= set(column_names(run))
+    rows = list(csv.DictReader(io.StringIO(export_run(run, Format.CSV).decode())))
     found = {row["cell"]: (row["verdict"], row["doubts"]) for row in rows if row["metric"] == "wall_s"}
     assert found["host"] == ("", "")
     assert found["uml"] == ("slower", "")

@@ -18,7 +18,7 @@ from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger import open_ledger, signatures
 from guestmark.ledger.run_history import analyse_with_history, read_history, store_ratios
 from guestmark.ledger.store import Ledger
-from guestmark.report.document import result_document
+from guestmark.report.document import make_result_document
 from guestmark.report.sections.conclusion import make_conclusion
 from guestmark.stats.across_runs import (
     FEWEST_NULLS,
@@ -153,7 +153,7 @@ def test_the_document_has_the_history(ledger: Ledger) -> None:
         a_run(ledger, 2.0)
     analysis = a_run(ledger, 3.0)
     run = ledger.load_run("last")
-    document = result_document(run, analysis)
+    document = make_result_document(run, analysis)
     json.dumps(document)
     by_id = {cell["id"]: cell["history"] for cell in document["cells"]}
     assert by_id["host"] is None

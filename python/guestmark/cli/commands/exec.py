@@ -8,7 +8,7 @@ from guestmark.cli.measure_options import MeasureOptions
 from guestmark.cli.style import Style
 from guestmark.core.option import Argument, Candidates, Option
 from guestmark.page.figures import TimeUnit
-from guestmark.report.row_order import Sort
+from guestmark.report.row_order import RowOrder
 
 OPTIONS_FIRST = True
 
@@ -121,8 +121,8 @@ class Options(MeasureOptions):
         ),
     ] = Style.AUTO
     sort: Annotated[
-        Sort, Option("--sort", "Order of the rows: as on the command line, or the fastest first.")
-    ] = Sort.AUTO
+        RowOrder, Option("--sort", "Order of the rows: as on the command line, or the fastest first.")
+    ] = RowOrder.AUTO
     unit: Annotated[TimeUnit | None, Option("--time-unit -u", "Show times in this unit.")] = None
     metrics: options.Metrics = None
     quick: Annotated[

@@ -120,9 +120,9 @@ def _show_status(campaign: Campaign, given: Options) -> None:
         return
     boots = [(boot.side, boot.run) for boot in state.done]
     with open_ledger(state.ledger or given.ledger, writable=False) as ledger:
-        result = session_comparison.result(ledger, state.name, state.sides, boots)
+        result = session_comparison.compare_sessions(ledger, state.name, state.sides, boots)
     paths = {"json": given.json, "markdown": given.markdown, "html": given.html}
-    write_page(session_comparison.page(result), lambda: session_comparison.document(result), paths)
+    write_page(session_comparison.make_page(result), lambda: session_comparison.make_document(result), paths)
 
 
 def _print_unit(campaign: Campaign) -> None:

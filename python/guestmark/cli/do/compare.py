@@ -52,10 +52,14 @@ def _compare_runs(
         ids = [ledger.resolve_run(name) for name in names]
         _refuse_repeated(ids)
         first, *others = [ledger.load_run(run_id) for run_id in ids]
-        comparisons = [run_comparison.compare(ledger, first, other, beside=len(others)) for other in others]
+        comparisons = [
+            run_comparison.compare_runs(ledger, first, other, beside=len(others)) for other in others
+        ]
     judged = limits_between_runs.judge_comparisons(comparisons, limits) if limits else ()
     write_page(
-        run_comparison.page(comparisons, judged), lambda: run_comparison.document(comparisons, judged), paths
+        run_comparison.make_page(comparisons, judged),
+        lambda: run_comparison.make_document(comparisons, judged),
+        paths,
     )
     if not judged:
         return ExitStatus.ALL_MEASURED
@@ -84,12 +88,14 @@ def _compare_sides(
         sessions_by_side = []
         for title, side in zip(titles, sides, strict=True):
             sessions_by_side += [(title, run_id) for run_id in side]
-        result = session_comparison.result(
-            ledger, "Sessions compared", titles, sessions_by_side, session_comparison.Unit.SESSION
+        result = session_comparison.compare_sessions(
+            ledger, "Sessions compared", titles, sessions_by_side, session_comparison.SessionKind.SESSION
         )
     judged = limits_between_runs.judge_sides(result, limits) if limits else ()
     write_page(
-        session_comparison.page(result, judged), lambda: session_comparison.document(result, judged), paths
+        session_comparison.make_page(result, judged),
+        lambda: session_comparison.make_document(result, judged),
+        paths,
     )
     if not judged:
         return ExitStatus.ALL_MEASURED

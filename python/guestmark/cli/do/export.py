@@ -34,7 +34,7 @@ def run(given: Options) -> int:
     with open_ledger(given.ledger, writable=False) as ledger:
         stored = ledger.load_run(runs[0])
         analysis = run_history.analyse_with_history(ledger, stored)
-    write_document(formats.render(stored, form, analysis), given.output)
+    write_document(formats.export_run(stored, form, analysis), given.output)
     return ExitStatus.ALL_MEASURED
 
 
@@ -49,7 +49,7 @@ def _write_bundle(runs: list[str], path: str, given: Options) -> None:
                 ledger.load_run(run_id), host_name=hidden_host_name, consoles=given.consoles
             )
             packed.append(PackedRun(stored, ledger.read_annotations(run_id)))
-    page = formats.bundle_page([entry.run for entry in packed])
+    page = formats.make_bundle_page([entry.run for entry in packed])
     write_document(pack_runs(packed, page), path)
     if path != STANDARD_OUTPUT:
         say(f"{path} holds {counted(len(packed), 'run')}: open it in a browser, or guestmark import {path}")

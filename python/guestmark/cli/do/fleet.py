@@ -137,6 +137,6 @@ def _coordinate_machines(
 
 def _show_results(ledger: Ledger, fleet: str, given: Options) -> None:
     """Shows results by machine, and for machines of one class together."""
-    found = fleet_report.find(ledger, fleet, list_fleet_runs(ledger, fleet))
+    found = fleet_report.compare_machines(ledger, fleet, list_fleet_runs(ledger, fleet))
     paths = {"json": given.json, "markdown": given.markdown, "html": given.html}
-    write_page(fleet_report.page(found), lambda: fleet_report.document(found), paths)
+    write_page(fleet_report.make_page(found), lambda: fleet_report.make_document(found), paths)

@@ -59,7 +59,7 @@ def _judge_sessions(
     if not judged:
         raise _missing_gate(ids[0])
     if outputs.save_junit is not None:
-        outputs.save_junit(ci_reports.junit(judged, *stored))
+        outputs.save_junit(ci_reports.make_junit(judged, *stored))
     ci_reports.append_summary(judged, *stored)
     if not outputs.quiet or outputs.files():
         paths = {"json": outputs.json, "markdown": outputs.markdown, "html": outputs.html}

@@ -72,7 +72,7 @@ def _check_can_be_shown(packed: PackedRun) -> None:
     stored = packed.run
     try:
         analysis = analyse_run(stored.plan, stored.trials, stored.unusable, environments=stored.environments)
-        document.result_document(stored, analysis, make_page(stored, analysis))
+        document.make_result_document(stored, analysis, make_page(stored, analysis))
     except GuestmarkError:
         raise
     except Exception as error:

@@ -50,7 +50,7 @@ def run(given: Options) -> int:
     if given.json:
         tell_json(json.dumps([asdict(overview) for overview in runs], indent=2))
     elif given.html is not None:
-        write_document(html.render(runs_overview.page(runs, ratios)).encode(), given.html)
+        write_document(html.render(runs_overview.make_page(runs, ratios)).encode(), given.html)
     elif not runs:
         say(_explain_empty_list(where, total, removed=given.removed))
     else:

@@ -75,21 +75,21 @@ class _Lane:
     tone: Tone
 
 
-def svg(chart: Chart) -> Markup:
+def render_svg(chart: Chart) -> Markup:
     """The drawing, with the chart's alternative as its text."""
     match chart.drawing:
         case Picture() as picture:
             return Markup(picture.svg())  # made here, from escaped text
         case Ratios() as ratios:
-            drawn = _ratios(ratios)
+            drawn = _draw_ratios(ratios)
         case Spread() as spread:
-            drawn = _spread(spread)
+            drawn = _draw_spread(spread)
         case Series() as series:
-            drawn = _series(series)
+            drawn = _draw_series(series)
         case Stack() as stack:
-            drawn = _stack(stack)
+            drawn = _draw_stack(stack)
     lanes, axis, marks = drawn
-    return _lanes(lanes, axis, marks, make_inert(chart.alternative))
+    return _render_lanes(lanes, axis, marks, make_inert(chart.alternative))
 
 
 def raw_points(drawing: Drawing) -> str:
@@ -121,7 +121,7 @@ def raw_points(drawing: Drawing) -> str:
 # --- lanes and their axis -----------------------------------------------------------------------------------
 
 
-def _lanes(lanes: Sequence[_Lane], axis: _Axis, marks: Sequence[Markup], alternative: str) -> Markup:
+def _render_lanes(lanes: Sequence[_Lane], axis: _Axis, marks: Sequence[Markup], alternative: str) -> Markup:
     height = _LANE * len(lanes) + 6
     frame = Markup(
         '<svg viewBox="-{over} -2 {whole} {total}" role="img" tabindex="0" aria-label="{said}"'
@@ -143,17 +143,19 @@ def _lanes(lanes: Sequence[_Lane], axis: _Axis, marks: Sequence[Markup], alterna
         sign=axis.sign,
         width=WIDTH,
         size=_SIZE,
-        grid=_joined(_tick(axis, value, height, named) for value, named in _named(axis)),
+        grid=_join_markup(
+            _render_tick(axis, value, height, named) for value, named in _choose_named_ticks(axis)
+        ),
         middle=WIDTH / 2,
         below=height + 36,
         title=make_inert(axis.title),
         height=height,
-        marks=_joined(marks),
-        heads=_joined(_head(lane, number, len(lanes)) for number, lane in enumerate(lanes)),
+        marks=_join_markup(marks),
+        heads=_join_markup(_render_head(lane, number, len(lanes)) for number, lane in enumerate(lanes)),
     )
 
 
-def _named(axis: _Axis) -> list[tuple[float, bool]]:
+def _choose_named_ticks(axis: _Axis) -> list[tuple[float, bool]]:
     """The axis's values, and whether there is room for their names: 1 comes first, the others from the left."""
     placed: list[tuple[float, float]] = []
     named = set()
@@ -166,7 +168,7 @@ def _named(axis: _Axis) -> list[tuple[float, bool]]:
     return [(value, value in named) for value in axis.ticks()]
 
 
-def _tick(axis: _Axis, value: float, height: float, named: bool) -> Markup:
+def _render_tick(axis: _Axis, value: float, height: float, named: bool) -> Markup:
     at = axis.at(value)
     anchor = "start" if at < _EDGE else "end" if at > WIDTH - _EDGE else "middle"
     name = Markup(
@@ -177,7 +179,7 @@ def _tick(axis: _Axis, value: float, height: float, named: bool) -> Markup:
     ).format(at=at, height=height, name=name if named else "")
 
 
-def _head(lane: _Lane, number: int, count: int) -> Markup:
+def _render_head(lane: _Lane, number: int, count: int) -> Markup:
     room = 0.87 * (WIDTH - len(lane.said) * _WIDE_SIGN) / _WIDE_SIGN
     label, said = make_inert(lane.label), make_inert(lane.said)
     short = label if len(label) <= room else f"{label[: max(int(room) - 1, 4)]}…"
@@ -185,55 +187,55 @@ def _head(lane: _Lane, number: int, count: int) -> Markup:
         '<text x="0" y="{y:.1f}" font-weight="600">{short}<title>{label}</title></text>'
         '<text x="{width}" y="{y:.1f}" text-anchor="end" fill="{colour}">{said}</text>'
     ).format(
-        y=_y(number - 0.37, count) + 4,
+        y=_lane_height(number - 0.37, count) + 4,
         short=short,
         label=label,
         width=WIDTH,
-        colour=_colour(lane.tone),
+        colour=_tone_colour(lane.tone),
         said=said,
     )
 
 
-def _y(lane: float, count: int) -> float:
+def _lane_height(lane: float, count: int) -> float:
     """From half a lane above the first to a little below the last."""
     return (lane + 0.5) / (count + 0.15) * (_LANE * count + 6)
 
 
-def _joined(parts: Iterable[Markup]) -> Markup:
+def _join_markup(parts: Iterable[Markup]) -> Markup:
     return Markup("").join(parts)
 
 
-def _colour(tone: Tone) -> str:
+def _tone_colour(tone: Tone) -> str:
     return _COLOURS.get(tone, "var(--ink)")
 
 
 _Ends = tuple[float, float]
 
 
-def _rect(x: _Ends, y: _Ends, colour: str, title: str = "") -> Markup:
+def _render_rect(x: _Ends, y: _Ends, colour: str, title: str = "") -> Markup:
     told = Markup("<title>{}</title>").format(make_inert(title)) if title else ""
     return Markup(
         '<rect x="{x:.1f}" width="{width:.1f}" y="{y:.1f}" height="{height:.1f}" fill="{colour}">{told}</rect>'
     ).format(x=x[0], width=x[1] - x[0], y=y[0], height=y[1] - y[0], colour=colour, told=told)
 
 
-def _rule(x: float, y: float, y2: float, colour: str, width: float = 1.0) -> Markup:
+def _render_rule(x: float, y: float, y2: float, colour: str, width: float = 1.0) -> Markup:
     return Markup(
         '<line x1="{x:.1f}" x2="{x:.1f}" y1="{y:.1f}" y2="{y2:.1f}" stroke="{colour}" stroke-width="{width}"/>'
     ).format(x=x, y=y, y2=y2, colour=colour, width=width)
 
 
-def _dot(x: float, y: float, colour: str, title: str) -> Markup:
+def _render_dot(x: float, y: float, colour: str, title: str) -> Markup:
     return Markup('<circle cx="{:.1f}" cy="{:.1f}" r="2.6" fill="{}"><title>{}</title></circle>').format(
         x, y, colour, make_inert(title)
     )
 
 
-def _group(parts: Iterable[Markup], opacity: float) -> Markup:
-    return Markup('<g fill-opacity="{}">{}</g>').format(opacity, _joined(parts))
+def _render_group(parts: Iterable[Markup], opacity: float) -> Markup:
+    return Markup('<g fill-opacity="{}">{}</g>').format(opacity, _join_markup(parts))
 
 
-def _jitter(number: int) -> float:
+def _dot_offset(number: int) -> float:
     return (number % 5 - 2) * 0.05 + 0.13
 
 
@@ -243,38 +245,42 @@ _Drawn = tuple[list[_Lane], _Axis, list[Markup]]
 # --- each kind ----------------------------------------------------------------------------------------------
 
 
-def _ratios(drawing: Ratios) -> _Drawn:
+def _draw_ratios(drawing: Ratios) -> _Drawn:
     count = len(drawing.rows)
     shown = [value for row in drawing.rows for _, value in row.blocks]
     shown += [end for row in drawing.rows for end in row.interval or (row.ratio,)]
     axis = _Axis(min([*shown, 0.98]) / 1.005, max([*shown, 1.02]) * 1.005, drawing.axis, log=True, sign="×")
-    bottom = _y(count - 0.35, count)
+    bottom = _lane_height(count - 0.35, count)
     marks = []
     if drawing.noise_floor is not None:
         band = 1 + drawing.noise_floor
-        marks.append(_rect((axis.at(1 / band), axis.at(band)), (0, bottom), "var(--band)"))
-    marks.append(_rule(axis.at(1), 0, bottom, "var(--soft)"))
+        marks.append(_render_rect((axis.at(1 / band), axis.at(band)), (0, bottom), "var(--band)"))
+    marks.append(_render_rule(axis.at(1), 0, bottom, "var(--soft)"))
     bars, dots, middles = [], [], []
     for lane, row in enumerate(drawing.rows):
-        colour, top, base = _colour(row.tone), _y(lane - 0.1, count), _y(lane + 0.36, count)
+        colour, top, base = (
+            _tone_colour(row.tone),
+            _lane_height(lane - 0.1, count),
+            _lane_height(lane + 0.36, count),
+        )
         if row.interval is not None:
             ends = axis.at(row.interval[0]), axis.at(row.interval[1])
-            bars.append(_rect(ends, (top, base), colour, f"{row.label}: {row.said}"))
-        middles.append(_rule(axis.at(row.ratio), top, base, colour, 2))
+            bars.append(_render_rect(ends, (top, base), colour, f"{row.label}: {row.said}"))
+        middles.append(_render_rule(axis.at(row.ratio), top, base, colour, 2))
         dots += [
-            _dot(
+            _render_dot(
                 axis.at(value),
-                _y(lane + _jitter(block), count),
+                _lane_height(lane + _dot_offset(block), count),
                 colour,
                 f"{row.label}, block {block}: ×{value:.4g}",
             )
             for block, value in row.blocks
         ]
-    marks += [_group(bars, 0.28), _group(dots, 0.7), *middles]
+    marks += [_render_group(bars, 0.28), _render_group(dots, 0.7), *middles]
     return [_Lane(row.label, row.said, row.tone) for row in drawing.rows], axis, marks
 
 
-def _spread(drawing: Spread) -> _Drawn:
+def _draw_spread(drawing: Spread) -> _Drawn:
     count = len(drawing.rows)
     values = [value for row in drawing.rows for value in row.values]
     low, high = min(values), max(values)
@@ -286,24 +292,24 @@ def _spread(drawing: Spread) -> _Drawn:
     boxes, medians, dots = [], [], []
     for lane, row in enumerate(drawing.rows):
         first, median, third = quantiles(row.values)[1:4]
-        top, base = _y(lane - 0.1, count), _y(lane + 0.36, count)
+        top, base = _lane_height(lane - 0.1, count), _lane_height(lane + 0.36, count)
         said = f"{row.label}: median {median:.4g}, middle half {first:.4g} to {third:.4g}"
-        boxes.append(_rect((axis.at(first), axis.at(third)), (top, base), "var(--accent)", said))
-        medians.append(_rule(axis.at(median), top, base, "var(--accent)", 2))
+        boxes.append(_render_rect((axis.at(first), axis.at(third)), (top, base), "var(--accent)", said))
+        medians.append(_render_rule(axis.at(median), top, base, "var(--accent)", 2))
         dots += [
-            _dot(
+            _render_dot(
                 axis.at(value),
-                _y(lane + _jitter(number), count),
+                _lane_height(lane + _dot_offset(number), count),
                 "var(--accent)",
                 f"{row.label}, trial {number + 1}: {value:.4g}",
             )
             for number, value in enumerate(row.values)
         ]
-    marks = [_group(boxes, 0.22), _group(dots, 0.7), *medians]
+    marks = [_render_group(boxes, 0.22), _render_group(dots, 0.7), *medians]
     return [_Lane(row.label, row.said, Tone.SOFT) for row in drawing.rows], axis, marks
 
 
-def _series(drawing: Series) -> _Drawn:
+def _draw_series(drawing: Series) -> _Drawn:
     count = len(drawing.rows)
     middles = [median([value for _, value in row.points]) for row in drawing.rows]
     most = max(
@@ -318,14 +324,18 @@ def _series(drawing: Series) -> _Drawn:
     first, last = min(blocks), max(blocks)
     axis = _Axis(first - 0.5, last + 0.5, drawing.over, whole=True)
     marks = [
-        _rect((axis.at(block - 0.5), axis.at(block + 0.5)), (0, _y(count - 0.35, count)), "var(--band)")
+        _render_rect(
+            (axis.at(block - 0.5), axis.at(block + 0.5)),
+            (0, _lane_height(count - 0.35, count)),
+            "var(--band)",
+        )
         for block in drawing.disturbed
     ]
     for lane, (row, middle) in enumerate(zip(drawing.rows, middles, strict=True)):
-        at = _y(lane + 0.13, count)
-        marks.append(_rect((0, WIDTH), (at - 0.5, at + 0.5), "var(--line)"))
+        at = _lane_height(lane + 0.13, count)
+        marks.append(_render_rect((0, WIDTH), (at - 0.5, at + 0.5), "var(--line)"))
         points = [
-            (axis.at(block), _y(lane + 0.13 - (value / middle - 1) / (most or 0.01) * 0.23, count))
+            (axis.at(block), _lane_height(lane + 0.13 - (value / middle - 1) / (most or 0.01) * 0.23, count))
             for block, value in row.points
         ]
         marks.append(
@@ -334,14 +344,14 @@ def _series(drawing: Series) -> _Drawn:
             )
         )
         dots = [
-            _dot(x, y, "var(--accent)", f"{row.label}, {drawing.over} {block}: {value:.4g}")
+            _render_dot(x, y, "var(--accent)", f"{row.label}, {drawing.over} {block}: {value:.4g}")
             for (x, y), (block, value) in zip(points, row.points, strict=True)
         ]
-        marks.append(_group(dots, 1 if len(points) <= _FEW_POINTS else 0))
+        marks.append(_render_group(dots, 1 if len(points) <= _FEW_POINTS else 0))
     return [_Lane(row.label, row.said, Tone.SOFT) for row in drawing.rows], axis, marks
 
 
-def _stack(drawing: Stack) -> _Drawn:
+def _draw_stack(drawing: Stack) -> _Drawn:
     count = len(drawing.rows)
     axis = _Axis(0, max(sum(row.parts) for row in drawing.rows), drawing.axis)
     bars, letters = [], []
@@ -351,17 +361,19 @@ def _stack(drawing: Stack) -> _Drawn:
             if length > 0:
                 said = f"{row.label}, {drawing.parts[number]}: {length:.4g}"
                 ends = axis.at(at), axis.at(at + length)
-                ends_y = _y(lane - 0.12, count), _y(lane + 0.36, count)
-                bars.append(_rect(ends, ends_y, f"var(--part-{number})", said))
+                ends_y = _lane_height(lane - 0.12, count), _lane_height(lane + 0.36, count)
+                bars.append(_render_rect(ends, ends_y, f"var(--part-{number})", said))
             if length >= _LETTERED * axis.high:
                 letters.append(
                     Markup('<text x="{:.1f}" y="{:.1f}">{}</text>').format(
-                        axis.at(at + length / 2), _y(lane + 0.12, count) + 4, drawing.letters[number]
+                        axis.at(at + length / 2),
+                        _lane_height(lane + 0.12, count) + 4,
+                        drawing.letters[number],
                     )
                 )
             at += length
     on = Markup('<g fill="var(--on-part)" font-weight="600" text-anchor="middle">{}</g>').format(
-        _joined(letters)
+        _join_markup(letters)
     )
     return [_Lane(row.label, row.total, Tone.SOFT) for row in drawing.rows], axis, [*bars, on]
 

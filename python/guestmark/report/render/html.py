@@ -15,7 +15,7 @@ from guestmark.page.nodes import Chart, Node, Page, Part, Section
 from guestmark.page.tables import Align, Cell, Column, Table
 from guestmark.page.templates import make_environment
 from guestmark.page.text import make_inert
-from guestmark.report.render.charts import raw_points, svg
+from guestmark.report.render.charts import raw_points, render_svg
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -43,22 +43,24 @@ def render(page: Page) -> str:
     if conclusion is None:  # no answer that other sections explain: they are all there is to see
         table = picture = None
         blocks = [
-            _Block(section, section, replace(section, nodes=())) if section.titled else _block(section, ())
+            _Block(section, section, replace(section, nodes=()))
+            if section.titled
+            else _make_block(section, ())
             for section in ordered
         ]
     else:
-        table, picture = _headline(ordered)
+        table, picture = _choose_headline(ordered)
         taken = {id(table), id(picture)}
-        blocks = [_block(section, taken) for section in ordered if section is not conclusion]
+        blocks = [_make_block(section, taken) for section in ordered if section is not conclusion]
     footers = [section for section in page.sections if section.part is Part.FOOTER]
-    template = _environment().get_template("page.html.j2")
+    template = _make_environment().get_template("page.html.j2")
     made = template.render(
         page=page, conclusion=conclusion, table=table, picture=picture, blocks=blocks, footers=footers
     )
     return made + "\n"
 
 
-def _headline(sections: Sequence[Section]) -> tuple[Table | None, Chart | None]:
+def _choose_headline(sections: Sequence[Section]) -> tuple[Table | None, Chart | None]:
     """The results and the picture of the only workload. Several have theirs below what they come to together."""
     results = [section for section in sections if section.part is Part.WORKLOAD and section.titled]
     if len(results) != 1:
@@ -68,7 +70,7 @@ def _headline(sections: Sequence[Section]) -> tuple[Table | None, Chart | None]:
     return next(iter(tables), None), next(iter(charts), None)
 
 
-def _block(section: Section, taken: Collection[int]) -> _Block:
+def _make_block(section: Section, taken: Collection[int]) -> _Block:
     """The section without what is in the headline. Results show a table and the picture that follows it."""
     nodes = [node for node in section.nodes if id(node) not in taken]
     moved = len(nodes) < len(section.nodes)
@@ -89,51 +91,51 @@ def _block(section: Section, taken: Collection[int]) -> _Block:
 
 
 @functools.cache
-def _environment() -> "Environment":
+def _make_environment() -> "Environment":
     made = make_environment("guestmark.report.render")
     made.globals.update(
-        runs=_runs,
-        kind=_kind,
-        svg=svg,
+        runs=_group_nodes,
+        kind=_node_kind,
+        svg=render_svg,
         raw=lambda chart: escape(raw_points(chart.drawing)),
-        unbroken=_unbroken,
-        options=_options,
-        padding=_padding,
+        unbroken=_keep_words_whole,
+        options=_keep_options_whole,
+        padding=_decimal_padding,
         is_figure=_is_figure,
-        stacked=_stacked,
+        stacked=_stack_legend,
     )
     return made
 
 
-def _unbroken(command: str) -> Markup:
+def _keep_words_whole(command: str) -> Markup:
     """A command whose lines break between its words only, as long as a word fits into a line."""
-    return Markup(" ").join(map(_word, command.split(" ")))
+    return Markup(" ").join(map(_whole_word, command.split(" ")))
 
 
-def _options(text: str) -> Markup:
+def _keep_options_whole(text: str) -> Markup:
     """A text in which no line ends within an option, as browsers break behind its hyphens."""
     if " -" not in text:
         return escape(make_inert(text))
     return Markup(" ").join(
-        _word(word) if word[:1] == "-" and word.lstrip("-")[:1].isalpha() else escape(make_inert(word))
+        _whole_word(word) if word[:1] == "-" and word.lstrip("-")[:1].isalpha() else escape(make_inert(word))
         for word in text.split(" ")
     )
 
 
-def _word(text: str) -> Markup:
+def _whole_word(text: str) -> Markup:
     return Markup('<span class="word">{}</span>').format(make_inert(text))
 
 
-def _kind(node: Node) -> str:
+def _node_kind(node: Node) -> str:
     return type(node).__name__.lower()
 
 
-def _runs(section: Section) -> list[tuple[str, list[Node]]]:
+def _group_nodes(section: Section) -> list[tuple[str, list[Node]]]:
     """The nodes in groups of neighbours that are laid out together: charts, small tables, notes with commands."""
     groups: list[tuple[str, list[Node]]] = []
     for node in section.nodes:
-        kind = _kind(node)
-        kind = "tables" if _is_small(node) else {"command": "note"}.get(kind, kind)
+        kind = _node_kind(node)
+        kind = "tables" if _is_small_table(node) else {"command": "note"}.get(kind, kind)
         if groups and groups[-1][0] == kind and kind in {"note", "chart", "tables"}:
             groups[-1][1].append(node)
         else:
@@ -141,7 +143,7 @@ def _runs(section: Section) -> list[tuple[str, list[Node]]]:
     return groups
 
 
-def _is_small(node: Node) -> bool:
+def _is_small_table(node: Node) -> bool:
     """Whether a table is so narrow that others have room beside it."""
     return isinstance(node, Table) and bool(node.heading) and len(node.names) + len(node.columns) <= 2
 
@@ -150,26 +152,26 @@ def _is_figure(column: Column) -> bool:
     return column.pieces[0] is not Align.LEFT
 
 
-def _padding(table: Table, position: int, cell: Cell, number: int) -> int:
+def _decimal_padding(table: Table, position: int, cell: Cell, number: int) -> int:
     """Half digits to leave free behind a piece, so that decimal points stand under each other."""
     column = table.columns[position]
     if cell.words or number >= len(column.pieces) or column.pieces[number] is not Align.POINT:
         return 0
     fractions = [
-        _fraction(row.cells[position].pieces[number].text)
+        _fraction_width(row.cells[position].pieces[number].text)
         for row in table.rows
         if not row.cells[position].words and number < len(row.cells[position].pieces)
     ]
-    return min(max(fractions) - _fraction(cell.pieces[number].text), 19)
+    return min(max(fractions) - _fraction_width(cell.pieces[number].text), 19)
 
 
-def _fraction(text: str) -> int:
+def _fraction_width(text: str) -> int:
     """How wide what stands behind the whole digits is, in half digits; a point is half as wide as a digit."""
     _, point, digits = text.partition(".")
     return 2 * len(digits) + len(point)
 
 
-def _stacked(chart: Chart) -> list[tuple[int, str, str]]:
+def _stack_legend(chart: Chart) -> list[tuple[int, str, str]]:
     """Number, letter and name of the parts that bars of this chart have; none for other charts."""
     drawing = chart.drawing
     if not isinstance(drawing, Stack):

@@ -10,25 +10,25 @@ from guestmark.page.tables import Cell, Table
 from guestmark.page.text import plain_text
 
 
-def document(page: Page) -> dict[str, Any]:
+def make_document(page: Page) -> dict[str, Any]:
     """The page: `title` and `sections`, each with its `part`, `title`, `subtitle` and `nodes`."""
-    return {"title": page.title, "sections": [_section(section) for section in page.sections]}
+    return {"title": page.title, "sections": [_section_document(section) for section in page.sections]}
 
 
-def _section(section: Section) -> dict[str, Any]:
+def _section_document(section: Section) -> dict[str, Any]:
     return {
         "part": section.part.value,
         "title": section.title,
         "subtitle": section.subtitle,
-        "nodes": [_node(node) for node in section.nodes],
+        "nodes": [_node_document(node) for node in section.nodes],
     }
 
 
-def _node(node: Node) -> dict[str, Any]:
-    return {"kind": type(node).__name__.lower(), **_content(node)}
+def _node_document(node: Node) -> dict[str, Any]:
+    return {"kind": type(node).__name__.lower(), **_node_content(node)}
 
 
-def _content(node: Node) -> Mapping[str, Any]:
+def _node_content(node: Node) -> Mapping[str, Any]:
     made: Mapping[str, Any]
     match node:
         case Paragraph(text):
@@ -38,7 +38,7 @@ def _content(node: Node) -> Mapping[str, Any]:
         case Bullets(lead, items):
             made = {"lead": plain_text(lead), "items": [plain_text(item) for item in items]}
         case Table():
-            made = _table(node)
+            made = _table_content(node)
         case Matrix():
             made = {
                 "caption": node.caption,
@@ -59,32 +59,32 @@ def _content(node: Node) -> Mapping[str, Any]:
         case Chart(drawing=drawing):
             kind = type(drawing).__name__.lower()
             shown = {"title": node.title, "caption": node.caption, "alternative": node.alternative}
-            made = {**shown, "drawing": {"kind": kind, **_values(drawing)}}
+            made = {**shown, "drawing": {"kind": kind, **_plain_values(drawing)}}
         case _:
-            made = _values(node)
+            made = _plain_values(node)
     return made
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _table_content(table: Table) -> dict[str, Any]:
     wanted = [position for position, column in enumerate(table.columns) if not column.bar]
     return {
         "heading": table.heading,
         "caption": table.caption,
         "columns": [*table.names, *(table.columns[position].heading for position in wanted)],
         "rows": [
-            [*row.name.parts, *(_cell(row.cells[position]) for position in wanted)] for row in table.rows
+            [*row.name.parts, *(_cell_text(row.cells[position]) for position in wanted)] for row in table.rows
         ],
         "legend": [plain_text(line) for line in table.legend],
     }
 
 
-def _cell(cell: Cell) -> str:
+def _cell_text(cell: Cell) -> str:
     return f"{cell.text} ({cell.note})" if cell.note else cell.text
 
 
-def _values(value: Any) -> Any:
+def _plain_values(value: Any) -> Any:
     if is_dataclass(value):
-        return {field.name: _values(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: _plain_values(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
-        return [_values(item) for item in value]
+        return [_plain_values(item) for item in value]
     return value

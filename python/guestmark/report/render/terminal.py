@@ -28,7 +28,13 @@ from guestmark.page.nodes import (
 from guestmark.page.tables import Align, Column, Row, RowName, Table, word_cell
 from guestmark.page.text import Inline, Tone, make_inert
 from guestmark.report.full_report import make_live_section
-from guestmark.report.render.terminal_table import fitted, is_numbered, key_lines, lines, styled
+from guestmark.report.render.terminal_table import (
+    draw_key,
+    draw_table,
+    needs_numbers,
+    shorten_columns,
+    style_span,
+)
 from guestmark.stats.analysis import Analysis
 
 _ASCII = str.maketrans(
@@ -61,17 +67,17 @@ _NARROW = 50  # columns below which names are above their values instead of besi
 def print_page(page: Page, console: Console | None = None) -> None:
     """Prints it, without colour when the console is not a terminal."""
     out = console or Console(highlight=False)
-    out.file.write(drawn(page, out))
+    out.file.write(draw_page(page, out))
     out.file.flush()
 
 
-def drawn(page: Page, console: Console) -> str:
+def draw_page(page: Page, console: Console) -> str:
     """What to write to the console's file.
 
     Terminals that do not speak UTF-8 get ASCII for the signs they lack, never an error.
     """
     with console.capture() as capture:
-        console.print(draw(page.sections, console.width), highlight=False)
+        console.print(draw_sections(page.sections, console.width), highlight=False)
     text = capture.get()
     if not console.encoding.lower().startswith("utf"):
         text = text.translate(_ASCII)
@@ -79,21 +85,21 @@ def drawn(page: Page, console: Console) -> str:
     return text.encode(console.encoding, "replace").decode(console.encoding)
 
 
-def live(analysis: Analysis, width: int) -> RenderableType:
+def draw_results(analysis: Analysis, width: int) -> RenderableType:
     """The results so far, for the screen of a run that is going on."""
-    return draw([make_live_section(workload) for workload in analysis.workloads], width)
+    return draw_sections([make_live_section(workload) for workload in analysis.workloads], width)
 
 
-def draw(sections: Iterable[Section], width: int = 80) -> RenderableType:
+def draw_sections(sections: Iterable[Section], width: int = 80) -> RenderableType:
     """The sections for this many columns, a blank line between two of them."""
     drawn: list[Text] = []
     for section in sections:
         drawn += [Text()] if drawn else []
-        drawn += _section(section, width)
-    return Group(*(part for line in drawn for part in _folded(line, width)))
+        drawn += _draw_section(section, width)
+    return Group(*(part for line in drawn for part in _fold_line(line, width)))
 
 
-def _folded(line: Text, width: int) -> list[Text]:
+def _fold_line(line: Text, width: int) -> list[Text]:
     """The line, between words in as many as it needs; the others are indented like the first."""
     if cell_len(line.plain) <= width:
         return [line]
@@ -101,7 +107,7 @@ def _folded(line: Text, width: int) -> list[Text]:
     indent = indent if indent < width // 2 else 0
     bound = line[indent:]
     bound.plain = _UNIT.sub(_BOUND[" "], bound.plain).replace(_NO_BREAK, _BOUND[_NO_BREAK])
-    folded = list(bound.wrap(_console(), width - indent, overflow="fold"))
+    folded = list(bound.wrap(_wrapping_console(), width - indent, overflow="fold"))
     for part in folded:
         part.plain = part.plain.translate(_UNBOUND)
         part.rstrip()
@@ -109,97 +115,99 @@ def _folded(line: Text, width: int) -> list[Text]:
 
 
 @functools.cache
-def _console() -> Console:
+def _wrapping_console() -> Console:
     return Console(width=80)  # Rich asks one for its defaults
 
 
-def _section(section: Section, width: int) -> list[Text]:
+def _draw_section(section: Section, width: int) -> list[Text]:
     drawn: list[Text] = []
     if section.titled:
         drawn.append(Text(make_inert(section.title), style="bold", overflow="fold"))
     if section.subtitle:
         drawn.append(Text(make_inert(section.subtitle), style="dim", overflow="fold"))
     lead = next((node for node in section.nodes if isinstance(node, Table)), None)
-    numbered = is_numbered(section.key, lead, width)
+    numbered = needs_numbers(section.key, lead, width)
     if numbered and section.key is not None and lead is not None:
-        drawn += [*key_lines(section.key, width), Text()]
+        drawn += [*draw_key(section.key, width), Text()]
     before: Node | None = None
-    for nodes in _grouped(section.nodes):
+    for nodes in _group_commands(section.nodes):
         made = (
-            _commands(nodes) if isinstance(nodes[0], Command) else _node(nodes[0], width, numbered=numbered)
+            _draw_commands(nodes)
+            if isinstance(nodes[0], Command)
+            else _draw_node(nodes[0], width, numbered=numbered)
         )
         if not made:
             continue
-        if before is not None and _apart(before, nodes[0]):
+        if before is not None and _needs_blank_line(before, nodes[0]):
             drawn.append(Text())
         drawn += made
         before = nodes[-1]
     return drawn
 
 
-def _grouped(nodes: Sequence[Node]) -> Iterable[list[Node]]:
+def _group_commands(nodes: Sequence[Node]) -> Iterable[list[Node]]:
     """Groups consecutive commands; any other node stays alone."""
     for is_command, group in itertools.groupby(nodes, key=lambda node: isinstance(node, Command)):
         members = list(group)
         yield from [members] if is_command else [[member] for member in members]
 
 
-def _apart(before: Node, node: Node) -> bool:
+def _needs_blank_line(before: Node, node: Node) -> bool:
     """Whether a blank line stands between the two: around everything that has several lines."""
     if isinstance(node, Note) and node.kind is NoteKind.SMALL and isinstance(before, Table | Chart):
         return False  # small print of what is above it
     blocks = (Table, Chart, Matrix, Definitions)
     if isinstance(before, blocks) or isinstance(node, blocks):
         return True
-    heads = isinstance(node, Heading) or (isinstance(node, Paragraph) and _is_strong(node.text))
-    return heads or (isinstance(node, Bullets) and _is_strong(node.lead))
+    heads = isinstance(node, Heading) or (isinstance(node, Paragraph) and _is_all_strong(node.text))
+    return heads or (isinstance(node, Bullets) and _is_all_strong(node.lead))
 
 
-def _is_strong(text: Inline) -> bool:
+def _is_all_strong(text: Inline) -> bool:
     return bool(text) and all(span.tone is Tone.STRONG for span in text)
 
 
-def _node(node: Node, width: int, *, numbered: bool) -> list[Text]:
+def _draw_node(node: Node, width: int, *, numbered: bool) -> list[Text]:
     made: list[Text]
     match node:
         case Heading(text):
             made = [Text(make_inert(text), style="bold", overflow="fold")]
         case Paragraph(text):
-            made = [_inline(text)]
+            made = [_draw_inline(text)]
         case Note(text, kind):
-            made = [_inline(text, "dim" if kind is NoteKind.SMALL else "")]
+            made = [_draw_inline(text, "dim" if kind is NoteKind.SMALL else "")]
         case Bullets(lead, items):
             indent = "  " if lead else ""
-            made = [_inline(lead)] if lead else []
-            made += [Text(indent, overflow="fold").append_text(_inline(item)) for item in items]
+            made = [_draw_inline(lead)] if lead else []
+            made += [Text(indent, overflow="fold").append_text(_draw_inline(item)) for item in items]
         case Definitions(_, rows):
-            made = _definitions(rows, width)
+            made = _draw_definitions(rows, width)
         case Table():
-            made = _table(node, width, numbered=numbered)
+            made = _draw_table(node, width, numbered=numbered)
         case Matrix():
-            made = _table(_as_table(node), width, numbered=False)
+            made = _draw_table(_matrix_as_table(node), width, numbered=False)
         case Chart(title, caption, _, Stack() as stack):
-            made = _stack(title, caption, stack, width)
+            made = _draw_stack(title, caption, stack, width)
         case _:  # its figures are also in a table
             made = []
     return made
 
 
-def _inline(text: Inline, style: str = "") -> Text:
+def _draw_inline(text: Inline, style: str = "") -> Text:
     line = Text(style=style, overflow="fold")
     for span in text:
-        line.append_text(styled(span))
+        line.append_text(style_span(span))
     return line
 
 
-def _table(table: Table, width: int, *, numbered: bool) -> list[Text]:
+def _draw_table(table: Table, width: int, *, numbered: bool) -> list[Text]:
     drawn = [Text(make_inert(table.heading), style="bold", overflow="fold")] if table.heading else []
-    for number, part in enumerate(lines(table, width, numbered=numbered)):
+    for number, part in enumerate(draw_table(table, width, numbered=numbered)):
         drawn += [Text(), *part] if number else part
-    return drawn + [_inline(line, "dim") for line in table.legend]
+    return drawn + [_draw_inline(line, "dim") for line in table.legend]
 
 
-def _as_table(matrix: Matrix) -> Table:
+def _matrix_as_table(matrix: Matrix) -> Table:
     columns = tuple(
         Column(f"{matrix.column_factor} {level}" if not number else level, (Align.POINT,))
         for number, level in enumerate(matrix.column_levels)
@@ -211,7 +219,7 @@ def _as_table(matrix: Matrix) -> Table:
     return Table(matrix.caption, (matrix.row_factor,), columns, rows, divisible=True, heading=matrix.caption)
 
 
-def _definitions(rows: Sequence[tuple[str, str]], width: int) -> list[Text]:
+def _draw_definitions(rows: Sequence[tuple[str, str]], width: int) -> list[Text]:
     room = max((cell_len(make_inert(name)) for name, _ in rows), default=0)
     drawn = []
     for name, value in rows:
@@ -221,14 +229,14 @@ def _definitions(rows: Sequence[tuple[str, str]], width: int) -> list[Text]:
                 Text(f"  {make_inert(value)}", overflow="fold"),
             ]
             continue
-        for number, part in enumerate(_folded(Text(make_inert(value)), width - room - 2)):
+        for number, part in enumerate(_fold_line(Text(make_inert(value)), width - room - 2)):
             head = make_inert(name) if number == 0 else ""
             line = Text(f"{head:<{room}}  ", style="dim")
             drawn.append(line.append_text(Text.assemble((part.plain, "not dim"))))
     return drawn
 
 
-def _commands(nodes: Sequence[Node]) -> list[Text]:
+def _draw_commands(nodes: Sequence[Node]) -> list[Text]:
     commands = [node for node in nodes if isinstance(node, Command)]
     if len(commands) == 1:
         text = Text(f"{commands[0].purpose}: ", style="dim", overflow="fold")
@@ -242,10 +250,10 @@ def _commands(nodes: Sequence[Node]) -> list[Text]:
     ]
 
 
-def _stack(title: str, caption: str, stack: Stack, width: int) -> list[Text]:
+def _draw_stack(title: str, caption: str, stack: Stack, width: int) -> list[Text]:
     labels = ["", *(make_inert(row.label) for row in stack.rows)]
     totals = figures.align_points([row.total for row in stack.rows])
-    (labels,) = fitted([labels], width // 2)
+    (labels,) = shorten_columns([labels], width // 2)
     taken = max(map(cell_len, labels)) + max(map(cell_len, totals)) + 4
     room = max(_SHORTEST_STACK, width - taken)
     largest = max(sum(row.parts) for row in stack.rows)

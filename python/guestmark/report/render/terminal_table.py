@@ -81,7 +81,7 @@ class Block:
         return out
 
 
-def fitted(names: Sequence[Sequence[str]], room: int) -> list[list[str]]:
+def shorten_columns(names: Sequence[Sequence[str]], room: int) -> list[list[str]]:
     """The columns, shortened to take at most `room` columns with gaps if possible, the widest first."""
     widths = [max(map(cell_len, column)) for column in names]
     while sum(widths) + _GAP * len(widths) > room and max(widths) > _NARROWEST:
@@ -92,36 +92,36 @@ def fitted(names: Sequence[Sequence[str]], room: int) -> list[list[str]]:
     ]
 
 
-def taken(columns: Sequence[Sequence[str | Text]]) -> int:
+def count_columns(columns: Sequence[Sequence[str | Text]]) -> int:
     """Columns of the terminal that these columns of a table take, gaps included."""
     return sum(max(cell_len(str(text)) for text in column) + _GAP for column in columns)
 
 
-def styled(span: Span) -> Text:
+def style_span(span: Span) -> Text:
     """One span, without anything that a terminal obeys."""
     return Text(make_inert(span.text), style=STYLES[span.tone])
 
 
-def is_numbered(key: Table | None, lead: Table | None, width: int) -> bool:
+def needs_numbers(key: Table | None, lead: Table | None, width: int) -> bool:
     """Whether a section's rows get numbers: their names need more than its first table leaves, or half of the width."""
     if key is None or len(key.rows) < 3:
         return False
     room = width
     if lead is not None:
         room -= _figures_width(lead, noted=False) + SHORTEST_BAR
-    full, brief = (taken(_names(key, numbered=numbered)) for numbered in (False, True))
+    full, brief = (count_columns(_name_columns(key, numbered=numbered)) for numbered in (False, True))
     return full > min(room, width // 2) and brief < _SAVES * full
 
 
-def key_lines(key: Table, width: int) -> list[Text]:
+def draw_key(key: Table, width: int) -> list[Text]:
     """What the numbers mean."""
-    numbers = _names(key, numbered=True)[:1]
-    block = _styled_names([*numbers, *_names(key, numbered=False)], key)
+    numbers = _name_columns(key, numbered=True)[:1]
+    block = _styled_names([*numbers, *_name_columns(key, numbered=False)], key)
     if block.width <= width:
         return block.lines()
     return [
         Text(
-            f"{number}  {make_inert(row.name.id) or called(key, row.name)}",
+            f"{number}  {make_inert(row.name.id) or name_row(key, row.name)}",
             style="bold" if row.strong else "",
             overflow="fold",
         )
@@ -129,27 +129,35 @@ def key_lines(key: Table, width: int) -> list[Text]:
     ]
 
 
-def lines(table: Table, width: int, *, numbered: bool = False) -> list[list[Text]]:
+def draw_table(table: Table, width: int, *, numbered: bool = False) -> list[list[Text]]:
     """The table, as several where it is divided: each a list of lines no wider than `width`."""
-    names = _names(table, numbered=numbered)
+    names = _name_columns(table, numbered=numbered)
     if table.divisible:
-        widest = max((taken([_column(table, position)]) for position in range(len(table.columns))), default=0)
-        return _divided(
-            table, fitted(names, max(width // 2, min(width - widest, _SHORT))), width, numbered=numbered
+        widest = max(
+            (count_columns([_make_column(table, position)]) for position in range(len(table.columns))),
+            default=0,
+        )
+        return _divide(
+            table,
+            shorten_columns(names, max(width // 2, min(width - widest, _SHORT))),
+            width,
+            numbered=numbered,
         )
     noted = width >= NOTED
-    if noted and _figures_width(table, noted=True) + taken(names) > width + _GAP:
+    if noted and _figures_width(table, noted=True) + count_columns(names) > width + _GAP:
         noted = False
     used = _figures_width(table, noted=noted)
-    names = fitted(names, max(width - used - SHORTEST_BAR, width - used) if numbered else width - used)
-    bar = 0 if numbered else min(LONGEST_BAR, width - used - taken(names))
-    block = _block(table, names, range(len(table.columns)), bar=bar, noted=noted)
+    names = shorten_columns(
+        names, max(width - used - SHORTEST_BAR, width - used) if numbered else width - used
+    )
+    bar = 0 if numbered else min(LONGEST_BAR, width - used - count_columns(names))
+    block = _make_block(table, names, range(len(table.columns)), bar=bar, noted=noted)
     if block.width > width and not numbered:
-        return [_stacked(table)]
+        return [_stack_rows(table)]
     drawn = [block.lines()]
     if block.width > width:  # the numbers alone say which row it is
-        drawn = _divided(table, names[:1], width, numbered=True)
-    if numbered and (plot := _plot(table, width)):
+        drawn = _divide(table, names[:1], width, numbered=True)
+    if numbered and (plot := _draw_plot(table, width)):
         drawn.append(plot)
     return drawn
 
@@ -157,7 +165,7 @@ def lines(table: Table, width: int, *, numbered: bool = False) -> list[list[Text
 # --- columns of text ----------------------------------------------------------------------------------------
 
 
-def _names(table: Table, *, numbered: bool) -> list[list[str]]:
+def _name_columns(table: Table, *, numbered: bool) -> list[list[str]]:
     if numbered and all(row.name.number for row in table.rows):
         numbers = [str(row.name.number) for row in table.rows]
         room = max(map(len, numbers), default=1)
@@ -179,7 +187,7 @@ def _styled_names(names: Sequence[Sequence[str]], table: Table) -> Block:
     return Block(columns, [False] * len(columns))
 
 
-def _block(
+def _make_block(
     table: Table, names: Sequence[Sequence[str]], wanted: Sequence[int], *, bar: int = 0, noted: bool = False
 ) -> Block:
     block = _styled_names(names, table)
@@ -189,18 +197,18 @@ def _block(
             continue
         if column.bar:
             block.bars[len(block.columns)] = bar
-        block.columns.append(_column(table, position, bar=bar, noted=noted))
+        block.columns.append(_make_column(table, position, bar=bar, noted=noted))
         block.right.append(column.pieces == (Align.RIGHT,))
     return block
 
 
-def _column(table: Table, position: int, *, bar: int = 0, noted: bool = False) -> list[Text]:
+def _make_column(table: Table, position: int, *, bar: int = 0, noted: bool = False) -> list[Text]:
     column = table.columns[position]
     cells = [row.cells[position] for row in table.rows]
     if column.bar:
         bars = [figures.draw_bar(cell.bar or 0.0, 1.0, bar) for cell in cells]
         return [Text(""), *(Text(drawn, style="blue") for drawn in bars)]
-    padded = _padded(column, cells)
+    padded = _pad_pieces(column, cells)
     texts = [Text(make_inert(column.heading))]
     for row, cell, pieces in zip(table.rows, cells, padded, strict=True):
         text = Text(style="bold" if row.strong else "dim" if row.soft else "")
@@ -213,7 +221,7 @@ def _column(table: Table, position: int, *, bar: int = 0, noted: bool = False) -
     return texts
 
 
-def _padded(column: Column, cells: Sequence[Cell]) -> list[list[str]]:
+def _pad_pieces(column: Column, cells: Sequence[Cell]) -> list[list[str]]:
     """The texts of each cell's pieces, padded so that they stand under those of the other cells."""
     texts = [[make_inert(span.text) for span in cell.pieces] for cell in cells]
     for number, align in enumerate(column.pieces):
@@ -235,37 +243,37 @@ def _padded(column: Column, cells: Sequence[Cell]) -> list[list[str]]:
 def _figures_width(table: Table, *, noted: bool) -> int:
     """The width of the columns after the names, without bars; words at the end of a row may take less."""
     there = [position for position, column in enumerate(table.columns) if not column.bar]
-    columns = [_column(table, position, noted=noted) for position in there]
+    columns = [_make_column(table, position, noted=noted) for position in there]
     if len(there) < len(table.columns) and columns:  # a table with bars ends with words
-        return taken(columns[:-1]) + max(_WORDY, taken(columns[-1:]) - _GAP) + _GAP
-    return taken(columns)
+        return count_columns(columns[:-1]) + max(_WORDY, count_columns(columns[-1:]) - _GAP) + _GAP
+    return count_columns(columns)
 
 
 # --- divided, stacked, with bars below ----------------------------------------------------------------------
 
 
-def _divided(table: Table, names: Sequence[Sequence[str]], width: int, *, numbered: bool) -> list[list[Text]]:
+def _divide(table: Table, names: Sequence[Sequence[str]], width: int, *, numbered: bool) -> list[list[Text]]:
     pending = [position for position, column in enumerate(table.columns) if not column.bar]
     drawn = []
     while pending:
-        room = width - taken(names)
+        room = width - count_columns(names)
         chosen: list[int] = []
-        while pending and (not chosen or room >= taken([_column(table, pending[0])])):
+        while pending and (not chosen or room >= count_columns([_make_column(table, pending[0])])):
             chosen.append(pending.pop(0))
-            room -= taken([_column(table, chosen[-1])])
-        block = _block(table, names, chosen)
+            room -= count_columns([_make_column(table, chosen[-1])])
+        block = _make_block(table, names, chosen)
         if block.width > width:
-            return [_stacked(table, numbered=numbered)]
+            return [_stack_rows(table, numbered=numbered)]
         drawn.append(block.lines())
     return drawn
 
 
-def _stacked(table: Table, *, numbered: bool = False) -> list[Text]:
+def _stack_rows(table: Table, *, numbered: bool = False) -> list[Text]:
     """Each row as a list: its name, then a line for each heading and value; long lines are folded."""
     drawn = []
     for row in table.rows:
         short = f"{row.name.number}  {make_inert(row.name.short)}"
-        name = short if numbered and row.name.number else called(table, row.name)
+        name = short if numbered and row.name.number else name_row(table, row.name)
         drawn.append(Text(name, style="bold", overflow="fold"))
         for column, cell in zip(table.columns, row.cells, strict=True):
             if column.bar or not cell.text:
@@ -280,7 +288,7 @@ def _stacked(table: Table, *, numbered: bool = False) -> list[Text]:
     return drawn
 
 
-def called(table: Table, name: RowName) -> str:
+def name_row(table: Table, name: RowName) -> str:
     """A row's name in one line; its parts are labelled if there are several."""
     parts = [make_inert(part) for part in name.parts]
     if len(parts) == 1:
@@ -290,7 +298,7 @@ def called(table: Table, name: RowName) -> str:
     )
 
 
-def _plot(table: Table, width: int) -> list[Text]:
+def _draw_plot(table: Table, width: int) -> list[Text]:
     """Bars as wide as the terminal, for tables with many rows, which have no room for them."""
     at = next((position for position, column in enumerate(table.columns) if column.bar), None)
     rows = tuple(row for row in table.rows if at is not None and row.cells[at].bar is not None)
@@ -308,8 +316,8 @@ def _plot(table: Table, width: int) -> list[Text]:
             for row, value, length in zip(rows, values, lengths, strict=True)
         ),
     )
-    names = fitted(_names(plotted, numbered=True), width // 2)
-    room = width - taken(names) - taken([_column(plotted, 0)])
+    names = shorten_columns(_name_columns(plotted, numbered=True), width // 2)
+    room = width - count_columns(names) - count_columns([_make_column(plotted, 0)])
     if room < SHORTEST_BAR:
         return []
-    return _block(plotted, names, (0, 1), bar=room).lines()
+    return _make_block(plotted, names, (0, 1), bar=room).lines()
