@@ -251,8 +251,8 @@ def test_all_names_the_packages_that_set_up_has_installed(tmp_path: Path) -> Non
     (checkout / ".setup").mkdir(parents=True)
     (checkout / ".setup" / "packages").write_text("coreutils\nno-such-package\ncoreutils\ndash\n")
     script = (
-        "from pathlib import Path; from guestmark.core import own_program; from guestmark.cli.do import clean\n"
-        f"own_program.checkout = lambda: Path({str(checkout)!r})\n"
+        "from pathlib import Path; from guestmark.cli.do import clean\n"
+        f"clean.checkout = lambda: Path({str(checkout)!r})\n"
         "clean._report_what_stays()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from guestmark.capture.binary import (
     MOST_SEQUENCES,
     NotPermittedError,
     Selection,
     Wanted,
-    analyse_capture,
-    extract_packets,
     read_document,
     start_analysis,
     stream_output,
 )
 from guestmark.cli.commands.capture import TABLE_ROWS, Format, Options
 from guestmark.core.errors import GuestmarkError, UsageError
-
-if TYPE_CHECKING:
-    from guestmark.capture.model import Document, Trace
 
 _GRACE_MS = 2000  # in which a tool that captures hands over what it still has
 
@@ -99,7 +92,9 @@ def _answer(given: Options, selection: Selection) -> int:
             return _write_table(given, selection)
         status = _write_rows(given, selection)
         if given.plot:
-            _draw_picture(selection, given.plot)
+            from guestmark.cli.capture_answer import draw_picture
+
+            draw_picture(selection, given.plot)
     except OSError as error:
         if error.filename is None:
             raise
@@ -111,10 +106,11 @@ def _write_table(given: Options, selection: Selection) -> int:
     rows = given.top or TABLE_ROWS
     sequences = MOST_SEQUENCES if given.plot else 0
     if given.both:
-        from guestmark.capture import points
+        from guestmark.capture.points import join_points
+        from guestmark.cli.capture_answer import show_answer
 
-        joined = points.join_points(selection, rows, sequences)
-        _show_answer(given, selection, joined.document, joined.lines)
+        joined = join_points(selection, rows, sequences)
+        show_answer(given, selection, joined.document, joined.lines)
         return joined.status
     wanted = Wanted(
         top=rows,
@@ -126,76 +122,11 @@ def _write_table(given: Options, selection: Selection) -> int:
     )
     with start_analysis(selection, wanted) as program:
         # What draws the table takes as long to import as a small capture takes to read: it is done meanwhile.
-        from guestmark.capture import table
-        from guestmark.cli import console
+        from guestmark.cli.capture_answer import show_answer
 
-        del table, console
         found, status = read_document(program)
-    _show_answer(given, selection, found)
+    show_answer(given, selection, found)
     return status
-
-
-def _show_answer(given: Options, selection: Selection, found: Document, lines: tuple[str, ...] = ()) -> None:
-    # Loaded before, while the capture was read.
-    from guestmark.capture import table, verdict
-    from guestmark.cli.console import Console
-    from guestmark.page.say import say
-
-    if given.live and sys.stderr.isatty():
-        # The progress on the terminal ends without a line feed.
-        say("", prefix="")
-    file = None if given.output == "-" else Path(given.output).open("w", encoding="utf-8")  # noqa: SIM115
-    # Nothing is left out where no terminal limits the width.
-    is_limited = file is None and (sys.stdout.isatty() or "COLUMNS" in os.environ)
-    console = Console(file=file, width=None if is_limited else table.WIDEST)
-    for trace in found.files:
-        rendered = table.render_trace(trace, given.by.value, named=len(found.files) > 1, width=console.width)
-        console.print(rendered)
-        if (line := verdict.describe_longest_waits(trace)) and not given.extract and not given.live:
-            console.print(line)
-        if given.details:
-            for line in table.request_lines(trace):
-                console.print(line)
-    for line in lines:
-        console.print(line)
-    if given.extract:
-        _extract_packets(found.files[0], selection.files[0], given.extract)
-    if file:
-        file.close()
-    if given.plot:
-        from guestmark.capture import picture
-
-        picture.write_picture(found, given.plot)
-
-
-def _extract_packets(trace: Trace, file: str, output: Path) -> None:
-    """Writes the packets that ended the longest waits for the main cause, and says how Wireshark shows them."""
-    from guestmark.capture import verdict
-    from guestmark.capture.units import format_seconds
-    from guestmark.page.say import say
-
-    doubt, cause, packets = (
-        verdict.find_doubt(trace),
-        verdict.main_cause(trace.causes),
-        verdict.find_guilty_packets(trace),
-    )
-    if doubt is not None and doubt.refused:
-        raise GuestmarkError(
-            f"no packet can be blamed: {doubt.reason}",
-            hint="see the limits below the table for what to capture",
-        )
-    if cause is None or not packets:
-        raise GuestmarkError(
-            "no packet can be blamed: no connection was seen in both directions",
-            hint="capture both directions, from the beginning of a connection",
-        )
-    if output.exists() and output.samefile(file):
-        raise UsageError(f"{output} is the capture itself", hint="name another file for --extract")
-    extract_packets(file, [packet.frame for packet in packets], output)
-    waited_s = sum(packet.waited_s for packet in packets)
-    count = f"{len(packets)} packets" if len(packets) > 1 else "1 packet"
-    say(f"{output}: {count} that ended the longest waits for {cause.name}, {format_seconds(waited_s)} in all")
-    say(f"in {file}, for Wireshark: {verdict.display_filter(packets)}")
 
 
 def _write_rows(given: Options, selection: Selection) -> int:
@@ -214,11 +145,3 @@ def _write_rows(given: Options, selection: Selection) -> int:
         return stream_output(selection, options)
     with Path(given.output).open("wb") as out:
         return stream_output(selection, options, out.fileno())
-
-
-def _draw_picture(selection: Selection, plot: Path) -> None:
-    from guestmark.capture import picture
-
-    wanted = Wanted(top=TABLE_ROWS, histograms=True, sequences=MOST_SEQUENCES, requests=True)
-    found, _ = analyse_capture(selection, wanted)
-    picture.write_picture(found, plot)
