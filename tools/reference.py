@@ -74,7 +74,7 @@ def factors() -> str:
     rows = []
     for name, factor in sorted(registry.factors().items()):
         levels = ", ".join(f"`{level}`" for level in factor.levels)
-        rows.append([f"`{name}`", _escape(factor.help), levels, _escape(registry.where(factor))])
+        rows.append([f"`{name}`", _escape(factor.help), levels, _escape(registry.describe_takers(factor))])
     return _table(["factor", "what it sets", "levels, for instance", "for"], rows)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.architectures import ARCHITECTURES, Architecture
-from guestmark.core.own_program import checkout
+from guestmark.core.own_program import find_checkout
 from guestmark.foreign import agents
 
 
@@ -22,7 +22,7 @@ def run_check(rows: Sequence[Architecture], chain: agents.Toolchain) -> subproce
     environment = agents.cargo_environment(chain, cache_directory() / "targets")
     return subprocess.run(
         agents.cargo_command(chain, ("check", "--quiet"), rows),
-        cwd=checkout(),
+        cwd=find_checkout(),
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

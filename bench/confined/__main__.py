@@ -24,7 +24,7 @@ from guestmark.agent.confinement import Confinement
 from guestmark.core import registry as kinds
 from guestmark.core.context import Context
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.qemu import platform as qemu
@@ -98,7 +98,7 @@ def _confinement(on: bool) -> Iterator[None]:
 def _plain(confinement: Confinement, command: Sequence[str], *_: Path, **__: Path) -> list[str]:
     """The command as the same user."""
     if confinement.memory_file:
-        return [str(agent_binary()), "traces", *command]
+        return [str(find_agent_binary()), "traces", *command]
     if confinement.user is None:
         return list(command)
     user, group = confinement.user

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from guestmark.core.findings import machine_of
+from guestmark.core.findings import find_machine
 from tests.framework.command_line import CommandLine
 from tests.framework.labs import lab
 from tests.framework.namespaces import network
@@ -52,7 +52,7 @@ def fleet(folder: Path, names: tuple[str, ...], blocks: int, seconds: float) -> 
         assert exactly_once([run], blocks) == 0
     first = min(trial.started_at for trial in run.trials)
     last = max(trial.started_at + trial.duration_s for trial in run.trials)
-    each = Counter(machine_of(trial.facts) for trial in run.trials if trial.order == 0)
+    each = Counter(find_machine(trial.facts) for trial in run.trials if trial.order == 0)
     all_of_it = sum(trial.duration_s for trial in run.trials)
     return Took(took, last - first, all_of_it, first - clock, tuple(sorted(each.values())))
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bench.sidebyside import measure, ratio, table
 
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -97,7 +97,7 @@ def main() -> None:
     print(f"guestmark / hyperfine -N   {both:.3f}   (aim ≤ 1)")
     print(f"guestmark --help           {1000 * statistics.median(helps):.0f} ms   (aim ≤ 150 ms warm)")
     print(f"controller, peak resident  {peak / 1e6:.0f} MB   (aim ≤ 150 MB)")
-    print(f"agent                      {agent_binary().stat().st_size / 1e6:.2f} MB   (aim ≤ 2 MB)")
+    print(f"agent                      {find_agent_binary().stat().st_size / 1e6:.2f} MB   (aim ≤ 2 MB)")
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def _found(rows: list[Row], ledger: Path) -> dict[Row, list[Proof]]:
         for overview in opened.list_runs():
             run = opened.load_run(overview.id)
             for cell, trial in ((cell, trial) for cell in run.plan.cells for trial in run.trials):
-                proof = trial.facts.of(Proof)
+                proof = trial.facts.find_fact(Proof)
                 for row in rows:
                     alike = all(cell.factors.get(name) == level for name, level in row.settings().items())
                     if proof is not None and alike and str(cell.platform) == row.platform:

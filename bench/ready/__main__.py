@@ -31,7 +31,7 @@ from bench.sidebyside import measure, ratio, table
 
 from guestmark.appliance.initramfs import CpioArchive
 from guestmark.appliance.kernel import find_kernel
-from guestmark.core.architectures import ARCHITECTURES, Architecture, architecture, host_architecture
+from guestmark.core.architectures import ARCHITECTURES, Architecture, find_architecture, host_architecture
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.foreign import parts
@@ -128,7 +128,7 @@ def _bare(row: Architecture, initramfs: Path) -> list[str]:
 def _architectures(wanted: Sequence[str], rounds: int, seed: int) -> None:
     contenders: dict[str, Callable[[], float]] = {}
     with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as scratch:
-        for row in map(architecture, wanted or ARCHITECTURES):
+        for row in map(find_architecture, wanted or ARCHITECTURES):
             made = None if row.is_host else parts.find_parts(row)
             if made is None or not shutil.which(row.cross.name):
                 continue

@@ -28,7 +28,7 @@ from pathlib import Path
 from bench.sidebyside import measure, ratio, table
 
 from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.phases import READY
@@ -109,7 +109,7 @@ def _namespace(whole: Path, bare: Path) -> Iterator[int]:
 
 def _command(name: str, scratch: Path) -> list[str]:
     """The same runtime on this root."""
-    program = [str(agent_binary()), "serve"]
+    program = [str(find_agent_binary()), "serve"]
     if name == "bwrap":
         return RUNTIMES[name].command(Sandbox(scratch / "bare", scratch, scratch, program))
     if name == "podman":

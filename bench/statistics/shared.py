@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from guestmark.core.findings import Facts, MeasuredOn, with_fact
+from guestmark.core.findings import Facts, MeasuredOn, add_fact
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST
@@ -37,7 +37,7 @@ def run(
     trials, block = [], 0
     for number, share in enumerate(shares):
         ratio, level = effect + chance.normal(0, between), chance.normal(0, 0.05)
-        facts = with_fact(Facts(), MeasuredOn(machine=f"m{number}"))
+        facts = add_fact(Facts(), MeasuredOn(machine=f"m{number}"))
         for _ in range(share):
             for order, cell in enumerate(("a", "b")):
                 log = level + (ratio if cell == "b" else 0.0) + chance.normal(0, NOISE)

@@ -178,10 +178,10 @@ class Result:
         return {each.cell.id: each for each in self.analysis.cells}
 
     def _cell(self, cell: str) -> CellResult:
-        from guestmark.core.errors import unknown
+        from guestmark.core.errors import unknown_name_error
 
         if cell not in self._by_id:
-            raise unknown("cell", cell, self._by_id)
+            raise unknown_name_error("cell", cell, self._by_id)
         return self._by_id[cell]
 
     def _primary(self, result: CellResult) -> str:

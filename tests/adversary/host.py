@@ -193,7 +193,7 @@ def _state(pid: int) -> str:
 @contextlib.contextmanager
 def _targets(folder: Path, user: int) -> Iterator[dict[str, object]]:
     folder.chmod(0o755)
-    shutil.copy(own_program.agent_binary(), folder / "agent")
+    shutil.copy(own_program.find_agent_binary(), folder / "agent")
     (folder / "agent").chmod(0o755)
     outside, inside = folder / "outside", folder / "inside"
     for path in (outside, inside):

@@ -10,7 +10,7 @@ import pytest
 
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.model import reduce_for_drawing
-from guestmark.core.findings import Facts, flat
+from guestmark.core.findings import Facts, flatten_fact
 from guestmark.core.model import WorkloadSpec
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
@@ -32,7 +32,7 @@ def laid_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         port = listener.getsockname()[1]
         stop()
     picture = reduce_for_drawing(analyse_file(capture, filter_by=str(port), sequence=True))
-    facts = Facts(json.loads(json.dumps(flat(Netboot(picture=picture)))))  # as the ledger keeps it
+    facts = Facts(json.loads(json.dumps(flatten_fact(Netboot(picture=picture)))))  # as the ledger keeps it
     run = memory_sweep()
     trials = tuple(replace(trial, facts=facts) for trial in run.trials)
     booted = WorkloadSpec("netboot", {}, "network boot")

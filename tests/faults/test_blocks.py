@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import update
 
 from guestmark.core.errors import BlockStatus, LedgerError
-from guestmark.core.findings import machine_of
+from guestmark.core.findings import find_machine
 from guestmark.core.model import RunState, TrialStatus
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
@@ -76,7 +76,7 @@ def test_blocks_are_measured_one_a_call(guestmark: CommandLine, ledger: str) -> 
     done = guestmark(*made.arguments("three"), env=made.environment)
     assert done.status == BlockStatus.NOTHING_LEFT
     assert "nothing is left" in done.stderr
-    assert {machine_of(trial.facts) for trial in made.stored().trials} == {"one", "two"}
+    assert {find_machine(trial.facts) for trial in made.stored().trials} == {"one", "two"}
     assert exactly_once([made.stored()], 2) == 0
 
 
@@ -97,7 +97,7 @@ def test_blocks_of_a_run_that_its_results_end(guestmark: CommandLine, ledger: st
     assert stored.state is RunState.STOPPED
     assert stored.blocks == done > 1
     assert stored.plan.context.iterations
-    assert {machine_of(trial.facts) for trial in stored.trials} == {"m0", "m1"}
+    assert {find_machine(trial.facts) for trial in stored.trials} == {"m0", "m1"}
 
 
 @pytest.mark.long
@@ -229,7 +229,7 @@ def test_processes_that_race_and_are_killed_double_nothing_and_miss_nothing(
     stored = made.stored()
     lost = exactly_once([stored], blocks)
     assert lost == sum(trial.status is TrialStatus.LOST for trial in stored.trials)
-    assert len({machine_of(trial.facts) for trial in stored.trials} - {""}) > 1
+    assert len({find_machine(trial.facts) for trial in stored.trials} - {""}) > 1
 
 
 @pytest.mark.long
@@ -270,7 +270,7 @@ def test_a_job_array_of_slurm_whose_tasks_are_requeued_and_killed(
     stored = made.stored()
     lost = exactly_once([stored], blocks)
     assert lost >= 1
-    assert {machine_of(trial.facts) for trial in stored.trials} >= {"n1", "n2", "n3", "n4"}
+    assert {find_machine(trial.facts) for trial in stored.trials} >= {"n1", "n2", "n3", "n4"}
     print(f"{done}: {len(stored.trials)} trials, {lost} lost")
     assert not _blocks_of(made.run)
 
@@ -312,4 +312,4 @@ def test_machines_that_ssh_reaches_share_a_run(guestmark: CommandLine, tmp_path:
             said, _ = loop.communicate(timeout=120)
         assert loop.returncode == 0, said
         assert exactly_once([made.stored()], 6) <= 3
-        assert {machine_of(trial.facts) for trial in made.stored().trials} >= {"lab1", "lab2"}
+        assert {find_machine(trial.facts) for trial in made.stored().trials} >= {"lab1", "lab2"}

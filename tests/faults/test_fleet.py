@@ -28,7 +28,7 @@ from guestmark.cli.do.fleet_doctor import explain_missing_room
 from guestmark.cli.fleet_progress import FleetProgress, render_states
 from guestmark.core.context import FleetOrder
 from guestmark.core.errors import LedgerError, UsageError
-from guestmark.core.findings import machine_of
+from guestmark.core.findings import find_machine
 from guestmark.core.model import TrialStatus
 from guestmark.fleet import lab as labs
 from guestmark.fleet.coordinator import Fleet, MachineState
@@ -539,7 +539,7 @@ def test_machines_of_a_class_divide_the_blocks_of_a_plan(guestmark: CommandLine,
         assert done.status == 0, done.stderr
         (run,) = made.runs()
         assert exactly_once([run], 12) == 0
-        blocks = Counter(machine_of(trial.facts) for trial in run.trials if trial.order == 0)
+        blocks = Counter(find_machine(trial.facts) for trial in run.trials if trial.order == 0)
         assert set(blocks) == set(names)
         assert max(blocks.values()) <= 5, blocks
         trials = sum(trial.duration_s for trial in run.trials)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from tests.framework import PACKAGES
 from tests.framework.marks import long
 
@@ -33,7 +33,7 @@ def measured(
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(PACKAGES),
         "TMPDIR": str(folder),
-        "GUESTMARK_AGENT": str(agent_binary()),
+        "GUESTMARK_AGENT": str(find_agent_binary()),
     }
     return subprocess.run(
         [

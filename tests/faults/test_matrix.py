@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.appliance.kernel import find_kernel
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.platforms.qemu.programs import VIRTIOFSD_PATHS
 from tests.framework import PACKAGES
 from tests.framework.kernels import cloud, without_9p
@@ -46,7 +46,7 @@ def public() -> Iterator[Path]:
         # Copies: the cache of this user may be closed to others.
         shutil.copytree(usual.modules, folder / "generic" / "modules", symlinks=False)
         without_9p(folder / "none", of=folder / "generic")
-        shutil.copy(agent_binary(), folder / "agent")
+        shutil.copy(find_agent_binary(), folder / "agent")
         yield folder
 
 

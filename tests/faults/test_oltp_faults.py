@@ -52,7 +52,7 @@ def test_transactions_are_measured_and_the_server_ends_cleanly(server: str) -> N
     assert values["host_flushes_per_transaction"] == values["server_flushes_per_transaction"] > 0.2
     assert not directory.exists()
     assert workload.warnings == []
-    program = known(workload.facts.facts().of(Program, SERVER))
+    program = known(workload.facts.facts().find_fact(Program, SERVER))
     assert program.sha256 == program.host_sha256
     assert workload.facts.facts().kept["server_stop_s"] > 0
     assert workload.facts.facts().kept["server"].startswith(f"{KINDS[server].title} 1")

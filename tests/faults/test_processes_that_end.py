@@ -52,7 +52,7 @@ name, looks = sys.argv[1], {
     "threads": lambda: processes.map_threads(victim.pid),
     "cages": lambda: list(processes.find_in_cages(1, "guestmark")),
     "mounts": lambda: stack._find_mount_of_device("999:999"),
-    "open files": lambda: list(procfs.open_files(victim.pid)),
+    "open files": lambda: list(procfs.list_open_files(victim.pid)),
 }
 victim, ended = None, 0
 

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from guestmark.cli import error_report
 from guestmark.core import redaction
-from guestmark.core.redaction import GONE, know, redact, redact_url, redact_words, without_password
+from guestmark.core.redaction import (
+    GONE,
+    drop_password,
+    redact_text,
+    redact_url,
+    redact_words,
+    register_secret,
+)
 from guestmark.ledger import open_ledger
 from guestmark.ledger.connect import connect_ledger
 from tests.framework.command_line import CommandLine
@@ -122,7 +129,7 @@ def test_a_campaign_keeps_no_password(guestmark: CommandLine, server: Server) ->
     )  # fmt: skip
     state = next(Path(guestmark.environment["XDG_STATE_HOME"]).rglob("both.json"))
     assert not holds(made.stdout + made.stderr + state.read_text())
-    assert without_password(url) in state.read_text()
+    assert drop_password(url) in state.read_text()
 
 
 def test_a_crash_file_is_its_users_alone_and_has_no_secret(
@@ -131,7 +138,7 @@ def test_a_crash_file_is_its_users_alone_and_has_no_secret(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     url = f"postgresql://me:{quote(SECRET, safe='')}@h/db"
     monkeypatch.setattr("sys.argv", ["guestmark", "runs", "--ledger", url, f"--x=postgresql://me:{SECRET}@h"])
-    know(SECRET)
+    register_secret(SECRET)
     assert (
         error_report.report_error(RuntimeError(f"no way to {url} with {SECRET!r}")) == error_report.BUG_STATUS
     )
@@ -155,15 +162,15 @@ def test_no_url_on_a_command_line_keeps_its_password(password: str, form: str) -
             assert word.startswith(form.partition("{}")[0] + "postgresql")
             assert f"me:{GONE}@" in word
             assert redact_url(url).endswith(url.rpartition("@")[2])
-            assert without_password(url) == url.replace(f":{spelled}@", "@", 1)
+            assert drop_password(url) == url.replace(f":{spelled}@", "@", 1)
 
 
 @given(_PASSWORDS)
 def test_what_is_known_is_nowhere(password: str) -> None:
-    know(password)
+    register_secret(password)
     try:
         for spelled in (password, quote(password, safe="")):
-            assert spelled not in redact(f"a {spelled} b {spelled}") or spelled in f"a {GONE} b {GONE}"
+            assert spelled not in redact_text(f"a {spelled} b {spelled}") or spelled in f"a {GONE} b {GONE}"
     finally:
         redaction._known.clear()
 
@@ -176,21 +183,21 @@ def test_words_of_no_url_are_left_alone() -> None:
         "ssh:user@host/kvm",
         "12:30 // @",
     ):
-        assert redact(text) == text
+        assert redact_text(text) == text
         assert redact_words([text]) == [text]
-    assert redact("fails at postgresql://me:x@h/db.") == "fails at postgresql://me:***@h/db."
-    assert redact("postgresql://h/db?password=x&host=y") == "postgresql://h/db?password=***&host=y"
+    assert redact_text("fails at postgresql://me:x@h/db.") == "fails at postgresql://me:***@h/db."
+    assert redact_text("postgresql://h/db?password=x&host=y") == "postgresql://h/db?password=***&host=y"
 
 
 def test_the_passwords_of_libpqs_variables_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGPASSWORD", SECRET)
-    assert redact(f"x{SECRET}y") == "x***y"
+    assert redact_text(f"x{SECRET}y") == "x***y"
     monkeypatch.delenv("PGPASSWORD")
-    assert redact(f"x{SECRET}y") == f"x{SECRET}y"
+    assert redact_text(f"x{SECRET}y") == f"x{SECRET}y"
 
 
 def test_a_url_that_is_opened_makes_its_password_known(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"driver|connect"):
         connect_ledger("postgresql+no://me:openses@h/db", writable=True, busy_timeout_s=1)
-    assert redact("openses") == GONE
+    assert redact_text("openses") == GONE
     assert os.environ.get("PGPASSWORD") is None

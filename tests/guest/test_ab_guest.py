@@ -11,7 +11,7 @@ import pytest
 from guestmark.core import registry
 from guestmark.core.architectures import host_architecture
 from guestmark.core.errors import AttestationError, GuestmarkError
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from tests.framework.guests import start
 from tests.framework.known import known
 from tests.framework.root_images import FORMS, squashfs
@@ -21,7 +21,7 @@ def tree(root: Path) -> Path:
     """A root with one program, which no other root has."""
     for folder in ("bin", "etc", "usr", "proc", "sys", "dev", "tmp"):
         (root / folder).mkdir(parents=True)
-    shutil.copy(agent_binary(), root / "bin" / "only-here")
+    shutil.copy(find_agent_binary(), root / "bin" / "only-here")
     return root
 
 

@@ -53,7 +53,7 @@ def test_a_start_on_qemu_with_the_slowest_initcalls() -> None:
     assert set(values) == {metric.name for metric in boot.ALL}
     assert_adds_up(values)
     assert values["kernel_s"] > values["poweroff_s"] > 0
-    assert known(workload.facts.facts().of(Boot)).initcalls.count > 100
+    assert known(workload.facts.facts().find_fact(Boot)).initcalls.count > 100
     assert "reboot: Power down" in machine.console()
     assert machine.vmm_pid is None
 

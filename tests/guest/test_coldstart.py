@@ -31,7 +31,7 @@ def starts(platform: str, factors: dict[str, str] | None = None, **params: Any) 
     given = {"starts": 4, "time": "20s", "touch": "4M", **params}
     with prepared(cell_of(platform, "coldstart", factors, **given)) as (machine, workload):
         workload.run(machine)
-        found = workload.facts.facts().of(Starts)
+        found = workload.facts.facts().find_fact(Starts)
     assert found is not None
     return found.starts
 

@@ -27,7 +27,7 @@ def fleet(platform: str, guests: int, **params: Any) -> tuple[dict[Metric, float
     trial = cell_of(platform, "density", {"guests": str(guests), **_memory(platform)}, **given)
     with prepared(trial) as (machine, workload):
         measured = {each.metric: each.value for each in workload.run(machine)}
-        found = workload.facts.facts().of(Fleet)
+        found = workload.facts.facts().find_fact(Fleet)
     assert found is not None
     return measured, found
 
@@ -76,7 +76,7 @@ def set_aside() -> Iterator[int]:
 @pytest.mark.long
 def test_huge_pages_that_were_set_aside_are_counted(set_aside: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Whatever other tests take meanwhile of what the host has left.
-    monkeypatch.setattr("guestmark.workloads.density.trial.meminfo", lambda: {"MemAvailable": 1 << 40})
+    monkeypatch.setattr("guestmark.workloads.density.trial.read_meminfo", lambda: {"MemAvailable": 1 << 40})
     huge = cell_of("tcg", "density", {"guests": "2", "memory": "256M", "hugepages": "2M"}, command=["true"])
     with prepared(huge) as (machine, workload):
         measured = {each.metric: each.value for each in workload.run(machine)}

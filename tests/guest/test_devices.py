@@ -57,14 +57,14 @@ def written(platform: str, device: str, factors: Mapping[str, str]) -> tuple[Gue
         facts = machine.attest()
         assert isinstance(facts, GuestMachine)
         workload.run(machine)
-        return facts, known(workload.facts.facts().of(Flushes))
+        return facts, known(workload.facts.facts().find_fact(Flushes))
 
 
 def test_a_device_is_the_disk_of_uml_and_empty_afterwards(device: str) -> None:
     for _ in range(2):
         facts, flushes = written("uml", device, {})
         assert known(facts.disks)["target"].size == SIZE
-        assert flushes.word is Durability.LOST  # by ubd
+        assert flushes.durability_word is Durability.LOST  # by ubd
     assert {kind for kind, _ in devices.list_signatures(device)} == {"ext4"}
     devices.give_back_device()
     assert devices.list_signatures(device) == []
@@ -84,7 +84,7 @@ def test_a_device_is_a_disk_of_every_kind(
 ) -> None:
     facts, flushes = written(platform, device, factors)
     assert known(facts.disks)["target"].location == device
-    assert flushes.word is word, flushes.why
+    assert flushes.durability_word is word, flushes.why
 
 
 def test_a_device_is_named_only_by_who_means_it(device: str) -> None:

@@ -48,7 +48,7 @@ def test_a_command_runs_on_its_disk(platform: str, filesystem: str) -> None:
         (disk,) = machine.disks
         written = machine.agent.read_file(f"{disk.directory}/work/file")
         mounts = machine.agent.read_file("/proc/self/mounts").decode()
-        found = workload.facts.facts().of(WorkingDirectory)
+        found = workload.facts.facts().find_fact(WorkingDirectory)
     assert len(written) == 1 << 20
     assert f"{disk.device} {disk.directory} {filesystem} " in mounts
     assert found is not None
@@ -74,9 +74,9 @@ def test_a_row_says_what_became_of_its_flushes_without_a_proof(
     with started(replace(cell, factors={**cell.factors, **levels})) as (machine, workload):
         workload.prepare(machine)
         workload.run(machine)
-        found = workload.facts.facts().of(Flushes)
+        found = workload.facts.facts().find_fact(Flushes)
     assert found is not None
-    assert found.word is word, found.why
+    assert found.durability_word is word, found.why
 
 
 @pytest.mark.long
@@ -119,8 +119,8 @@ def test_a_disk_that_was_not_written_is_noticed(filesystem: str, tmp_path: Path)
     busy = trials(
         "sh -c 'echo a > f'", tmp_path / "busy.sqlite", filesystem=filesystem, location="/var/tmp", **settings
     )
-    assert [found.wrote for trial in idle if (found := trial.facts.of(Traffic))] == [False] * len(idle)
-    assert [found.wrote for trial in busy if (found := trial.facts.of(Traffic))] == [True] * len(busy)
+    assert [found.wrote for trial in idle if (found := trial.facts.find_fact(Traffic))] == [False] * len(idle)
+    assert [found.wrote for trial in busy if (found := trial.facts.find_fact(Traffic))] == [True] * len(busy)
 
 
 def test_a_directory_that_was_only_read_is_not_said_to_be_unused(guestmark: CommandLine) -> None:

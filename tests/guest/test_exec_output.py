@@ -3,7 +3,7 @@
 import pytest
 
 from guestmark.core.errors import UsageError, WorkloadError
-from guestmark.core.metric_spec import parse_metrics, split
+from guestmark.core.metric_spec import parse_metrics, split_metrics
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.workloads.exec import ExecWorkload
@@ -37,7 +37,7 @@ def test_what_is_read_comes_through_a_pipe(params: dict[str, object]) -> None:
 
 
 def test_a_metric_in_a_file_needs_no_pipe() -> None:
-    specs, _ = split(parse_metrics(["n=file:/tmp/x#([0-9]+)", "cycles=perf:cycles"]))
+    specs, _ = split_metrics(parse_metrics(["n=file:/tmp/x#([0-9]+)", "cycles=perf:cycles"]))
     assert len(specs) == 2
     cell = on("host", WHERE, metrics=["n=file:/tmp/x#([0-9]+)"])
     assert cell.workload.params["output"] == "null"

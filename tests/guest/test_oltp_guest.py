@@ -32,7 +32,7 @@ def checked(values: Mapping[str, float], workload: OltpTrial) -> None:
     assert values["transactions_per_s"] > 0.2
     assert values["guest_flushes_per_transaction"] > 0.2
     assert values["server_flushes_per_transaction"] > 0.2
-    program = known(workload.facts.facts().of(Program, SERVER))
+    program = known(workload.facts.facts().find_fact(Program, SERVER))
     assert program.sha256 == program.host_sha256
     assert "Shutdown complete" not in workload.facts.facts().kept.get("server_log", "")
     assert workload.facts.facts().kept["server_stop_s"] > 0

@@ -265,11 +265,12 @@ def test_a_check_that_misbehaves_leaves_nothing(guestmark: CommandLine, programs
 def test_where_there_are_no_namespaces_one_is_judged_after_the_other(
     guestmark: CommandLine, programs: Programs, tmp_path: Path
 ) -> None:
-    from guestmark.core.own_program import agent_binary
+    from guestmark.core.own_program import find_agent_binary
 
     agent = tmp_path / "guestmark-agent"
     agent.write_text(
-        f'#!/bin/sh\n[ "$1" != world ] || {{ echo "no namespaces here" >&2; exit 125; }}\nexec {agent_binary()} "$@"\n'
+        f'#!/bin/sh\n[ "$1" != world ] || {{ echo "no namespaces here" >&2; exit 125; }}\n'
+        f'exec {find_agent_binary()} "$@"\n'
     )
     agent.chmod(0o755)
     done = guestmark(

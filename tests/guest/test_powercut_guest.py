@@ -52,7 +52,7 @@ def cut(
         machine.attest()
         workload.run(machine)
         facts = a(Findings, workload.facts).facts()
-    return known(facts.of(Proof)).proven
+    return known(facts.find_fact(Proof)).proven
 
 
 @pytest.mark.long
@@ -300,7 +300,7 @@ def test_a_command_is_judged_by_what_it_says_is_safe(how: str, word: Durability,
     )  # fmt: skip
     with prepared(cell) as (machine, workload):
         workload.run(machine)
-        found = known(a(Findings, workload.facts).facts().of(Proof)).proven
+        found = known(a(Findings, workload.facts).facts().find_fact(Proof)).proven
     assert found.word is word, found
     assert known(found.coverage).worst == 15
 
@@ -414,7 +414,7 @@ def test_the_syncs_of_a_program_are_judged(
     with prepared(target) as (machine, workload):
         workload.run(machine)
         facts = a(Findings, workload.facts).facts()
-    found = known(facts.of(Proof)).proven
+    found = known(facts.find_fact(Proof)).proven
     if word is Durability.PROVEN and program != "script":
         word = Durability.PART  # fio's last write is not synced
     assert (found.word, found.acknowledged) == (word, 10), found

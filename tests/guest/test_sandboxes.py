@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
-from guestmark.core.machine_facts import Sandboxed, mounts
+from guestmark.core.machine_facts import Sandboxed, read_mounts
 from guestmark.core.platform_kind import platform_kinds
 from guestmark.core.platform_spec import parse_platform
 from guestmark.disks.processes import list_descendants
@@ -234,7 +234,7 @@ def test_nothing_is_left_of_one_whose_guestmark_is_killed(name: str) -> None:
     assert len(words) >= 2
     for _ in range(100):
         left = [word for word in words[1:] if os.path.exists(word)] + [
-            mount.where for mount in mounts() if words[-1].removesuffix("/console") in mount.where
+            mount.where for mount in read_mounts() if words[-1].removesuffix("/console") in mount.where
         ]
         if not left and not os.path.exists(f"/proc/{words[0]}"):
             return

@@ -38,7 +38,7 @@ def written(platform: str, factors: Mapping[str, str]) -> tuple[GuestMachine, Fl
         assert values["host_written_bytes"] >= 4 << 20
         assert values["vmm_cpu_s"] > 0
         found = workload.facts.facts()
-        return facts, known(found.of(Flushes)), str(found.kept["target_mount"])
+        return facts, known(found.find_fact(Flushes)), str(found.kept["target_mount"])
 
 
 @pytest.mark.long
@@ -50,7 +50,7 @@ def test_a_directory_of_the_host_holds_the_data_of_a_qemu_guest(factors: Mapping
     assert factors.get("share_cache", "cache=") in served
     assert factors.get("security_model", "") in served
     assert factors.get("mount", "") in mount
-    assert flushes.word is Durability.REACHED, flushes.why
+    assert flushes.durability_word is Durability.REACHED, flushes.why
     assert known(facts.confined).protects_files
 
 
@@ -58,7 +58,7 @@ def test_a_directory_of_the_host_holds_the_data_of_uml() -> None:
     facts, flushes, mount = written("uml", {"filesystem": "hostfs"})
     assert known(known(facts.disks)["target"].served) == "hostfs"
     assert "/var/tmp/guestmark-" in mount
-    assert flushes.word is Durability.REACHED, flushes.why
+    assert flushes.durability_word is Durability.REACHED, flushes.why
     assert known(facts.confined).protects_files
 
 

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from guestmark.core.findings import machine_of
+from guestmark.core.findings import find_machine
 from guestmark.ledger import open_ledger
 from tests.framework.command_line import CommandLine
 from tests.framework.labs import PLAN
@@ -164,7 +164,7 @@ def storm(
         except AssertionError as error:
             problems.append(f"{type(error).__name__}: {error}; it said: {text[-1500:]}")
             lost = -1
-        by = Counter(machine_of(trial.facts) for trial in stored.trials)
+        by = Counter(find_machine(trial.facts) for trial in stored.trials)
         return done, problems, f"{len(stored.trials)} trials, {lost} of them lost, by {dict(by)}"
 
 

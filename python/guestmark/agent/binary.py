@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 
 from guestmark.agent.frames import Transport
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 
 NAME = "guestmark-agent"
 PROGRAM = "/proc/self/exe"  # in a child of the agent that executes it: the agent itself, wherever its file is
@@ -19,7 +19,7 @@ PROGRAM = "/proc/self/exe"  # in a child of the agent that executes it: the agen
 def read_tsc_khz() -> int | None:
     """Ticks of this host's time-stamp counter per millisecond; None where there is no such counter."""
     done = subprocess.run(
-        [str(agent_binary()), "tsc"], capture_output=True, text=True, check=True, timeout=10
+        [str(find_agent_binary()), "tsc"], capture_output=True, text=True, check=True, timeout=10
     )
     return int(done.stdout) if done.stdout.strip() else None
 
@@ -34,7 +34,9 @@ def start_host_agent(
     When the transport is closed, or this process ends for any reason, the agent kills everything it started and exits.
     """
     process = subprocess.Popen(
-        [*within] if named else [*within, str(agent_binary()), "serve", *(f"--hold={fd}" for fd in hold)],
+        [*within]
+        if named
+        else [*within, str(find_agent_binary()), "serve", *(f"--hold={fd}" for fd in hold)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
@@ -64,7 +66,7 @@ def supervise_command(
     removals += [argument for fd in hold for argument in ("--hold", str(fd))]
     grace = ["--grace", str(grace_ms)] if grace_ms else []
     return [
-        str(agent_binary()),
+        str(find_agent_binary()),
         "supervise",
         "--lifeline",
         str(lifeline_fd),

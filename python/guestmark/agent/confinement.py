@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 
 STOPS_FILE = (
     "stops"  # in the scratch directory of User-Mode Linux: its guest's stops so far, 8 bytes in native order
@@ -51,7 +51,7 @@ class Confinement:
         control groups `groups`. Stops are counted in its directory `scratch`, if it traces and has one.
         """
         return [
-            str(agent_binary()), "confine",
+            str(find_agent_binary()), "confine",
             *(f"--writable={path}" for path in dict.fromkeys(writable)),
             *([f"--temporary={temporary}"] if temporary else []),
             *([f"--over-temporary={over_temporary}"] if over_temporary else []),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from guestmark.agent.wire import Failure, Kind
-from guestmark.core.cause import Cause, of_errno
+from guestmark.core.cause import Cause, classify_errno
 from guestmark.core.errors import AgentError, WorkloadError
 
 
@@ -14,7 +14,9 @@ class CallError(AgentError):
 
     def __init__(self, failure: Failure) -> None:
         direct = failure.kind is Kind.NO_DIRECT_IO
-        super().__init__(failure.message, cause=Cause.NO_DIRECT_IO if direct else of_errno(failure.errno))
+        super().__init__(
+            failure.message, cause=Cause.NO_DIRECT_IO if direct else classify_errno(failure.errno)
+        )
         self.kind = failure.kind
         self.errno = failure.errno
 

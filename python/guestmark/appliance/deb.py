@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from guestmark.core.temporary import unnamed_file
+from guestmark.core.temporary import open_unnamed_file
 
 _ARCHIVE, _HEADER = b"!<arch>\n", 60  # of `ar`, which a .deb is: deb(5)
 
@@ -16,7 +16,7 @@ _ARCHIVE, _HEADER = b"!<arch>\n", 60  # of `ar`, which a .deb is: deb(5)
 @contextlib.contextmanager
 def open_files(archive: Path) -> Iterator[IO[bytes]]:
     """A package's files as a tar archive, packed or not. Raises `ValueError` for a file that is no whole package."""
-    with archive.open("rb", buffering=0) as stream, unnamed_file() as packed:
+    with archive.open("rb", buffering=0) as stream, open_unnamed_file() as packed:
         name, size = _find_files_member(stream)
         if shutil.which("dpkg-deb"):  # which unpacks beside us, by several threads in later versions
             with _stream_output(["dpkg-deb", "--fsys-tarfile", str(archive)], packed) as files:

@@ -17,7 +17,7 @@ from pathlib import Path
 from guestmark.appliance import bzimage, deb
 from guestmark.appliance.paths import cache_directory, put_into_cache
 from guestmark.core.architectures import Architecture, host_architecture
-from guestmark.core.distribution import to_install
+from guestmark.core.distribution import install_hint
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.supervision import supervision
 from guestmark.core.temporary import scratch_directory
@@ -163,7 +163,7 @@ def _explain_no_kernel() -> GuestmarkError:
         )
     return GuestmarkError(
         "no kernel for guests was found, and this system has no apt-get to fetch one",
-        hint=f"{to_install(host_architecture().kernel_package)}; or {_UNPACK_HINT}",
+        hint=f"{install_hint(host_architecture().kernel_package)}; or {_UNPACK_HINT}",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.home import cache_home
-from guestmark.core.temporary import replacing
+from guestmark.core.temporary import replace_file
 
 
 def cache_directory() -> Path:
@@ -28,7 +28,7 @@ def cache_directory() -> Path:
 def put_into_cache(target: Path, content: bytes, what: str) -> None:
     """Puts a file into the cache, whole or not at all. Raises `GuestmarkError` when there is no room for it."""
     try:
-        with replacing(target, 0o644) as part:
+        with replace_file(target, 0o644) as part:
             part.write_bytes(content)
     except OSError as error:
         raise GuestmarkError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import GuestmarkError, UsageError
-from guestmark.core.own_program import own_program, set_up
+from guestmark.core.own_program import find_own_program, run_setup
 
 if TYPE_CHECKING:
     from guestmark.capture.model import Document, Trace
@@ -29,9 +29,9 @@ MOST_SEQUENCES = 8  # connections whose points the program keeps
 
 @functools.cache
 def _find_binary(override: str | None) -> Path:
-    found = own_program(NAME, override, variable="GUESTMARK_CAPTURE")
-    if found is None and set_up("capture"):
-        found = own_program(NAME, override, variable="GUESTMARK_CAPTURE")
+    found = find_own_program(NAME, override, variable="GUESTMARK_CAPTURE")
+    if found is None and run_setup("capture"):
+        found = find_own_program(NAME, override, variable="GUESTMARK_CAPTURE")
     if found is None:
         raise GuestmarkError("the analysis program (guestmark-capture) is missing", hint=BUILD)
     return found

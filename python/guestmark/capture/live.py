@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from guestmark.capture.binary import handle_signals
-from guestmark.core.distribution import to_install
+from guestmark.core.distribution import install_hint
 from guestmark.core.errors import GuestmarkError
-from guestmark.core.temporary import unnamed_file
+from guestmark.core.temporary import open_unnamed_file
 
 _HEADERS, _WHOLE = 320, 65_535  # bytes of a packet; headers, and the messages of DHCP, DNS and TFTP
 _BUFFER_MIB = 64
@@ -38,10 +38,10 @@ def capture_packets(interface: str, supervised: Supervised, *, whole: bool = Fal
     if command is None:
         raise GuestmarkError(
             "neither dumpcap nor tcpdump is installed, one of which captures packets",
-            hint=to_install("tcpdump"),
+            hint=install_hint("tcpdump"),
         )
     with (
-        unnamed_file() as messages,
+        open_unnamed_file() as messages,
         supervised(command) as (words, lifeline),
         subprocess.Popen(words, stdout=subprocess.PIPE, stderr=messages, pass_fds=(lifeline,)) as process,
     ):

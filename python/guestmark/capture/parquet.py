@@ -6,13 +6,13 @@ from pathlib import Path
 
 from guestmark.capture.binary import Selection, stream_output
 from guestmark.core.errors import GuestmarkError
-from guestmark.core.own_program import bring
+from guestmark.core.own_program import install_extra
 from guestmark.core.temporary import scratch_directory
 
 
 def write_parquet(selection: Selection, by: str, output: Path, options: list[str]) -> int:
     """Writes `output`; returns the program's exit status. Raises `GuestmarkError` when it cannot be written."""
-    bring("polars", "frames", "data frames and Parquet")
+    install_extra("polars", "frames", "data frames and Parquet")
     import polars as pl
 
     texts = ["file", "protocol", "address", "role", "roles", "captured", "marks", "capture_point"]

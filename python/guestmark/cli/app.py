@@ -21,7 +21,7 @@ from guestmark.cli.verbs import (
     render_first_screen,
     replace_group,
 )
-from guestmark.core.errors import UsageError, unknown
+from guestmark.core.errors import UsageError, unknown_name_error
 from guestmark.page.say import tell
 
 _GROUP = "guestmark.group"  # in a context: the group of verbs that is being completed
@@ -93,7 +93,7 @@ def _list_group(group: str, words: list[str]) -> None:
     """Lists a group's members if that was asked for. Raises `UsageError` for a member that it does not have."""
     members = GROUPED[group]
     if words and words[0] not in {"-h", "--help"}:
-        raise unknown(f"command of {group}", words[0], members)
+        raise unknown_name_error(f"command of {group}", words[0], members)
     for name, verb in members.items():
         tell(f"guestmark {group} {name:9} {VERBS[verb]}")
     raise click.exceptions.Exit
@@ -111,7 +111,7 @@ def _refuse_verb(words: list[str]) -> None:
         line = ["guestmark", "exec", "--", *words]
     if line is not None:
         raise UsageError(f"unknown verb {word!r}", hint=f"to measure it: {shlex.join(line)}")
-    raise unknown("verb", word, VERBS)
+    raise unknown_name_error("verb", word, VERBS)
 
 
 def _flag(*names: str, help: str, act: Callable[[], None]) -> click.Option:  # noqa: A002 - as Click calls it

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from guestmark.cli.stored_runs import open_ledger_if_any
 from guestmark.core.model import Plan
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.engine import preflight
 from guestmark.engine.time_estimate import estimate_time
 from guestmark.page.say import say, tell
@@ -42,7 +42,7 @@ def show_cells(plan: Plan, ledger_path: str | None) -> None:
     with open_ledger_if_any(ledger_path) as ledger:
         found = estimate_time(plan, ledger)
     origin = f" ({found.origin})" if found.origin else ""
-    say(f"{counted(len(plan.cells), 'cell')}: {found.expectation}{origin}")
+    say(f"{format_count(len(plan.cells), 'cell')}: {found.expectation}{origin}")
 
 
 def _levels_omitted_from_ids(plan: Plan) -> list[str]:

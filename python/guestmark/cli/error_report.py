@@ -13,7 +13,7 @@ from pathlib import Path
 from guestmark.cli.exit_status import command_line_has_gate, status_without_judgement
 from guestmark.core.errors import ExitStatus, GuestmarkError
 from guestmark.core.home import state_directory
-from guestmark.core.redaction import redact, redact_words
+from guestmark.core.redaction import redact_text, redact_words
 from guestmark.page.say import say
 
 BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
@@ -71,7 +71,7 @@ def _end_quietly() -> int:
 
 def _report_bug(error: Exception) -> int:
     """Writes the traceback of a bug to a file and reports that in one line."""
-    text = redact("".join(traceback.format_exception(error)))
+    text = redact_text("".join(traceback.format_exception(error)))
     path = state_directory() / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     summary = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     try:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.fleet.coordinator import Fleet, MachineState
 from guestmark.page.say import erase, redraw, say
 
@@ -36,8 +36,8 @@ class FleetProgress:
         elif now - self._last_line_at >= _EVERY_S:
             self._last_line_at = now
             trials = sum(state.progress.trials for state in states)
-            machines = counted(len(states), "machine")
-            say(f"{counted(trials, 'trial')} so far; {_count_ended(states)} of {machines} done")
+            machines = format_count(len(states), "machine")
+            say(f"{format_count(trials, 'trial')} so far; {_count_ended(states)} of {machines} done")
 
     def note(self, text: str) -> None:
         """Prints a remark, above the machines where these are shown."""
@@ -53,7 +53,7 @@ def render_states(states: Sequence[MachineState], most_lines: int) -> list[str]:
         return [_render_state(state) for state in states]
     busy_first = sorted(states, key=lambda state: state.over)
     shown, others = busy_first[: most_lines - 1], busy_first[most_lines - 1 :]
-    rest = f"and {counted(len(others), 'machine')} more, {_count_ended(others)} of them done"
+    rest = f"and {format_count(len(others), 'machine')} more, {_count_ended(others)} of them done"
     return [*map(_render_state, shown), rest]
 
 
@@ -64,7 +64,7 @@ def _count_ended(states: Sequence[MachineState]) -> int:
 def _render_state(state: MachineState) -> str:
     progress = state.progress
     doing = state.gave_up or (progress.state if state.ended else _describe_activity(state))
-    counts = f"{counted(progress.blocks, 'block'):>11}  {counted(progress.trials, 'trial'):>12}"
+    counts = f"{format_count(progress.blocks, 'block'):>11}  {format_count(progress.trials, 'trial'):>12}"
     for count, word in ((progress.failed, "failed"), (progress.lost, "lost")):
         if count:
             counts += f"  {count} {word}"

@@ -17,7 +17,7 @@ from guestmark.cli.plain_progress import PlainProgress
 from guestmark.cli.present import show_result
 from guestmark.core.errors import ExitStatus
 from guestmark.core.findings import FailedRuns
-from guestmark.core.gate import check_proofs, with_gates
+from guestmark.core.gate import add_gates, check_proofs
 from guestmark.core.model import Plan, RunState, TrialStatus
 from guestmark.disks.store import scratch_store
 from guestmark.engine import preflight, quiet_host, run
@@ -37,7 +37,7 @@ def measure_plan(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     # Looking for garbage while modules are loaded and plans are read takes a tenth of the time.
     gc.disable()
     outputs.check()
-    plan = with_gates(plan, outputs.gates)
+    plan = add_gates(plan, outputs.gates)
     check_proofs(plan, proving=outputs.prove)
     # A request that cannot be met must not leave anything behind, not even a ledger.
     preflight.check_requests(plan, plan.cells)
@@ -50,7 +50,7 @@ def measure_plan(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
 
 def create_run(plan: Plan, ledger_path: str | None, outputs: Outputs) -> str:
     """Stores a new run of what can be measured here, measures nothing, and returns its id."""
-    plan = with_gates(plan, outputs.gates)
+    plan = add_gates(plan, outputs.gates)
     preflight.check_requests(plan, plan.cells)
     with open_ledger(ledger_path) as ledger:
         return run.prepare_run(plan, ledger, build_audience(outputs), _make_run_options(outputs)).id
@@ -172,6 +172,6 @@ def _exit_status(stored: StoredRun, state: RunState) -> ExitStatus:
     all_measured = (
         succeeded == len(stored.trials)
         and not stored.unusable
-        and not any(trial.facts.of(FailedRuns) for trial in stored.trials)
+        and not any(trial.facts.find_fact(FailedRuns) for trial in stored.trials)
     )
     return ExitStatus.ALL_MEASURED if all_measured else ExitStatus.SOME_FAILED

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from guestmark.core.errors import UsageError
 from guestmark.core.option import Argument, Candidates, Option
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.plan.policy_options import policy_option
 from guestmark.plan.scale import parse_scale
 
@@ -154,7 +154,7 @@ def collect_hooks(command_count: int, **given: list[str] | None) -> dict[str, tu
         if own_text_allowed:
             hint += ", or give it once for each command"
         raise UsageError(
-            f"--{name} is given {len(texts)} times for {counted(command_count, 'command')}", hint=hint
+            f"--{name} is given {len(texts)} times for {format_count(command_count, 'command')}", hint=hint
         )
     return hooks
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.cli.style import Style
 from guestmark.core.errors import GuestmarkError, UsageError
-from guestmark.core.temporary import replacing
+from guestmark.core.temporary import replace_file
 from guestmark.ledger.run_annotations import NO_ANNOTATIONS, Annotations
 from guestmark.ledger.validation import RESERVED, WORD_PATTERN
 from guestmark.page.figures import TimeUnit
@@ -231,7 +231,7 @@ def write_file(file: Path, data: bytes) -> None:
             return
         target = file.resolve()
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_read_umask()
-        with replacing(target) as part:
+        with replace_file(target) as part:
             part.write_bytes(data)
             part.chmod(mode)
     except OSError as error:

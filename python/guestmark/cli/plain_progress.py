@@ -15,7 +15,7 @@ from rich.cells import cell_len, set_cell_size
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.reminder import Reminder
-from guestmark.core.units import counted, format_duration
+from guestmark.core.units import format_count, format_duration
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.say import say
@@ -80,9 +80,9 @@ class PlainProgress:
         self._limit_s = plan.policy.time_limit_s
         self._next_line_at = self._clock()
         least = "" if plan.policy.blocks else "at least "
-        goal = least + counted(plan.policy.blocks or plan.policy.min_blocks, "block")
+        goal = least + format_count(plan.policy.blocks or plan.policy.min_blocks, "block")
         resumed = f", {blocks} done before" if blocks else ""
-        self._print_line(f"{counted(len(plan.cells), 'cell')}, {goal}{resumed}, seed {plan.policy.seed}")
+        self._print_line(f"{format_count(len(plan.cells), 'cell')}, {goal}{resumed}, seed {plan.policy.seed}")
 
     def trial_started(self, cell: Cell, block: int) -> None:
         """Remembers the cell for a reminder; the line of a block is printed when it ends."""
@@ -97,7 +97,7 @@ class PlainProgress:
     def _remind(self, _elapsed_s: float) -> None:
         if not self._cell:
             return
-        cells = f"{self._in_block} of {counted(self._cells, 'cell')} done"
+        cells = f"{self._in_block} of {format_count(self._cells, 'cell')} done"
         now = f"{self._cell} {self._phase}".rstrip()
         took = format_duration(time.monotonic() - self._since)
         self._print_line(f"block {self._block + 1}, {cells}; {now}, {took} so far")

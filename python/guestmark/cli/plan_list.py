@@ -9,7 +9,7 @@ from guestmark.cli.console import Console
 from guestmark.core.context import Caller
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Plan
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.engine.time_estimate import estimate_time
 from guestmark.ledger.store import Ledger
 from guestmark.plan import library
@@ -49,4 +49,4 @@ def _describe_plan(plan: Plan, ledger: Ledger | None) -> str:
     platforms = ", ".join(dict.fromkeys(str(cell.platform) for cell in plan.cells))
     origin = f" ({found.origin})" if found.origin else ""
     published = "; --published shows published figures" if plan.published else ""
-    return f"{counted(len(plan.cells), 'cell')} on {platforms}; {found.expectation}{origin}{published}"
+    return f"{format_count(len(plan.cells), 'cell')} on {platforms}; {found.expectation}{origin}{published}"

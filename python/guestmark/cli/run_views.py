@@ -6,7 +6,7 @@ import webbrowser
 
 from guestmark.agent.wire import StandardOutput
 from guestmark.cli.outputs import reporting_failed_writes, write_file
-from guestmark.core.errors import unknown
+from guestmark.core.errors import unknown_name_error
 from guestmark.core.home import default_path
 from guestmark.core.model import TrialStatus
 from guestmark.ledger.model import StoredRun
@@ -32,7 +32,7 @@ def show_console(stored: StoredRun, cell_id: str) -> None:
     """Prints the console of the cell's last failed trial, or else of its last, without control characters."""
     ids = [cell.id for cell in stored.plan.cells]
     if cell_id not in ids:
-        raise unknown("cell", cell_id, ids)
+        raise unknown_name_error("cell", cell_id, ids)
     trials = [trial for trial in stored.trials if trial.cell_id == cell_id]
     failed = [trial for trial in trials if trial.status is not TrialStatus.OK]
     if not trials:

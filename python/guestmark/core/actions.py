@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guestmark.core.model import Plan
-from guestmark.core.quoting import measure, quote_word, quote_words, spell_out
+from guestmark.core.quoting import describe_length, quote_word, quote_words, spell_out
 
 
-def actions(plan: Plan) -> list[tuple[str, str]]:
+def list_actions(plan: Plan) -> list[tuple[str, str]]:
     """Name and value of everything that a run of this plan would run or open, each once, in the plan's order, and as
     whom, where, and with which variables.
 
@@ -20,30 +20,30 @@ def actions(plan: Plan) -> list[tuple[str, str]]:
     for cell in plan.cells:
         workload = cell.workload
         name = workload.key or workload.name
-        found |= dict.fromkeys(_flat(name, workload.params))
+        found |= dict.fromkeys(_flatten(name, workload.params))
         found[f"where {name} runs", str(cell.platform)] = None
         found |= dict.fromkeys((factor, level) for factor, level in cell.factors.items())
     around = plan.context.around
-    found |= dict.fromkeys(_flat("on this host, around it", {"run": around.run, "trial": around.trial}))
+    found |= dict.fromkeys(_flatten("on this host, around it", {"run": around.run, "trial": around.trial}))
     caller = plan.context.caller
     if caller.cwd:
         said = {"cwd": caller.cwd, "uid": caller.uid, "gid": caller.gid, "env": caller.env}
         for name, value in said.items():
-            found |= dict.fromkeys(_flat(name, value))
-    return [(spell_out(name), _measured(value)) for name, value in found]
+            found |= dict.fromkeys(_flatten(name, value))
+    return [(spell_out(name), _format_with_length(value)) for name, value in found]
 
 
-def _measured(value: str | tuple[str, ...]) -> str:
+def _format_with_length(value: str | tuple[str, ...]) -> str:
     said = quote_word(value) if isinstance(value, str) else quote_words(value)
-    length = measure(value if isinstance(value, str) else " ".join(value))
+    length = describe_length(value if isinstance(value, str) else " ".join(value))
     return f"({length}) {said}" if length else said
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, str | tuple[str, ...]]]:
+def _flatten(name: str, value: Any) -> Iterator[tuple[str, str | tuple[str, ...]]]:
     """Each value of nested tables, under the names on the way to it; a list of words is one value."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _flat(f"{name}.{key}", inner)
+            yield from _flatten(f"{name}.{key}", inner)
     elif isinstance(value, str):
         yield name, value
     elif isinstance(value, list | tuple) and value and all(isinstance(word, str) for word in value):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from guestmark.core.errors import unknown
+from guestmark.core.errors import unknown_name_error
 from guestmark.core.platform_kind import Program
 
 
@@ -122,7 +122,7 @@ _NO_PCI_SEARCH = "pci=noearly,lastbus=0"
 _NO_CIPHER_TESTS = "cryptomgr.notests=1"
 
 
-def _of_rhel(machine_name: str) -> tuple[str, ...]:
+def _rhel_emulators(machine_name: str) -> tuple[str, ...]:
     """Where RHEL keeps its one QEMU, which is not in PATH and emulates its own architecture only."""
     return ("/usr/libexec/qemu-kvm",) if platform.machine() == machine_name else ()
 
@@ -131,7 +131,7 @@ X86_64 = Architecture(
     name="x86_64",
     machine_name="x86_64",
     other_names=("amd64", "x86-64"),
-    emulator=Program("qemu-system-x86_64", "qemu-system-x86", _of_rhel("x86_64")),
+    emulator=Program("qemu-system-x86_64", "qemu-system-x86", _rhel_emulators("x86_64")),
     machine="q35",
     # Kernels copy and clear memory byte by byte, with string instructions, where the processor calls that fast (ERMS,
     # FSRM). Emulated, each byte is a turn of a loop. Without the claim they take eight bytes a turn, and moving data
@@ -159,7 +159,7 @@ X86_64 = Architecture(
 ARM64 = Architecture(
     name="arm64",
     machine_name="aarch64",
-    emulator=Program("qemu-system-aarch64", "qemu-system-arm", _of_rhel("aarch64")),
+    emulator=Program("qemu-system-aarch64", "qemu-system-arm", _rhel_emulators("aarch64")),
     machine="virt,gic-version=3",
     # Pointer authentication by the architecture's own cipher takes most of an emulated processor's time.
     cpu="max,pauth-impdef=on",
@@ -275,7 +275,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 
-def architecture(name: str) -> Architecture:
+def find_architecture(name: str) -> Architecture:
     """The architecture of that name, as `uname -m` or the distribution has it.
 
     Raises `UsageError` with the nearest known name.
@@ -283,10 +283,10 @@ def architecture(name: str) -> Architecture:
     for row in ARCHITECTURES.values():
         if name.lower() in row.names:
             return row
-    raise unknown("architecture", name, ARCHITECTURES)
+    raise unknown_name_error("architecture", name, ARCHITECTURES)
 
 
 @functools.cache
 def host_architecture() -> Architecture:
     """This host's own. Raises `UsageError` for one that is not in the table."""
-    return architecture(platform.machine())
+    return find_architecture(platform.machine())

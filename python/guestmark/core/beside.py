@@ -15,7 +15,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def begin(call: Callable[[], T]) -> Future[T]:
+def start_call(call: Callable[[], T]) -> Future[T]:
     """The call's result, which is on its way. What the thread holds ends with the process."""
     future: Future[T] = Future()
 
@@ -30,13 +30,13 @@ def begin(call: Callable[[], T]) -> Future[T]:
     return future
 
 
-def together(calls: Iterable[Callable[[], T]]) -> list[T]:
+def run_together(calls: Iterable[Callable[[], T]]) -> list[T]:
     """The results of calls that begin at once, in their order. Raises what the first of them raised."""
-    return [future.result() for future in [begin(call) for call in calls]]
+    return [future.result() for future in [start_call(call) for call in calls]]
 
 
 @contextmanager
-def told(tell: Callable[[str], None]) -> Iterator[None]:
+def answer_interrupt(tell: Callable[[str], None]) -> Iterator[None]:
     """Before anything is measured: Ctrl-C is answered at once, and ends the program."""
     try:
         yield

@@ -160,22 +160,22 @@ class Cause(Enum):
         return cls.OTHER if isinstance(value, str) else None
 
     @property
-    def passes(self) -> bool:
+    def may_pass(self) -> bool:
         """Whether the same start may succeed the next time, though nothing was changed."""
         return self in {Cause.LATE, Cause.KILLED, Cause.NO_ROOM}
 
     @property
-    def of_start(self) -> bool:
+    def is_failed_start(self) -> bool:
         """Whether a guest was started and did not get anywhere."""
         return self in {Cause.LATE, Cause.KILLED, Cause.ENDED, Cause.HANGS}
 
     @property
-    def comes_back(self) -> bool:
+    def may_answer_later(self) -> bool:
         """Whether a machine that cannot be reached may answer later: it is starting, perhaps."""
         return self in {Cause.CUT, Cause.CONNECTION_REFUSED, Cause.NO_ROUTE, Cause.NO_ANSWER}
 
 
-def of_errno(number: int | None) -> Cause:
+def classify_errno(number: int | None) -> Cause:
     """What the number of a system's error stands for."""
     return Cause.NO_ROOM if number in {errno.ENOSPC, errno.EDQUOT} else Cause.OTHER
 
@@ -199,7 +199,7 @@ class Speaker(Enum):
 
 _NO_ROOM = ("[Nn]o space left on device|Disk quota exceeded", Cause.NO_ROOM)
 # Of several that fit the first one counts.
-_HEARD: Mapping[Speaker, tuple[tuple[str, Cause], ...]] = {
+_MESSAGES: Mapping[Speaker, tuple[tuple[str, Cause], ...]] = {
     Speaker.ANY: (_NO_ROOM,),
     Speaker.DATABASE: (("exist", Cause.NO_TABLE),),
     Speaker.DEBUGFS: (("File not found", Cause.NO_FILE),),
@@ -237,23 +237,23 @@ _HEARD: Mapping[Speaker, tuple[tuple[str, Cause], ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ClassifiedMessage:
     """What a program meant, and the line that it said so in."""
 
     cause: Cause
     line: str = ""
 
 
-def heard(speaker: Speaker, text: str) -> Heard:
+def classify_message(speaker: Speaker, text: str) -> ClassifiedMessage:
     """What a program means by what it said; `Cause.OTHER` when nothing of that is known."""
-    for pattern, cause in _HEARD[speaker]:
+    for pattern, cause in _MESSAGES[speaker]:
         if found := re.search(f"^.*(?:{pattern}).*$", text, re.MULTILINE):
-            return Heard(cause, found.group().strip())
-    return Heard(Cause.OTHER)
+            return ClassifiedMessage(cause, found.group().strip())
+    return ClassifiedMessage(Cause.OTHER)
 
 
 # How the reasons of failed trials begin that versions up to 0.2 kept, which have no cause beside them.
-_EARLIER = (
+_OLD_REASONS = (
     ("the placement of ", Cause.PLACEMENT),
     ("the command ran past its limit", Cause.TIME_LIMIT),
     ("the machine ran out of memory", Cause.OUT_OF_MEMORY),
@@ -271,6 +271,6 @@ _EARLIER = (
 )
 
 
-def of_earlier(reason: str) -> Cause | None:
+def classify_old_reason(reason: str) -> Cause | None:
     """The cause that a reason of an earlier version stands for; None where it says no more."""
-    return next((cause for pattern, cause in _EARLIER if re.match(pattern, reason)), None)
+    return next((cause for pattern, cause in _OLD_REASONS if re.match(pattern, reason)), None)

@@ -73,7 +73,7 @@ class FleetOrder:
     # Every machine measures all of it, also where machines are of one class.
     whole: bool = False
 
-    def shared_by(self, machine: str) -> str:
+    def find_machine_class(self, machine: str) -> str:
         """The class whose machines divide the plan's blocks, if the machine is of one; empty: it measures all of it."""
         kinds = {str(each["name"]): str(each["kind"]) for each in self.lab}
         kind = kinds.get(machine, "")
@@ -141,7 +141,7 @@ class Context:
     fleet: FleetOrder | None = None
 
     @classmethod
-    def of(cls, caller: Caller, **more: Any) -> Context:
+    def for_caller(cls, caller: Caller, **more: Any) -> Context:
         """The context of a plan that `caller` asks for."""
         return cls(
             cwd=caller.cwd, env=caller.env, uid=caller.uid, gid=caller.gid, groups=caller.groups, **more
@@ -157,18 +157,18 @@ class Context:
         """Where the caller's programs are looked for, as PATH has it."""
         return self.env.get("PATH") or os.defpath
 
-    def kept(self) -> dict[str, Any]:
+    def to_stored(self) -> dict[str, Any]:
         """By key, what ledgers and documents hold: all that was given, and of a caller and its notes everything."""
         always = ("cwd", "env", "notes") if self.cwd else ()
-        kept = {**{name: getattr(self, name) for name in always}, **_given(self, Context())}
+        kept = {**{name: getattr(self, name) for name in always}, **_changed_fields(self, Context())}
         if self.around:
-            kept["around"] = _given(self.around, HostCommands())
+            kept["around"] = _changed_fields(self.around, HostCommands())
         if self.extended:
-            kept["extended"] = [_given(more, Extension(-1)) for more in self.extended]
+            kept["extended"] = [_changed_fields(more, Extension(-1)) for more in self.extended]
         return kept
 
 
-def _given(value: Any, empty: Any) -> dict[str, Any]:
+def _changed_fields(value: Any, empty: Any) -> dict[str, Any]:
     """The fields of a dataclass that differ from those of an empty one."""
     every = {each.name: getattr(value, each.name) for each in fields(value)}
     return {name: field for name, field in every.items() if field != getattr(empty, name)}

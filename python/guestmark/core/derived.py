@@ -14,14 +14,14 @@ from guestmark.core.metric import Better, Measurement, Metric
 
 _LONGEST = 500  # characters of an expression
 _HINT = "e.g. 'bytes / wall_s / 1e6', of metrics and numeric factors, with + - * / ** and min, max, sqrt, log, abs"
-_TWO: Mapping[type[ast.operator], Callable[[float, float], float]] = {
+_OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.Pow: math.pow,
 }
-_CALLS: Mapping[str, Callable[..., float]] = {
+_FUNCTIONS: Mapping[str, Callable[..., float]] = {
     "min": min,
     "max": max,
     "sqrt": math.sqrt,
@@ -45,14 +45,14 @@ class Derived:
         return Metric(self.name, self.unit, self.better)
 
     @property
-    def names(self) -> frozenset[str]:
+    def operands(self) -> frozenset[str]:
         """What the expression is made of."""
-        return _names(_parsed(self.of))
+        return _collect_names(_parse_expression(self.of))
 
-    def value(self, known: Mapping[str, float]) -> float:
+    def compute_value(self, known: Mapping[str, float]) -> float:
         """The value. Raises `WorkloadError` when it is no finite number; every name must be known."""
         try:
-            found = float(_value(_parsed(self.of), known))
+            found = float(_evaluate(_parse_expression(self.of), known))
         except (ArithmeticError, ValueError) as error:
             raise WorkloadError(f"metric {self.name}: {self.of}: {error}") from error
         if not math.isfinite(found):
@@ -60,9 +60,9 @@ class Derived:
         return found
 
 
-def derived(name: str, expression: str, unit: str = "", better: str = "lower") -> Derived:
+def parse_derived(name: str, expression: str, unit: str = "", better: str = "lower") -> Derived:
     """Raises `ValueError` with one line when the expression is not such arithmetic."""
-    _parsed(expression)
+    _parse_expression(expression)
     return Derived(name, unit, Better(better), expression)
 
 
@@ -72,7 +72,7 @@ def check_names(every: Sequence[Derived], known: Iterable[str]) -> None:
     for each in every:
         if each.metric.name in there:
             raise UsageError(f"metric {each.metric.name} is measured already", hint="choose another name")
-        if missing := sorted(each.names - there):
+        if missing := sorted(each.operands - there):
             raise UsageError(
                 f"metric {each.metric.name}: nothing measures {', '.join(missing)}",
                 hint=f"known: {', '.join(sorted(there))}",
@@ -80,7 +80,7 @@ def check_names(every: Sequence[Derived], known: Iterable[str]) -> None:
         there.add(each.metric.name)
 
 
-def with_derived(
+def add_derived(
     every: Sequence[Derived], measured: Sequence[Measurement], levels: Mapping[str, str]
 ) -> list[Measurement]:
     """What one iteration measured, and what follows from it; where a name is missing, nothing does."""
@@ -89,18 +89,18 @@ def with_derived(
         **{
             name.removeprefix(ARGUMENT): number
             for name, level in levels.items()
-            if (number := _number(level)) is not None
+            if (number := _parse_number(level)) is not None
         },
         **{measurement.metric.name: measurement.value for measurement in measured},
     }
     for each in every:
-        if each.names <= known.keys():
-            known[each.metric.name] = value = each.value(known)
+        if each.operands <= known.keys():
+            known[each.metric.name] = value = each.compute_value(known)
             found.append(Measurement(each.metric, value, (value,)))
     return found
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         found = float(text)
     except ValueError:
@@ -108,55 +108,55 @@ def _number(text: str) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _parsed(expression: str) -> ast.expr:
+def _parse_expression(expression: str) -> ast.expr:
     if len(expression) > _LONGEST:
         raise ValueError(f"the expression is longer than {_LONGEST} characters")
     try:
         body = ast.parse(expression.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{expression!r} is not an allowed expression ({_HINT})") from error
-    _check(body)
+    _check_node(body)
     return body
 
 
-def _check(node: ast.expr) -> None:
+def _check_node(node: ast.expr) -> None:
     match node:
         case ast.Constant(value=bool()):
             pass
         case ast.Constant(value=int() | float()) | ast.Name():
             return
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _TWO:
-            _check(left)
-            _check(right)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            _check_node(left)
+            _check_node(right)
             return
         case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
-            _check(operand)
+            _check_node(operand)
             return
-        case ast.Call(func=ast.Name(id=name), args=[_, *_] as arguments, keywords=[]) if name in _CALLS:
+        case ast.Call(func=ast.Name(id=name), args=[_, *_] as arguments, keywords=[]) if name in _FUNCTIONS:
             for argument in arguments:
-                _check(argument)
+                _check_node(argument)
             return
     raise ValueError(f"{ast.unparse(node)!r} is not an allowed expression ({_HINT})")
 
 
-def _names(node: ast.expr) -> frozenset[str]:
+def _collect_names(node: ast.expr) -> frozenset[str]:
     called = {id(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)}
     return frozenset(
         part.id for part in ast.walk(node) if isinstance(part, ast.Name) and id(part) not in called
     )
 
 
-def _value(node: ast.expr, known: Mapping[str, float]) -> float:
+def _evaluate(node: ast.expr, known: Mapping[str, float]) -> float:
     match node:
         case ast.Constant(value=int() | float() as number):
             return float(number)
         case ast.Name(id=name):
             return known[name]
         case ast.BinOp(left=left, op=op, right=right):
-            return _TWO[type(op)](_value(left, known), _value(right, known))
+            return _OPERATORS[type(op)](_evaluate(left, known), _evaluate(right, known))
         case ast.UnaryOp(op=op, operand=operand):
-            value = _value(operand, known)
+            value = _evaluate(operand, known)
             return -value if isinstance(op, ast.USub) else value
         case ast.Call(func=ast.Name(id=name), args=arguments):
-            return _CALLS[name](*(_value(argument, known) for argument in arguments))
+            return _FUNCTIONS[name](*(_evaluate(argument, known) for argument in arguments))
     raise ValueError(f"{ast.unparse(node)!r} is not an allowed expression")

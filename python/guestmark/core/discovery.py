@@ -27,7 +27,7 @@ _SETTINGS = "guestmark.setting"
 
 
 @functools.cache
-def walked(package: str) -> tuple[str, ...]:
+def list_packages(package: str) -> tuple[str, ...]:
     """The names of the packages directly inside `package`."""
     found = importlib.import_module(package)
     return tuple(
@@ -35,39 +35,39 @@ def walked(package: str) -> tuple[str, ...]:
     )
 
 
-def described(package: str) -> Iterator[ModuleType]:
+def import_descriptions(package: str) -> Iterator[ModuleType]:
     """The packages inside `package`, then those of other distributions."""
-    for name in walked(package):
+    for name in list_packages(package):
         yield importlib.import_module(name)
-    yield from _brought()
+    yield from _import_extensions()
 
 
 @functools.cache
-def _brought() -> tuple[ModuleType, ...]:
+def _import_extensions() -> tuple[ModuleType, ...]:
     from importlib.metadata import entry_points
 
     return tuple(entry.load() for entry in entry_points(group=ENTRY_POINTS))
 
 
 @functools.cache
-def settings() -> tuple[Factor, ...]:
+def list_settings() -> tuple[Factor, ...]:
     """The factors that say which machines take them, in the order in which their modules define them."""
     package = importlib.import_module(_SETTINGS)
     families = (
         importlib.import_module(f"{_SETTINGS}.{module.name}")
         for module in pkgutil.iter_modules(package.__path__)
     )
-    found = (value for module in (*families, *_brought()) for value in vars(module).values())
+    found = (value for module in (*families, *_import_extensions()) for value in vars(module).values())
     return tuple(dict.fromkeys(value for value in found if isinstance(value, Factor) and value.machines))
 
 
 @functools.cache
-def settings_of(machines: Machine) -> tuple[Factor, ...]:
+def list_settings_for(machines: Machine) -> tuple[Factor, ...]:
     """The factors that such machines take."""
-    return tuple(factor for factor in settings() if factor.machines & machines)
+    return tuple(factor for factor in list_settings() if factor.machines & machines)
 
 
-def by_name(kinds: Iterable[Kind], what: str) -> dict[str, Kind]:
+def index_by_name(kinds: Iterable[Kind], what: str) -> dict[str, Kind]:
     """The kinds by name. Raises `ValueError` when two differ under one name."""
     found: dict[str, Kind] = {}
     for kind in kinds:

@@ -56,24 +56,24 @@ class Distribution:
     family: Family
     name: str
 
-    def packages(self, debian: Iterable[str]) -> list[str]:
+    def translate_packages(self, debian: Iterable[str]) -> list[str]:
         """What it calls these packages of Debian; those that it does not have are left out."""
-        return list(dict.fromkeys(name for package in debian for name in self._called(package)))
+        return list(dict.fromkeys(name for package in debian for name in self._translate_package(package)))
 
-    def _called(self, package: str) -> Iterator[str]:
+    def _translate_package(self, package: str) -> Iterator[str]:
         if self.family in (Family.DEBIAN, Family.OTHER):
             yield package
             return
-        for row in _table():
+        for row in _read_package_table():
             if package in row[Family.DEBIAN].split(","):
                 yield from (name for name in row[self.family].split(",") if name != "-")
                 return
         yield package
 
-    def to_install(self, debian: str) -> str:
+    def install_hint(self, debian: str) -> str:
         """What to do to have these packages of Debian (words): in this distribution's own words, in one line."""
         wanted = debian.split()
-        names = " ".join(self.packages(wanted))
+        names = " ".join(self.translate_packages(wanted))
         if not names:
             return f"{self.name} has no package of {' '.join(wanted)}"
         if self.family is Family.NIXOS:
@@ -84,14 +84,14 @@ class Distribution:
 
 
 @functools.cache
-def _table() -> tuple[Mapping[str, str], ...]:
+def _read_package_table() -> tuple[Mapping[str, str], ...]:
     text = (Path(__file__).parent / "packages.tsv").read_text()
     head, *rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
     return tuple(dict(zip(head, row, strict=True)) for row in rows)
 
 
 @functools.cache
-def distribution(root: Path = ROOT) -> Distribution:
+def detect_distribution(root: Path = ROOT) -> Distribution:
     """The distribution of the system in `root`; of an unknown one the words are Debian's."""
     said: dict[str, str] = {}
     for file in ("etc/os-release", "usr/lib/os-release"):
@@ -108,6 +108,6 @@ def distribution(root: Path = ROOT) -> Distribution:
     return Distribution(known[0] if known else Family.OTHER, said.get("NAME") or "this distribution")
 
 
-def to_install(debian: str) -> str:
+def install_hint(debian: str) -> str:
     """What to do here to have these packages of Debian (words, separated by blanks)."""
-    return distribution().to_install(debian)
+    return detect_distribution().install_hint(debian)

@@ -109,7 +109,7 @@ class Environment(TypedDict, total=False):
     libraries: dict[str, str]
 
 
-def problem(record: Any) -> str:
+def explain_problem(record: Any) -> str:
     """What is wrong with a record from outside, in a line; empty if it is one."""
     import msgspec
 

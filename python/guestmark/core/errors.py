@@ -124,7 +124,7 @@ class TakenError(LedgerError):
     """Another process executes the run, or has taken over what this one was about to measure or store."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
+def unknown_name_error(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """The error for an unknown name; suggests the nearest known name, then lists all of them.
 
     A known name may be a form with a part that is to be filled in, `ssh:DEST`.

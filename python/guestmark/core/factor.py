@@ -47,7 +47,7 @@ class Factor:
     path: bool = False
     machines: Machine = Machine.NONE
 
-    def level(self, text: str) -> "str | Labelled":
+    def parse_level(self, text: str) -> "str | Labelled":
         """One level as typed, canonical, with its label if it has one. Raises `ValueError` with one line."""
         found = _LABELLED.fullmatch(text.strip()) if self.path else None
         return self.parse(text) if found is None else Labelled(found[1], self.parse(found[2]))

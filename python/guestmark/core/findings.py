@@ -29,13 +29,13 @@ class Facts:
     def __init__(self, kept: Mapping[str, Any] | None = None) -> None:
         self.kept = {} if kept is None else kept
 
-    def of(self, kind: type[F], name: str = "") -> F | None:
+    def find_fact(self, kind: type[F], name: str = "") -> F | None:
         """The facts of that type, added under that name.
 
         None when the trial has none of them, or has them in a form that this version does not know.
         """
-        start = prefix(name)
-        found = {key: self.kept[start + key] for key in keys(kind) if start + key in self.kept}
+        start = key_prefix(name)
+        found = {key: self.kept[start + key] for key in list_keys(kind) if start + key in self.kept}
         if not found:
             return None
         try:
@@ -53,12 +53,12 @@ class Facts:
 
 
 @functools.cache
-def keys(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+def list_keys(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """The keys under which facts of that type are kept."""
     return tuple(known.encode_name for known in msgspec.structs.fields(kind))
 
 
-def prefix(name: str) -> str:
+def key_prefix(name: str) -> str:
     """What stands before the keys of facts that are kept under a name."""
     return f"{name}_" if name else ""
 
@@ -186,16 +186,16 @@ class Flushes(Fact, kw_only=True):
     durability: str | None = None
 
     @property
-    def word(self) -> Durability:
+    def durability_word(self) -> Durability:
         """How sure it is, without any proof."""
         if self.durability in set(Durability):
             return Durability(self.durability)
         if self.in_memory:
             return Durability.MEMORY
-        return _of_version_0_1(self.reached, self.why)
+        return _read_version_0_1(self.reached, self.why)
 
 
-def _of_version_0_1(reached: str, why: str) -> Durability:
+def _read_version_0_1(reached: str, why: str) -> Durability:
     """What its trials say in a line alone."""
     if reached == Reached.YES:
         return Durability.REACHED if "strace" in why or "host" in why else Durability.CLAIMED
@@ -405,29 +405,29 @@ class Findings:
         """All that is known by now, as it is kept."""
         kept: dict[str, Any] = {}
         for (_, name), fact in self._found.items():
-            kept |= {f"{prefix(name)}{key}": value for key, value in flat(fact).items()}
+            kept |= {f"{key_prefix(name)}{key}": value for key, value in flatten_fact(fact).items()}
         return Facts(kept)
 
 
-def flat(fact: Fact) -> dict[str, Any]:
+def flatten_fact(fact: Fact) -> dict[str, Any]:
     """The fact by its keys, in builtin types."""
     plain: dict[str, Any] = msgspec.to_builtins(fact, str_keys=True)
     return plain
 
 
-def with_fact(facts: Facts, fact: Fact) -> Facts:
+def add_fact(facts: Facts, fact: Fact) -> Facts:
     """The facts of a trial that has ended, and one more."""
-    return Facts({**facts.kept, **flat(fact)})
+    return Facts({**facts.kept, **flatten_fact(fact)})
 
 
-def machine_of(facts: Facts) -> str:
+def find_machine(facts: Facts) -> str:
     """The machine that measured a trial with these facts; empty where only one measures."""
-    found = facts.of(MeasuredOn)
+    found = facts.find_fact(MeasuredOn)
     return "" if found is None else found.machine
 
 
-def programs(facts: Facts) -> list[Program]:
+def list_programs(facts: Facts) -> list[Program]:
     """All programs that a trial ran, under whatever name, in the order in which they were found."""
     digests = [key for key in facts.kept if key.endswith(_DIGEST) and not key.endswith(_HOST_DIGEST)]
-    found = [facts.of(Program, key.removesuffix(_DIGEST).removesuffix("_")) for key in digests]
+    found = [facts.find_fact(Program, key.removesuffix(_DIGEST).removesuffix("_")) for key in digests]
     return [program for program in found if program is not None]

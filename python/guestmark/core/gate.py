@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from guestmark.core.errors import UsageError, unknown
+from guestmark.core.errors import UsageError, unknown_name_error
 from guestmark.core.model import Cell, Plan
 from guestmark.core.workload_kind import workload_kinds
 
@@ -43,7 +43,7 @@ class Gate:
     above: bool
     loss: Loss | None = None
 
-    def selects(self, cell: Cell) -> bool:
+    def selects_cell(self, cell: Cell) -> bool:
         """Whether it is about the cell; never a copy that shows the noise, nor a baseline, which has no ratio."""
         if cell.null_of is not None or (cell.baseline and self.loss is None):
             return False
@@ -52,15 +52,15 @@ class Gate:
 
 def parse_gates(texts: Iterable[str], cells: Collection[Cell], metrics: Collection[str]) -> tuple[Gate, ...]:
     """The gates of `--fail-if`, in order. Raises `UsageError` for one that no cell or metric of the plan fits."""
-    return tuple(_parse(text, cells, metrics) for text in texts)
+    return tuple(_parse_gate(text, cells, metrics) for text in texts)
 
 
-def gates_of(plan: Plan) -> tuple[Gate, ...]:
+def read_plan_gates(plan: Plan) -> tuple[Gate, ...]:
     """The gates that a plan was run with."""
     return parse_gates(plan.context.gates, plan.cells, {metric.name for metric in plan.metrics})
 
 
-def with_gates(plan: Plan, texts: Sequence[str]) -> Plan:
+def add_gates(plan: Plan, texts: Sequence[str]) -> Plan:
     """The plan with these gates beside those it has. Raises `UsageError` for gates that nothing in the plan fits."""
     if not texts:
         return plan
@@ -91,8 +91,8 @@ def check_proofs(plan: Plan, *, proving: bool) -> None:
     if proving or plan.context.prove:
         return
     kinds = workload_kinds()
-    for gate in gates_of(plan):
-        cells = [cell for cell in plan.cells if gate.loss is not None and gate.selects(cell)]
+    for gate in read_plan_gates(plan):
+        cells = [cell for cell in plan.cells if gate.loss is not None and gate.selects_cell(cell)]
         if any(not kinds[cell.workload.name].proves for cell in cells):
             raise UsageError(
                 f"--fail-if {gate.text!r}: nothing here cuts the power",
@@ -100,10 +100,10 @@ def check_proofs(plan: Plan, *, proving: bool) -> None:
             )
 
 
-def _parse(text: str, cells: Collection[Cell], metrics: Collection[str]) -> Gate:
+def _parse_gate(text: str, cells: Collection[Cell], metrics: Collection[str]) -> Gate:
     if lost := _DURABILITY.fullmatch(text.strip()):
         gate = Gate(text.strip(), tuple(lost["what"].split()), "", 0.0, True, Loss(lost["word"]))
-        if not any(gate.selects(cell) for cell in cells):
+        if not any(gate.selects_cell(cell) for cell in cells):
             raise _unmatched(text, gate, cells, metrics)
         return gate
     found = _GATE.fullmatch(text)
@@ -113,7 +113,7 @@ def _parse(text: str, cells: Collection[Cell], metrics: Collection[str]) -> Gate
     words = found["what"].split()
     above = found["sign"] == ">"
     metric = words.pop() if words and words[-1] in metrics else ""
-    gate = Gate(text.strip(), tuple(words), metric, _ratio(limit, above=above), above)
+    gate = Gate(text.strip(), tuple(words), metric, _parse_ratio(limit, above=above), above)
     if gate.limit <= 0 or not math.isfinite(gate.limit):
         raise UsageError(f"--fail-if {text!r}: a ratio cannot be negative", hint=_FORM)
     if all(cell.baseline or cell.null_of is not None for cell in cells):
@@ -121,12 +121,12 @@ def _parse(text: str, cells: Collection[Cell], metrics: Collection[str]) -> Gate
             f"--fail-if {text!r}: there is only one cell, so nothing to compare it with",
             hint="name two platforms with --on, or compare two programs: guestmark ab -- ./old --- ./new",
         )
-    if not any(gate.selects(cell) for cell in cells):
+    if not any(gate.selects_cell(cell) for cell in cells):
         raise _unmatched(text, gate, cells, metrics)
     return gate
 
 
-def _ratio(limit: re.Match[str], *, above: bool) -> float:
+def _parse_ratio(limit: re.Match[str], *, above: bool) -> float:
     if limit["factor"] is not None:
         return float(limit["factor"])
     share = float(limit["number"]) / 100
@@ -139,7 +139,7 @@ def _unmatched(text: str, gate: Gate, cells: Collection[Cell], metrics: Collecti
     names = sorted({name for cell in cells for name in _names(cell)})
     stray = [word for word in gate.words if word not in names]
     if stray:
-        error = unknown("cell or metric", stray[-1], [*names, *metrics])
+        error = unknown_name_error("cell or metric", stray[-1], [*names, *metrics])
         return UsageError(f"--fail-if {text!r}: {error.message}", hint=error.hint)
     if any(cell.baseline and set(gate.words) <= _names(cell) for cell in cells):
         return UsageError(

@@ -15,7 +15,7 @@ LEDGER = "GUESTMARK_LEDGER"
 LATEST = "last"
 
 
-def home() -> Path:
+def home_directory() -> Path:
     """`$HOME` if it is a path, else what the system's list of users says, else `/`; it need not exist."""
     from pathlib import Path
 
@@ -34,27 +34,27 @@ def home() -> Path:
 
 def default_path() -> Path:
     """The default place of the ledger: `$XDG_DATA_HOME/guestmark/ledger.sqlite`."""
-    return _below("XDG_DATA_HOME", ".local/share") / "ledger.sqlite"
+    return _xdg_directory("XDG_DATA_HOME", ".local/share") / "ledger.sqlite"
 
 
 def state_directory() -> Path:
     """Keys, campaigns and reports of crashes: `$XDG_STATE_HOME/guestmark`. It need not exist."""
-    return _below("XDG_STATE_HOME", ".local/state")
+    return _xdg_directory("XDG_STATE_HOME", ".local/state")
 
 
 def config_directory() -> Path:
     """Return where users keep what they wrote for guestmark: `$XDG_CONFIG_HOME/guestmark`. It need not exist."""
-    return _below("XDG_CONFIG_HOME", ".config")
+    return _xdg_directory("XDG_CONFIG_HOME", ".config")
 
 
 def cache_home() -> Path:
     """What can be made again: `$XDG_CACHE_HOME/guestmark`. It need not exist."""
-    return _below("XDG_CACHE_HOME", ".cache")
+    return _xdg_directory("XDG_CACHE_HOME", ".cache")
 
 
-def _below(variable: str, usual: str) -> Path:
+def _xdg_directory(variable: str, usual: str) -> Path:
     from pathlib import Path
 
     base = os.environ.get(variable, "")
     # A relative path is invalid there and to be ignored (XDG Base Directory Specification).
-    return (Path(base) if base.startswith("/") else home() / usual) / "guestmark"
+    return (Path(base) if base.startswith("/") else home_directory() / usual) / "guestmark"

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 from guestmark.core.home import cache_home
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 
 PREFIX = "guestmark-"
 _ATTEMPTS = 100
@@ -50,11 +50,11 @@ class Keeper:
     def directory(self, name: str, parent: Path | str, mode: int = 0o700) -> Path:
         """Makes the directory `guestmark-NAME-…` in `parent`, which must be absolute. Raises `OSError`."""
         for _ in range(_ATTEMPTS):
-            path = self.name(name, parent)
+            path = self.free_path(name, parent)
             try:
                 path.mkdir(mode)
                 with self._lock:
-                    self._kept[path] = _in_use(path)
+                    self._kept[path] = _hold_lock(path)
             except FileExistsError:
                 # Somebody else's: not ours to remove.
                 self.forget(path)
@@ -65,7 +65,7 @@ class Keeper:
                 return path
         raise FileExistsError(f"no free name in {parent}")
 
-    def name(self, name: str, parent: Path | str) -> Path:
+    def free_path(self, name: str, parent: Path | str) -> Path:
         """A free path `guestmark-NAME-…` in `parent`, which must be absolute: what is made there is removed.
 
         Raises `OSError`.
@@ -79,7 +79,7 @@ class Keeper:
     def remove(self, path: Path) -> None:
         """Removes what was made, with all that is in it. May be called twice."""
         if (path / _MEMBERS).exists():
-            _end_group(path)
+            _remove_control_group(path)
         elif path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -107,7 +107,7 @@ class Keeper:
             return self._lifeline, self._names
 
     def _write(self, sign: bytes, path: Path) -> None:
-        record = _sign(sign, path)
+        record = _announce(sign, path)
         os.write(self._names, record)
         os.write(self._lifeline, record)
 
@@ -122,13 +122,13 @@ class Keeper:
                 self._ensure()
 
     def _ensure(self) -> None:
-        if self._lifeline >= 0 and not _broken(self._lifeline):
+        if self._lifeline >= 0 and not _has_no_reader(self._lifeline):
             return
         first = self._names < 0
-        myself = _handle()
+        myself = _open_handle()
         handles = (myself,) if myself >= 0 else ()
         try:
-            self._process, ours = _started(*handles)
+            self._process, ours = _start_keeper(*handles)
         finally:
             for descriptor in handles:
                 os.close(descriptor)
@@ -138,9 +138,9 @@ class Keeper:
         if first:
             self._begin_record()
         elif self._record is not None:
-            os.write(self._lifeline, _sign(b"+", self._record))
+            os.write(self._lifeline, _announce(b"+", self._record))
         for path in self._kept:
-            os.write(self._lifeline, _sign(b"+", path))
+            os.write(self._lifeline, _announce(b"+", path))
         if first and self._record is not None:
             _remove_unkept(self._record)
 
@@ -150,19 +150,19 @@ class Keeper:
             folder = cache_home() / _RECORDS / os.uname().nodename
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             record = folder / f"{PREFIX}names-{secrets.token_hex(6)}"
-            os.write(self._lifeline, _sign(b"+", record))
-            self._names = _locked(record)
+            os.write(self._lifeline, _announce(b"+", record))
+            self._names = _create_locked(record)
             self._record = record
-            os.write(self._names, _sign(b"+", record))
+            os.write(self._names, _announce(b"+", record))
         if self._names < 0:
             self._names = os.memfd_create("names", os.MFD_CLOEXEC)
             fcntl.fcntl(self._names, fcntl.F_SETFL, os.O_APPEND)
 
 
-def _started(*handles: int) -> tuple[subprocess.Popen[bytes], int]:
+def _start_keeper(*handles: int) -> tuple[subprocess.Popen[bytes], int]:
     """A keeper, and the end of its lifeline to write to; `handles` tell it when its controller has ended."""
     lifeline, ours = os.pipe()
-    words = [str(agent_binary()), "keep", "--lifeline", str(lifeline)]
+    words = [str(find_agent_binary()), "keep", "--lifeline", str(lifeline)]
     try:
         process = subprocess.Popen(
             [*words, *(f"--controller={handle}" for handle in handles)],
@@ -180,11 +180,11 @@ def _started(*handles: int) -> tuple[subprocess.Popen[bytes], int]:
     return process, ours
 
 
-def _sign(sign: bytes, path: Path) -> bytes:
+def _announce(sign: bytes, path: Path) -> bytes:
     return sign + os.fsencode(path) + b"\0"
 
 
-def _locked(record: Path) -> int:
+def _create_locked(record: Path) -> int:
     """A new file that is locked. Raises `OSError`, also on filesystems that have no locks."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(record, flags, 0o600)
@@ -214,27 +214,27 @@ def _remove_named(record: Path, said: bytes) -> None:
     kept = {os.fsencode(record): True}
     for one in said.split(b"\0")[:-1]:
         kept[one[1:]] = one[:1] == b"+"
-    process, lifeline = _started()
+    process, lifeline = _start_keeper()
     with os.fdopen(lifeline, "wb") as names:
         names.write(b"".join(b"+" + path + b"\0" for path, named in kept.items() if named))
     process.wait()
 
 
-def _handle() -> int:
+def _open_handle() -> int:
     """A descriptor that tells whoever has it when this process has ended; -1 where there is none."""
     with contextlib.suppress(OSError):  # kernels before 5.3
         return os.pidfd_open(os.getpid())
     return -1
 
 
-def _broken(pipe: int) -> bool:
+def _has_no_reader(pipe: int) -> bool:
     """Whether nobody reads from a pipe any more."""
     poll = select.poll()
     poll.register(pipe, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _end_group(path: Path) -> None:
+def _remove_control_group(path: Path) -> None:
     """Removes a control group, whose processes have been ended: it stays while the kernel is not done with them."""
     deadline = time.monotonic() + _EMPTY_S
     while time.monotonic() < deadline:
@@ -256,7 +256,7 @@ def is_in_use(path: Path) -> bool:
     return False
 
 
-def _in_use(path: Path) -> int:
+def _hold_lock(path: Path) -> int:
     """A descriptor whose lock says so, until it is closed or this process ends."""
     # Some filesystems have no locks.
     with contextlib.suppress(OSError):

@@ -44,7 +44,7 @@ class Levels:
             if factor.name not in self.texts and not factor.default:
                 raise KeyError(factor.name)
             self._read[factor.name] = factor.read(text)
-        # Names of factors are unique (`core.discovery.by_name`), so what is kept under one has its factor's type.
+        # Names of factors are unique (`core.discovery.index_by_name`), so what is kept under one has its factor's type.
         return cast("L", self._read[factor.name])
 
     def __contains__(self, factor: Factor) -> bool:

@@ -323,15 +323,15 @@ class NestedMachine(MachineFacts, kw_only=True):
     inner: GuestMachine
 
 
-def placement_of(machine: MachineFacts) -> Placed | None:
+def find_placement(machine: MachineFacts) -> Placed | None:
     """Where a machine is on this host; that of nested guests is their outer one's."""
     return machine.outer.placement if isinstance(machine, NestedMachine) else machine.placement
 
 
 def attested_placement(facts: Facts) -> Placed | None:
     """The same of a trial that has ended."""
-    machine = facts.of(NestedMachine) or facts.of(MachineFacts)
-    return None if machine is None else placement_of(machine)
+    machine = facts.find_fact(NestedMachine) or facts.find_fact(MachineFacts)
+    return None if machine is None else find_placement(machine)
 
 
 # How it spells white space and the backslash itself.
@@ -358,12 +358,12 @@ class Mount:
         return (*self.own, *self.shared)
 
 
-def mounts(process: str | int = "self") -> list[Mount]:
+def read_mounts(process: str | int = "self") -> list[Mount]:
     """Those of a process, the oldest first. Raises `OSError`."""
-    return parsed(Path(f"/proc/{process}/mountinfo").read_text(errors="surrogateescape"))
+    return parse_mounts(Path(f"/proc/{process}/mountinfo").read_text(errors="surrogateescape"))
 
 
-def parsed(text: str) -> list[Mount]:
+def parse_mounts(text: str) -> list[Mount]:
     """From the text of mountinfo; lines of another form are left out."""
     found = []
     for line in text.splitlines():

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from guestmark.core import regex
-from guestmark.core.derived import Derived, derived
-from guestmark.core.errors import UsageError, WorkloadError, unknown
+from guestmark.core.derived import Derived, parse_derived
+from guestmark.core.errors import UsageError, WorkloadError, unknown_name_error
 from guestmark.core.metric import Better, Metric
 from guestmark.core.performance_events import EVENTS, PerformanceEvent
 from guestmark.core.units import parse_number
@@ -56,37 +56,37 @@ class MetricSpec:
         return EVENTS.get(self.pattern.removeprefix(_PERF)) if self.pattern.startswith(_PERF) else None
 
     @property
-    def sought(self) -> str:
+    def searched(self) -> str:
         """What is looked for in that file, or in the output."""
         return self.pattern.partition("#")[2] or _ANY_NUMBER if self.file else self.pattern
 
-    def extract(self, *texts: str, limit_s: float = regex.LIMIT_S) -> float:
+    def extract_value(self, *texts: str, limit_s: float = regex.LIMIT_S) -> float:
         """The value in the first of `texts` that contains the metric; the last of several matches counts.
 
         Programs print interim figures first and the final one last. Raises `WorkloadError` when nothing matches, when
         what matches is not a finite number, and when the expression takes more than `limit_s` of processor time.
         """
-        if self.sought.startswith(_JSON):
-            return self._from_json(texts)
+        if self.searched.startswith(_JSON):
+            return self._read_json(texts)
         try:
-            found = regex.find_last_match(self.sought, texts, limit_s)
+            found = regex.find_last_match(self.searched, texts, limit_s)
         except regex.TooCostlyError as error:
             raise WorkloadError(
-                f"metric {self.metric.name}: {self.sought!r} takes {error} on this output",
+                f"metric {self.metric.name}: {self.searched!r} takes {error} on this output",
                 hint="write an expression without a repeated group that itself repeats, such as (a+)+",
             ) from error
         if found is None:
             raise WorkloadError(
-                f"metric {self.metric.name}: nothing in {self.file or 'the output'} matches {self.sought!r}"
+                f"metric {self.metric.name}: nothing in {self.file or 'the output'} matches {self.searched!r}"
             )
         try:
             return parse_number(found)
         except ValueError as error:
             raise WorkloadError(f"metric {self.metric.name}: {error}") from error
 
-    def _from_json(self, texts: Iterable[str]) -> float:
+    def _read_json(self, texts: Iterable[str]) -> float:
         """The number at a path in the first text that is JSON, or whose last line is."""
-        path = [part for part in self.sought.removeprefix(_JSON).split(".") if part]
+        path = [part for part in self.searched.removeprefix(_JSON).split(".") if part]
         for text in texts:
             for candidate in (text, text.strip().rpartition("\n")[2]):
                 try:
@@ -132,23 +132,23 @@ def parse_metric(text: str) -> MetricSpec:
     if direction not in {"higher", "lower"}:
         raise UsageError(f"--metric {text!r}: {direction!r} is neither higher nor lower", hint=_FORM)
     made = MetricSpec(Metric(name, unit, Better(direction)), pattern)
-    _check_sought(name, made)
+    _check_pattern(name, made)
     return made
 
 
-def _check_sought(name: str, made: MetricSpec) -> None:
+def _check_pattern(name: str, made: MetricSpec) -> None:
     """Raises `UsageError` for a path, arithmetic or a regular expression that cannot be."""
-    pattern = made.sought
+    pattern = made.searched
     if made.pattern.startswith(_FILE) and not made.file:
         raise UsageError(f"--metric {name}: the file's path is missing", hint="e.g. n=file:out.json#json:n")
     if pattern.startswith(EXPRESSION):
         try:
-            derived(name, pattern.removeprefix(EXPRESSION))
+            parse_derived(name, pattern.removeprefix(EXPRESSION))
         except ValueError as error:
             raise UsageError(f"--metric {name}: {error}") from error
         return
     if pattern.startswith(_PERF) and made.event is None:
-        raise unknown("performance event", pattern.removeprefix(_PERF), EVENTS)
+        raise unknown_name_error("performance event", pattern.removeprefix(_PERF), EVENTS)
     if pattern.startswith((_JSON, _PERF)):
         return
     try:
@@ -175,7 +175,7 @@ def parse_metrics(texts: Iterable[str]) -> tuple[MetricSpec, ...]:
     return specs
 
 
-def split(specs: Iterable[MetricSpec]) -> tuple[tuple[MetricSpec, ...], tuple[Derived, ...]]:
+def split_metrics(specs: Iterable[MetricSpec]) -> tuple[tuple[MetricSpec, ...], tuple[Derived, ...]]:
     """Those that are read from what a program says, and those that follow from others."""
     every = tuple(specs)
     read = tuple(spec for spec in every if not spec.pattern.startswith(EXPRESSION))

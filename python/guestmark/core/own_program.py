@@ -17,7 +17,7 @@ _AGENT = "guestmark-agent"
 _PROFILES = ("checkout", "release")
 
 
-def checkout() -> Path:
+def find_checkout() -> Path:
     """The directory above `python/`; not a checkout where guestmark is installed."""
     return Path(__file__).resolve().parents[3]
 
@@ -27,7 +27,7 @@ def is_program(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-def own_program(name: str, override: str | None, *, variable: str) -> Path | None:
+def find_own_program(name: str, override: str | None, *, variable: str) -> Path | None:
     """The program `name`: `override`, else the newest that was built in this checkout, else the installed one.
 
     None when there is none. Raises `GuestmarkError` when `override`, the value of `variable`, is not a program.
@@ -40,7 +40,10 @@ def own_program(name: str, override: str | None, *, variable: str) -> Path | Non
                 hint=f"unset {variable}, or build it: cargo build --release -p guestmark-agent",
             )
         return path.resolve()
-    targets = (checkout() / "target" / f"{platform.machine()}-unknown-linux-gnu", checkout() / "target")
+    targets = (
+        find_checkout() / "target" / f"{platform.machine()}-unknown-linux-gnu",
+        find_checkout() / "target",
+    )
     built = [target / profile / name for target in targets for profile in _PROFILES]
     found = max(filter(is_program, built), key=lambda path: path.stat().st_mtime_ns, default=None)
     installed = (Path(sysconfig.get_path("scripts")) / name, Path(sys.prefix) / "bin" / name)
@@ -49,7 +52,7 @@ def own_program(name: str, override: str | None, *, variable: str) -> Path | Non
 
 @functools.cache
 def _find(override: str | None) -> Path:
-    if found := own_program(_AGENT, override, variable="GUESTMARK_AGENT"):
+    if found := find_own_program(_AGENT, override, variable="GUESTMARK_AGENT"):
         return found
     raise GuestmarkError(
         "the agent's binary (guestmark-agent) is missing",
@@ -57,7 +60,7 @@ def _find(override: str | None) -> Path:
     )
 
 
-def agent_binary() -> Path:
+def find_agent_binary() -> Path:
     """Path of `guestmark-agent`: `GUESTMARK_AGENT`, else the checkout's build, else beside the package's scripts.
 
     Raises `GuestmarkError` when there is none.
@@ -66,25 +69,25 @@ def agent_binary() -> Path:
 
 
 @functools.cache  # tried once
-def set_up(part: str) -> bool:
+def run_setup(part: str) -> bool:
     """Has set-up make a part of the checkout, which tells its steps on standard error; False if that did not work."""
-    script = checkout() / "tools" / "setup.sh"
+    script = find_checkout() / "tools" / "setup.sh"
     if not script.is_file():
         return False
     command = ["/bin/sh", "-c", 'root=$1; . "$root/tools/setup.sh" && set_up "$2"', "guestmark"]
     done = subprocess.run(
-        [*command, str(checkout()), part], stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False
+        [*command, str(find_checkout()), part], stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False
     )
     return done.returncode == 0
 
 
-def bring(module: str, extra: str, what: str) -> None:
+def install_extra(module: str, extra: str, what: str) -> None:
     """Has `module` installed where it is missing: a checkout does that itself, by its lock.
 
     `extra` is its name in pyproject.toml, `what` says in plural who needs it. Raises `GuestmarkError`, at every call.
     """
     if importlib.util.find_spec(module) is None:
-        done = set_up(extra)
+        done = run_setup(extra)
         importlib.invalidate_caches()
         if not done or importlib.util.find_spec(module) is None:
             raise GuestmarkError(

@@ -42,7 +42,7 @@ EVENTS: Mapping[str, PerformanceEvent] = {
 }
 
 
-def why_not(errno: int) -> str:
+def explain_errno(errno: int) -> str:
     """Why an event cannot be counted, in words."""
     if errno in _NOT_THERE:
         return "this processor, or the hypervisor around it, has no such counter"
@@ -51,11 +51,11 @@ def why_not(errno: int) -> str:
     return os.strerror(errno)
 
 
-def _numbers(*names: str) -> frozenset[int]:
+def _read_event_numbers(*names: str) -> frozenset[int]:
     import errno
 
     return frozenset(getattr(errno, name) for name in names)
 
 
-_NOT_THERE = _numbers("ENOENT", "EOPNOTSUPP", "ENODEV", "EINVAL", "ENOSYS", "EBUSY")
-_NOT_ALLOWED = _numbers("EACCES", "EPERM")
+_NOT_THERE = _read_event_numbers("ENOENT", "EOPNOTSUPP", "ENODEV", "EINVAL", "ENOSYS", "EBUSY")
+_NOT_ALLOWED = _read_event_numbers("EACCES", "EPERM")

@@ -44,7 +44,7 @@ def write_list(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
-def level(text: str) -> str:
+def parse_placement(text: str) -> str:
     """A level of the factor in its one spelling. Raises `ValueError`."""
     word = text.strip().lower()
     if word in (PINNED, FREE):
@@ -76,7 +76,7 @@ class Topology:
         """The processors' numbers, ascending."""
         return tuple(processor.number for processor in self.processors)
 
-    def of(self, number: int) -> Processor:
+    def find_processor(self, number: int) -> Processor:
         """The processor of that number."""
         return next(processor for processor in self.processors if processor.number == number)
 
@@ -111,7 +111,7 @@ class Placement:
         return self.level != FREE and len(self.machine) == self.processors
 
 
-def choose(topology: Topology, level: str, processors: int, *, emulator: bool = True) -> Placement:
+def choose_processors(topology: Topology, level: str, processors: int, *, emulator: bool = True) -> Placement:
     """The places of a machine with that many processors (0: all that this process may use).
 
     `emulator`: it has threads beside its virtual processors that are worth a place of their own; otherwise everything
@@ -120,7 +120,7 @@ def choose(topology: Topology, level: str, processors: int, *, emulator: bool = 
     every = topology.numbers
     wanted = processors or len(every)
     if level == FREE:
-        return _made(topology, level, wanted, every, every, every)
+        return _make_placement(topology, level, wanted, every, every, every)
     if level.startswith(LIST):
         given = read_list(level.removeprefix(LIST))
         if refused := [number for number in given if number not in every]:
@@ -131,19 +131,19 @@ def choose(topology: Topology, level: str, processors: int, *, emulator: bool = 
         machine = given[:wanted]
         own = (given[wanted:] or machine) if emulator else machine
         others = tuple(number for number in every if number not in given)
-        return _made(topology, level, wanted, machine, own, others or every)
-    machine = _for_machine(topology, wanted)
-    rest = _far_from(topology, machine)
+        return _make_placement(topology, level, wanted, machine, own, others or every)
+    machine = _rank_for_machine(topology, wanted)
+    rest = _rank_for_emulator(topology, machine)
     if not rest:
-        return _made(topology, level, wanted, machine, every if emulator else machine, every)
+        return _make_placement(topology, level, wanted, machine, every if emulator else machine, every)
     # Waking the control plane's processor costs the emulator more than sharing with its virtual processors does
     # (bench/placement): its threads have processors of their own only where some are spare.
     *spare, control = rest
     own = tuple(sorted(spare[: len(machine)])) if emulator else ()
-    return _made(topology, level, wanted, machine, own or machine, (control,))
+    return _make_placement(topology, level, wanted, machine, own or machine, (control,))
 
 
-def _made(  # noqa: PLR0917 (the three places in the order of `Placement`)
+def _make_placement(  # noqa: PLR0917 (the three places in the order of `Placement`)
     topology: Topology,
     level: str,
     wanted: int,
@@ -151,7 +151,7 @@ def _made(  # noqa: PLR0917 (the three places in the order of `Placement`)
     emulator: Sequence[int],
     control: Sequence[int],
 ) -> Placement:
-    found = [topology.of(number) for number in machine]
+    found = [topology.find_processor(number) for number in machine]
     remarks: list[str] = []
     if level != FREE:
         if len(machine) < wanted:
@@ -168,9 +168,9 @@ def _made(  # noqa: PLR0917 (the three places in the order of `Placement`)
     return Placement(level, wanted, tuple(machine), tuple(emulator), tuple(control), nodes, tuple(remarks))
 
 
-def _for_machine(topology: Topology, wanted: int) -> tuple[int, ...]:
+def _rank_for_machine(topology: Topology, wanted: int) -> tuple[int, ...]:
     """Equally fast, one on each core, on one node where that can be had; high numbers first: 0 serves interrupts."""
-    first, second = _threads(topology.processors)
+    first, second = _split_threads(topology.processors)
     by_number = sorted(first, key=lambda processor: -processor.number)
     classes = sorted({processor.capacity for processor in first}, reverse=True)
     nodes = sorted({processor.node for processor in first}, reverse=True)
@@ -179,25 +179,25 @@ def _for_machine(topology: Topology, wanted: int) -> tuple[int, ...]:
             fitting = [one for one in by_number if (one.capacity, one.node) == (capacity, node)]
             # A core more than needed keeps the emulator on the same node.
             if len(fitting) > wanted or (len(fitting) == wanted and len(by_number) > wanted):
-                return _ascending(fitting[:wanted])
+                return _sort_numbers(fitting[:wanted])
     for capacity in classes:
         equal = [one for one in by_number if one.capacity == capacity]
         if len(equal) >= wanted:
-            return _ascending(equal[:wanted])
+            return _sort_numbers(equal[:wanted])
     fastest_first = sorted([*first, *second], key=lambda one: (one in second, -one.capacity, -one.number))
-    return _ascending(fastest_first[:wanted])
+    return _sort_numbers(fastest_first[:wanted])
 
 
-def _far_from(topology: Topology, machine: Collection[int]) -> list[int]:
+def _rank_for_emulator(topology: Topology, machine: Collection[int]) -> list[int]:
     """The other processors, the best place for an emulator first: not the other thread of a core that the machine has,
     near its memory, fast; the control plane takes the last of them that is not such a thread.
     """
-    mine = [topology.of(number) for number in machine]
+    mine = [topology.find_processor(number) for number in machine]
     cores = {processor.core for processor in mine}
     nodes = {processor.node for processor in mine}
     others = [processor for processor in topology.processors if processor.number not in machine]
     apart = [processor for processor in others if processor.core not in cores] or others
-    first, _ = _threads(apart)
+    first, _ = _split_threads(apart)
     best_first = sorted(
         apart, key=lambda one: (one not in first, one.node not in nodes, -one.capacity, -one.number)
     )
@@ -207,7 +207,7 @@ def _far_from(topology: Topology, machine: Collection[int]) -> list[int]:
     return numbers if control is None else [*numbers, control.number]
 
 
-def _threads(processors: Iterable[Processor]) -> tuple[list[Processor], list[Processor]]:
+def _split_threads(processors: Iterable[Processor]) -> tuple[list[Processor], list[Processor]]:
     """The first thread of every core, and the other ones."""
     first: list[Processor] = []
     second: list[Processor] = []
@@ -218,7 +218,7 @@ def _threads(processors: Iterable[Processor]) -> tuple[list[Processor], list[Pro
     return first, second
 
 
-def _ascending(processors: Iterable[Processor]) -> tuple[int, ...]:
+def _sort_numbers(processors: Iterable[Processor]) -> tuple[int, ...]:
     return tuple(sorted(processor.number for processor in processors))
 
 

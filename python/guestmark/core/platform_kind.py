@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from guestmark.core.discovery import by_name, described, settings_of
+from guestmark.core.discovery import import_descriptions, index_by_name, list_settings_for
 from guestmark.core.factor import Factor, Machine
 from guestmark.core.levels import Levels
 
@@ -184,12 +184,12 @@ class PlatformKind:
     @property
     def accepted_factors(self) -> tuple[Factor, ...]:
         """All factors that its machines accept."""
-        return (*self.factors, *settings_of(self.machine))
+        return (*self.factors, *list_settings_for(self.machine))
 
     @property
     def accepted_inside(self) -> tuple[Factor, ...]:
         """All factors that guests inside it accept in addition to their own."""
-        return (*self.outer_factors, *settings_of(self.outer))
+        return (*self.outer_factors, *list_settings_for(self.outer))
 
     def takes_factor(self, factor: str) -> bool:
         """Returns whether its machines accept the factor of this name."""
@@ -202,9 +202,9 @@ class PlatformKind:
 def platform_kinds() -> Mapping[str, PlatformKind]:
     """Returns all kinds of platforms by name, reserved ones included: the host first, then in alphabetical order."""
     kinds: list[PlatformKind] = [
-        kind for module in described(_PACKAGE) for kind in getattr(module, "PLATFORMS", ())
+        kind for module in import_descriptions(_PACKAGE) for kind in getattr(module, "PLATFORMS", ())
     ]
-    return by_name(
+    return index_by_name(
         sorted(kinds, key=lambda kind: (not kind.first, kind.guest, kind.remote, kind.name)), "platform"
     )
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from guestmark.core.architectures import ARCHITECTURES, Architecture, architecture, host_architecture
-from guestmark.core.errors import UsageError, unknown
+from guestmark.core.architectures import ARCHITECTURES, Architecture, find_architecture, host_architecture
+from guestmark.core.errors import UsageError, unknown_name_error
 from guestmark.core.levels import Levels
 from guestmark.core.platform_kind import PlatformKind, platform_forms, platform_kinds, platform_names
 
@@ -31,13 +31,13 @@ class Layer:
         """Description of its kind. Raises `UsageError` for a kind that this version does not have."""
         kinds = platform_kinds()
         if self.kind not in kinds:
-            raise unknown("platform", self.kind, platform_forms())
+            raise unknown_name_error("platform", self.kind, platform_forms())
         return kinds[self.kind]
 
     @property
     def architecture(self) -> Architecture:
         """Architecture of its machines. Raises `UsageError` for one that this version does not have."""
-        return host_architecture() if self.arch is None else architecture(self.arch)
+        return host_architecture() if self.arch is None else find_architecture(self.arch)
 
     @property
     def is_foreign(self) -> bool:
@@ -233,7 +233,7 @@ def _parse_layer(part: str, whole: str) -> Layer:
             f"platform {whole!r}: {layer.kind} takes no destination", hint=f"e.g. {', '.join(examples)}"
         )
     if kind is None:
-        raise unknown("platform", layer.kind, platform_forms())
+        raise unknown_name_error("platform", layer.kind, platform_forms())
     if layer.arch is None:
         if kind.needs_arch:
             raise UsageError(
@@ -249,7 +249,7 @@ def _parse_layer(part: str, whole: str) -> Layer:
         raise UsageError(
             f"platform {whole!r}: {layer.arch!r} is not an architecture", hint="e.g. tcg@sparc64"
         )
-    return Layer(layer.kind, architecture(layer.arch).name)
+    return Layer(layer.kind, find_architecture(layer.arch).name)
 
 
 def _holds_guests(name: str) -> bool:

@@ -47,7 +47,7 @@ def list_threads(pid: int) -> list[int]:
     return [int(entry.name) for entry in list_entries(PROC / str(pid) / "task")]
 
 
-def open_files(pid: int) -> Iterator[tuple[Path, str]]:
+def list_open_files(pid: int) -> Iterator[tuple[Path, str]]:
     """A process's descriptors that can be seen: the link in `/proc/PID/fd`, and where it leads."""
     for link in list_entries(PROC / str(pid) / "fd"):
         if target := read_link(link):

@@ -42,14 +42,14 @@ def spell_out(text: str) -> str:
     """The text with all of it that cannot be seen, quotes and backslashes spelled out, as inside of `$'…'`."""
     last = len(text) - 1
     return "".join(
-        _spelled(character)
+        _spell_character(character)
         if character != " " or (0 < at < last and text[at - 1] != " " and text[at + 1] != " ")
         else r"\x20"
         for at, character in enumerate(text)
     )
 
 
-def measure(text: str) -> str:
+def describe_length(text: str) -> str:
     """How long a text is, for whoever sees only a part of it at once; empty for a short one of one line."""
     lines = text.count("\n") + 1
     if len(text) <= _LONG and lines == 1:
@@ -57,10 +57,10 @@ def measure(text: str) -> str:
     return f"{len(text):,} characters" + (f", {lines:,} lines" if lines > 1 else "")
 
 
-def _spelled(character: str) -> str:
+def _spell_character(character: str) -> str:
     if character in _NAMED:
         return _NAMED[character]
-    if character == " " or _is_seen(character):
+    if character == " " or _is_visible(character):
         return character
     code = ord(character)
     if code < 0x80:
@@ -71,6 +71,6 @@ def _spelled(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _is_seen(character: str) -> bool:
+def _is_visible(character: str) -> bool:
     """Whether it has a shape and a place of its own: no control, format, separator, or mark on another character."""
     return unicodedata.category(character)[0] in "LNPS" and character not in _BLANK

@@ -22,7 +22,7 @@ _PARAMETER = re.compile(r"((?:^|[?&;\s'\"])(?:ssl)?password=)[^&\s'\"<>]*", re.I
 _known: set[str] = set()
 
 
-def know(secret: str | None) -> None:
+def register_secret(secret: str | None) -> None:
     """From now on this is a secret, in each spelling that a URL has for it."""
     from urllib.parse import quote, quote_plus, unquote  # which most calls do without
 
@@ -30,17 +30,17 @@ def know(secret: str | None) -> None:
         _known.update({secret, quote(secret), quote(secret, safe=""), quote_plus(secret), unquote(secret)})
 
 
-def redact(text: str) -> str:
+def redact_text(text: str) -> str:
     """The text with `***` for every secret in it."""
     text = _PARAMETER.sub(rf"\1{GONE}", _IN_TEXT.sub(rf"\1:{GONE}@", text))
-    for secret in sorted(_known | _of_variables(), key=len, reverse=True):
+    for secret in sorted(_known | _list_variable_secrets(), key=len, reverse=True):
         text = text.replace(secret, GONE)
     return text
 
 
 def redact_words(words: Iterable[str]) -> list[str]:
     """The words of a command line with `***` for every secret in them."""
-    return [redact(_IN_WORD.sub(rf"\1:{GONE}@", word)) for word in words]
+    return [redact_text(_IN_WORD.sub(rf"\1:{GONE}@", word)) for word in words]
 
 
 def redact_url(url: str) -> str:
@@ -48,11 +48,11 @@ def redact_url(url: str) -> str:
     return redact_words([url])[0]
 
 
-def without_password(url: str) -> str:
+def drop_password(url: str) -> str:
     """A URL as it is stored to be used again: the password is taken from elsewhere then."""
     bare = _IN_WORD.sub(r"\1@", url)
     return re.sub(r"(?<=[?&])(?:ssl)?password=[^&]*&?", "", bare).rstrip("?&")
 
 
-def _of_variables() -> set[str]:
+def _list_variable_secrets() -> set[str]:
     return {value for name in _VARIABLES if len(value := os.environ.get(name, "")) >= _SHORTEST}

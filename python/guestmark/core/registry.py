@@ -9,8 +9,8 @@ import functools
 import re
 from collections.abc import Iterable, Mapping
 
-from guestmark.core.discovery import by_name
-from guestmark.core.errors import UsageError, unknown
+from guestmark.core.discovery import index_by_name
+from guestmark.core.errors import UsageError, unknown_name_error
 from guestmark.core.factor import Factor
 from guestmark.core.model import Cell
 from guestmark.core.platform_kind import OWN_PARAMETER, Program, platform_kinds, platform_names
@@ -18,8 +18,9 @@ from guestmark.core.workload_kind import workload_kind, workload_kinds
 
 __all__ = [
     "VARIABLE",
-    "factor_of",
+    "describe_takers",
     "factors",
+    "find_factor",
     "is_crowd",
     "is_variable",
     "parse_level",
@@ -27,7 +28,6 @@ __all__ = [
     "platform_kinds",
     "platform_names",
     "programs",
-    "where",
     "workload_kind",
     "workload_kinds",
 ]
@@ -46,7 +46,7 @@ def factors() -> Mapping[str, Factor]:
         found += [*platform.accepted_factors, *platform.accepted_inside]
     for workload in workload_kinds().values():
         found += workload.factors
-    return by_name(found, "factor")
+    return index_by_name(found, "factor")
 
 
 def programs(workloads: Iterable[str] | None = None) -> tuple[Program, ...]:
@@ -58,15 +58,15 @@ def programs(workloads: Iterable[str] | None = None) -> tuple[Program, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def factor_of(name: str) -> Factor:
+def find_factor(name: str) -> Factor:
     """The factor of that name; `-` and `_` are equivalent. Raises `UsageError` suggesting the nearest known name."""
     if name.strip().startswith(VARIABLE):
-        return _variable(name.strip())
+        return _make_variable_factor(name.strip())
     if name.strip().startswith(OWN_PARAMETER):
         return _own_parameter(name.strip())
     factor = factors().get(name.strip().replace("-", "_").lower())
     if factor is None:
-        raise unknown("factor", name.strip(), factors())
+        raise unknown_name_error("factor", name.strip(), factors())
     return factor
 
 
@@ -81,7 +81,7 @@ def is_variable(name: str) -> bool:
     return name.startswith(VARIABLE)
 
 
-def _variable(name: str) -> Factor:
+def _make_variable_factor(name: str) -> Factor:
     if not _VARIABLE.fullmatch(name):
         raise UsageError(f"{name!r} names no environment variable", hint="e.g. --set env:OMP_NUM_THREADS=1,2")
     variable = name.removeprefix(VARIABLE)
@@ -98,7 +98,7 @@ def _own_parameter(name: str) -> Factor:
     )
 
 
-def where(factor: Factor) -> str:
+def describe_takers(factor: Factor) -> str:
     """What can be given it, in words: kinds of platforms, else workloads."""
     if is_variable(factor.name):
         return "the workload exec"
@@ -119,7 +119,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
     result: dict[str, tuple[str, ...]] = {}
     for text in settings:
         name, equals, levels_text = text.partition("=")
-        factor = factor_of(name)
+        factor = find_factor(name)
         if not equals:
             hint = f"e.g. --set {factor.name}={','.join(factor.levels[:2])}" if factor.levels else factor.help
             raise UsageError(f"--set {text}: a level is missing", hint=hint)
@@ -142,6 +142,6 @@ def parse_settings(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
 def parse_level(factor: Factor, text: str) -> str:
     """One level in canonical spelling. Raises `UsageError`."""
     try:
-        return factor.level(text)
+        return factor.parse_level(text)
     except ValueError as error:
         raise UsageError(f"--set {factor.name}: {error}", hint=factor.help) from error

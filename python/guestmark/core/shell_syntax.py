@@ -28,7 +28,7 @@ def is_of_shell(word: str) -> bool:
     return word in _OWN or _ASSIGNMENT.match(word) is not None
 
 
-def for_shell(words: Sequence[str]) -> str:
+def join_for_shell(words: Sequence[str]) -> str:
     """The words as a text for a shell, of which the first is one for it."""
     name, equals, value = words[0].partition("=")
     first = f"{name}={shlex.quote(value)}" if equals else words[0]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guestmark.core.keeper import keeper
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ def supervision() -> Iterator[Supervision]:
     handles, (lifeline, ours) = keeper().handles, os.pipe()
     words = ("supervise", f"--lifeline={lifeline}", *(f"--hold={handle}" for handle in handles), "--")
     try:
-        yield Supervision((str(agent_binary()), *words), {"pass_fds": (lifeline, *handles)})
+        yield Supervision((str(find_agent_binary()), *words), {"pass_fds": (lifeline, *handles)})
     finally:
         os.close(lifeline)
         os.close(ours)

@@ -16,7 +16,7 @@ from typing import IO
 from guestmark.core.keeper import keeper
 
 
-def usual_parent() -> Path:
+def default_parent() -> Path:
     """`$TMPDIR`, or where temporary files are otherwise."""
     # Not what every command line waits for.
     import tempfile
@@ -27,7 +27,7 @@ def usual_parent() -> Path:
 @contextlib.contextmanager
 def scratch_directory(name: str, parent: Path | None = None, mode: int = 0o700) -> Iterator[Path]:
     """A directory, by default in the usual place, which is removed at the end. Raises `OSError`."""
-    path = keeper().directory(name, (parent or usual_parent()).absolute(), mode)
+    path = keeper().directory(name, (parent or default_parent()).absolute(), mode)
     try:
         yield path
     finally:
@@ -35,13 +35,13 @@ def scratch_directory(name: str, parent: Path | None = None, mode: int = 0o700) 
 
 
 @contextlib.contextmanager
-def replacing(target: Path, mode: int = 0o600) -> Iterator[Path]:
+def replace_file(target: Path, mode: int = 0o600) -> Iterator[Path]:
     """A path beside `target`, at which something is to be made that takes its place when the block has ended.
 
     If the block fails, or the process is killed in it, nothing of it is left and `target` is as it was. An empty file
     with that mode is there; the block fills it, or replaces it. Raises `OSError`.
     """
-    part = keeper().name("part", target.parent.absolute())
+    part = keeper().free_path("part", target.parent.absolute())
     try:
         os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
         yield part
@@ -52,7 +52,7 @@ def replacing(target: Path, mode: int = 0o600) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def unnamed_file() -> Iterator[IO[bytes]]:
+def open_unnamed_file() -> Iterator[IO[bytes]]:
     """A file that nobody else can open, as it has no name: it is gone with whoever has it."""
     import tempfile
 

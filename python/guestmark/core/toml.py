@@ -37,7 +37,7 @@ _TOKEN = re.compile(
 
 def read_toml(text: str, where: str, hint: str = _HINT) -> dict[str, Any]:
     """The tables of a text that users know as `where`. Raises `UsageError`, also for more than any plan needs."""
-    problem = _too_much(text)
+    problem = _find_excess(text)
     if not problem:
         try:
             found = tomllib.loads(text)
@@ -46,18 +46,18 @@ def read_toml(text: str, where: str, hint: str = _HINT) -> dict[str, Any]:
             RecursionError,
             # Which tomllib's own error and Python's limit of digits are.
         ) as error:
-            raise UsageError(f"{where} is not TOML: {_short(str(error))}", hint=hint) from error
-        problem = _out_of_range(found)
+            raise UsageError(f"{where} is not TOML: {_shorten_text(str(error))}", hint=hint) from error
+        problem = _find_out_of_range(found)
     if problem:
         raise UsageError(f"{where} {problem}", hint=hint)
     return found
 
 
-def _short(said: str) -> str:
+def _shorten_text(said: str) -> str:
     return said if len(said) <= 200 else f"{said[:200]}…"
 
 
-def _too_much(text: str) -> str:
+def _find_excess(text: str) -> str:
     """What the text has more of than any plan, as a predicate; empty: nothing. In time that grows with its length."""
     if len(text) > LARGEST:
         return "is larger than 1 MiB"
@@ -84,7 +84,7 @@ def _too_much(text: str) -> str:
     return ""
 
 
-def _out_of_range(found: dict[str, Any]) -> str:
+def _find_out_of_range(found: dict[str, Any]) -> str:
     """As `_too_much`, of what was read: headers and keys together, and numbers."""
     level: list[Any] = [found]
     for _ in range(_DEEPEST + 1):

@@ -28,7 +28,7 @@ class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     limit_s: float
 
     @classmethod
-    def of(cls, cell: Cell, limit_s: float, *, platform: PlatformSpec | None = None) -> Self:
+    def from_cell(cls, cell: Cell, limit_s: float, *, platform: PlatformSpec | None = None) -> Self:
         """The order for a trial of `cell`, on its own platform or on `platform`."""
         return cls(
             platform=str(platform or cell.platform),

@@ -16,7 +16,7 @@ class Limit:
     value: float
     better: Better = Better.LOWER
 
-    def allows(self, value: float) -> bool:
+    def allows_value(self, value: float) -> bool:
         """Whether a mean keeps to it."""
         return value <= self.value if self.better is Better.LOWER else value >= self.value
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from fractions import Fraction
 
-from guestmark.core.errors import unknown
+from guestmark.core.errors import unknown_name_error
 
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)", re.ASCII)
@@ -108,13 +108,13 @@ def format_duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """Each name once, with commas, or with dots where the names themselves hold commas."""
     once = list(dict.fromkeys(names))
     return (" · " if any("," in name for name in once) else ", ").join(once)
 
 
-def counted(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """`1 block`, `2 blocks`; the noun takes an s."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
@@ -158,4 +158,6 @@ def check_unit(unit: str, measured: str) -> None:
         unit_size(unit, measured)
     except KeyError:
         fitting = [name for name, (own, _) in _UNITS.items() if own == measured]
-        raise unknown(f"unit for figures in {measured or 'no unit'}", unit, fitting or [measured]) from None
+        raise unknown_name_error(
+            f"unit for figures in {measured or 'no unit'}", unit, fitting or [measured]
+        ) from None

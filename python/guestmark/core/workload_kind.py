@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_arg
 
 import msgspec
 
-from guestmark.core.discovery import by_name, described, walked
-from guestmark.core.errors import unknown
+from guestmark.core.discovery import import_descriptions, index_by_name, list_packages
+from guestmark.core.errors import unknown_name_error
 from guestmark.core.factor import Factor
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, WorkloadSpec
@@ -274,18 +274,18 @@ def _find_kinds(module: ModuleType) -> list[WorkloadClass]:
 @functools.cache
 def workload_kinds() -> Mapping[str, WorkloadClass]:
     """All kinds of workloads by name, `exec` first, then in alphabetical order."""
-    kinds = [kind for module in described(_PACKAGE) for kind in _find_kinds(module)]
-    return by_name(sorted(kinds, key=lambda kind: (kind.name != "exec", kind.name)), "workload")
+    kinds = [kind for module in import_descriptions(_PACKAGE) for kind in _find_kinds(module)]
+    return index_by_name(sorted(kinds, key=lambda kind: (kind.name != "exec", kind.name)), "workload")
 
 
 def workload_kind(name: str) -> WorkloadClass:
     """The kind of workload of that name. Raises `UsageError` with the nearest known one."""
     own = f"{_PACKAGE}.{name.replace('-', '_')}"
     # Mostly the package has the workload's name: the others need not be imported.
-    if own in walked(_PACKAGE):
+    if own in list_packages(_PACKAGE):
         for kind in _find_kinds(importlib.import_module(own)):
             if kind.name == name:
                 return kind
     if name not in workload_kinds():
-        raise unknown("workload", name, workload_kinds())
+        raise unknown_name_error("workload", name, workload_kinds())
     return workload_kinds()[name]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from guestmark.agent.binary import supervise_command
 from guestmark.agent.confinement import BUILDER
-from guestmark.core.cause import Speaker, heard
-from guestmark.core.distribution import to_install
+from guestmark.core.cause import Speaker, classify_message
+from guestmark.core.distribution import install_hint
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.keeper import keeper
 
@@ -48,7 +48,7 @@ def find_program(program: str) -> str:
     path = shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin")
     if path is None:
         raise PlatformUnusableError(
-            f"{program} is not installed", hint=to_install(PACKAGES.get(program, program))
+            f"{program} is not installed", hint=install_hint(PACKAGES.get(program, program))
         )
     return path
 
@@ -79,7 +79,7 @@ def run_program(
         raise MachineError(
             f"{program} failed: {'; '.join(said[:3])[:300] or f'exit status {done.returncode}'}",
             hint=f"the command was: {program} {' '.join(arguments)}",
-            cause=heard(Speaker.ANY, done.stderr).cause,
+            cause=classify_message(Speaker.ANY, done.stderr).cause,
         )
     return done.stdout
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.agent.confinement import HYPERVISOR
-from guestmark.core.cause import Cause, of_errno
+from guestmark.core.cause import Cause, classify_errno
 from guestmark.core.errors import AttestationError, MachineError, WorkloadError
 from guestmark.disks import daemon, devices, packed, sparse
 from guestmark.disks.daemon import serve_over_nbd
@@ -343,7 +343,7 @@ def _list_contents(directory: str) -> list[str]:
 
 
 def _describe_failure(spec: DiskSpec, error: OSError) -> MachineError:
-    if of_errno(error.errno) is Cause.NO_ROOM:
+    if classify_errno(error.errno) is Cause.NO_ROOM:
         return MachineError(
             f"no room for a {spec.size}-byte image in {spec.location}",
             hint="choose another directory with --set location=DIRECTORY or a smaller size",

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from guestmark.core.errors import MachineError
-from guestmark.core.machine_facts import mounts
-from guestmark.core.own_program import agent_binary
+from guestmark.core.machine_facts import read_mounts
+from guestmark.core.own_program import find_agent_binary
 from guestmark.disks.daemon import serve_image
 
 SERVER = "log-writes"  # the agent's word for it
@@ -105,14 +105,14 @@ def unmount(at: Path) -> None:
 
 def unmount_below(directory: Path) -> None:
     """Detach whatever is mounted below a directory, such as the mounts of a killed daemon."""
-    for mount in reversed(mounts()):
+    for mount in reversed(read_mounts()):
         if directory in Path(mount.where).parents:
             unmount(Path(mount.where))
 
 
 def _server_command(files: LoggedFiles, at: Path) -> list[str]:
     return [
-        str(agent_binary()), SERVER, "--image", str(files.image), "--log", str(files.log), "--at", str(at),
+        str(find_agent_binary()), SERVER, "--image", str(files.image), "--log", str(files.log), "--at", str(at),
         "--delay", str(_FLUSH_MS),
     ]  # fmt: skip
 
@@ -122,4 +122,4 @@ def _is_mounted(at: Path) -> bool:
 
     Other ways of asking fail for a mount whose daemon has ended.
     """
-    return any(mount.where == str(at) for mount in mounts())
+    return any(mount.where == str(at) for mount in read_mounts())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import AttestationError, WorkloadError
 from guestmark.core.findings import WorkingDirectory
-from guestmark.core.machine_facts import parsed as parsed_mounts
+from guestmark.core.machine_facts import parse_mounts as parsed_mounts
 from guestmark.setting.filesystem import Filesystem
 
 if TYPE_CHECKING:

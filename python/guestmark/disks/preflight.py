@@ -8,7 +8,7 @@ from pathlib import Path
 
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.keeper import keeper
-from guestmark.core.meminfo import meminfo
+from guestmark.core.meminfo import read_meminfo
 from guestmark.core.model import Cell, LeftOut
 from guestmark.core.workload_kind import count_moved_bytes, workload_kinds
 from guestmark.disks import daemon, devices, loop
@@ -140,7 +140,7 @@ def free_bytes(location: str) -> int:
     # A filesystem without a size of its own, such as ramfs, reports 0.
     free = stats.f_bavail * stats.f_frsize if stats.f_blocks else 1 << 63
     if is_in_memory(location):
-        free = min(free, meminfo()["MemAvailable"])
+        free = min(free, read_meminfo()["MemAvailable"])
     return free
 
 

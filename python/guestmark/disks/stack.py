@@ -27,7 +27,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from guestmark.core import procfs
-from guestmark.core.machine_facts import Mount, mounts
+from guestmark.core.machine_facts import Mount, read_mounts
 from guestmark.core.temporary import scratch_directory
 from guestmark.setting.location import device_number
 
@@ -113,7 +113,7 @@ def find_mount(path: str | Path) -> Mount | None:
     finally:
         os.close(descriptor)
     number = next((int(line.split()[1]) for line in said.splitlines() if line.startswith("mnt_id:")), -1)
-    return next((mount for mount in mounts("self") if mount.number == number), None)
+    return next((mount for mount in read_mounts("self") if mount.number == number), None)
 
 
 def _layers_below_file(path: str, depth: int) -> Iterator[Layer]:
@@ -382,7 +382,7 @@ def _find_mount_of_device(device: str) -> Mount | None:
             if namespace in looked:
                 continue
             looked.add(namespace)
-            for mount in mounts(process):
+            for mount in read_mounts(process):
                 if mount.device == device:
                     return mount
     return None

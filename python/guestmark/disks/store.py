@@ -12,7 +12,7 @@ from pathlib import Path
 
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
-from guestmark.core.cause import of_errno
+from guestmark.core.cause import classify_errno
 from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
 
@@ -80,7 +80,7 @@ class Store:
             raise MachineError(
                 f"no images can be made in {location}: {error.strerror}",
                 hint="choose another directory with --set location=DIRECTORY",
-                cause=of_errno(error.errno),
+                cause=classify_errno(error.errno),
             ) from error
         if self.keep:
             keeper().forget(path)

@@ -25,7 +25,7 @@ from pathlib import Path
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.keeper import keeper
-from guestmark.core.temporary import replacing, scratch_directory
+from guestmark.core.temporary import replace_file, scratch_directory
 from guestmark.core.units import format_size
 from guestmark.disks import daemon, devices, sparse
 from guestmark.disks.store import scratch_store
@@ -177,7 +177,7 @@ def find_template(spec: DiskSpec) -> tuple[Path, bool]:
     with contextlib.suppress(FileNotFoundError):
         os.utime(target)
         return target, True
-    with replacing(target) as part:
+    with replace_file(target) as part:
         part.unlink()
         _make_template(spec, part)
     _forget_old(directory)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import cast
 
-from guestmark.core.beside import told
+from guestmark.core.beside import answer_interrupt
 from guestmark.core.model import LeftOut, Plan
 from guestmark.core.reminder import Reminder
 from guestmark.core.units import format_duration
@@ -84,7 +84,7 @@ def make_prober(
             so_far = "" if elapsed_s < _REMINDED_S else f" {format_duration(elapsed_s)} so far"
             audience.mention(f"checking whether {names} can be used here …{so_far}")
 
-        with Reminder(mention, first_s=_PATIENCE_S, every_s=_REMINDED_S), told(audience.tell):
+        with Reminder(mention, first_s=_PATIENCE_S, every_s=_REMINDED_S), answer_interrupt(audience.tell):
             return probe_all(cast("list[Startable]", platforms), deadline_s=deadline_s)
 
     return probe

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.factor import Labelled
-from guestmark.core.gate import gates_of, with_gates
+from guestmark.core.gate import add_gates, read_plan_gates
 from guestmark.core.model import RunState
 from guestmark.engine.audience import Audience, exclusive_use
 from guestmark.engine.run import RunOptions, prepare_run
@@ -302,7 +302,7 @@ class BisectionSearch:
 
     def _make_plan(self, commit: Commit, folder: Path) -> Plan:
         if self._wanted.power is not None:
-            return with_gates(
+            return add_gates(
                 _make_power_cut_plan(self._wanted.power, self._wanted.argv, folder), self._wanted.gates
             )
         levels = (
@@ -310,7 +310,7 @@ class BisectionSearch:
             Labelled(commit.short_hash, str(folder)),
         )
         options = replace(self._wanted.options, blocks=self._looks[0], parameters={PARAMETER: levels})
-        return with_gates(build(options, self._wanted.argv), self._wanted.gates)
+        return add_gates(build(options, self._wanted.argv), self._wanted.gates)
 
     def _measure_candidate(self, commit: Commit, folder: Path) -> tuple[JudgedGate, ...]:
         plan = self._make_plan(commit, folder)
@@ -325,7 +325,7 @@ class BisectionSearch:
                 run = run.limit_to(blocks)
                 if run.measure() is RunState.INTERRUPTED:
                     raise KeyboardInterrupt
-                judged = self._judge_gates(gates_of(run.plan), run.judge().analysis)
+                judged = self._judge_gates(read_plan_gates(run.plan), run.judge().analysis)
                 if all(one.outcome is not Outcome.UNDECIDED for one in judged):
                     break
         return judged

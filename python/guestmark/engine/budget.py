@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from guestmark.core.model import Cell, Plan, Trial
 from guestmark.core.tuning import Settings
-from guestmark.core.units import counted, format_duration
+from guestmark.core.units import format_count, format_duration
 from guestmark.core.workload_kind import adapts_to_time
 from guestmark.engine import proofs
 from guestmark.engine.question_status import COMPARING_QUESTIONS, AskedPair, QuestionPart, split_question
@@ -62,16 +62,16 @@ class RunCost:
         if not self.block_s and not self.proofs_s:
             return ""
         least = format_duration(_round(self.proofs_s + self.block_s * self.fewest))
-        blocks = counted(self.fewest, "block")
+        blocks = format_count(self.fewest, "block")
         size = f" at {self.scale:g} of the plan's sizes" if self.scale != 1 else ""
-        text = f"{counted(self.cells, 'cell')}{size}, about {least} for {blocks}"
+        text = f"{format_count(self.cells, 'cell')}{size}, about {least} for {blocks}"
         if self.most > self.fewest:
             most = format_duration(_round(self.proofs_s + self.block_s * self.most))
             text += f", at most {most} for {self.most}"
         if self.proofs_s:
             text += f", of it about {format_duration(_round(self.proofs_s))} for proofs"
         if self.unknown:
-            text += f"; {counted(self.unknown, 'cell')} unknown and not counted"
+            text += f"; {format_count(self.unknown, 'cell')} unknown and not counted"
         return text
 
 
@@ -191,7 +191,7 @@ def fit_to_budget(
     if needed_s > left_s and racing is None:
         takes_s = _round(needed_s + used_s + _CLOSING_S)
         notes.append(
-            f"{within} is short for {counted(fewest, 'block')} of even these cells: --for "
+            f"{within} is short for {format_count(fewest, 'block')} of even these cells: --for "
             f"{math.ceil(takes_s)}s would do"
         )
     context = replace(plan.context, no_time=tuple(cell.id for cell in gone))

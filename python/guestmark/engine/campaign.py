@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.clocks import read_host_boot_id
 from guestmark.core.errors import GuestmarkError, UsageError
-from guestmark.core.home import home, state_directory
+from guestmark.core.home import home_directory, state_directory
 from guestmark.core.model import Plan, RunState
-from guestmark.core.redaction import without_password
-from guestmark.core.temporary import replacing
+from guestmark.core.redaction import drop_password
+from guestmark.core.temporary import replace_file
 from guestmark.engine.audience import Audience
 from guestmark.engine.run import Run, RunOptions, prepare_run
 from guestmark.ledger import codec, open_ledger
@@ -189,7 +189,7 @@ class Campaign:
         """Stores the state with these changes, on disk when this returns."""
         self._state = replace(self.state, **changes)
         # Command lines and variables are in it: it is its user's alone.
-        with replacing(self._path) as part, part.open("w") as stream:
+        with replace_file(self._path) as part, part.open("w") as stream:
             json.dump({"schema": _SCHEMA, **asdict(self._state)}, stream, indent=1)
             stream.flush()
             os.fsync(stream.fileno())
@@ -218,7 +218,7 @@ class Campaign:
         self._state = CampaignState(
             name=self._path.stem,
             plan=codec.dump_json(replace(plan, context=strip_unrecorded(plan.context))),
-            ledger=without_password(ledger) if "://" in ledger else ledger,
+            ledger=drop_password(ledger) if "://" in ledger else ledger,
             cwd=plan.context.cwd,
             sides=(both[0], both[1]),
             order=tuple(named[letter] for letter in boot_order(rounds)),
@@ -326,7 +326,7 @@ class Campaign:
 
 def _choose_ledger(stored: str, given: str | None) -> str | None:
     """The campaign's ledger; as it was given now, where that has the password that is not stored."""
-    is_same = given is not None and "://" in given and without_password(given) == stored
+    is_same = given is not None and "://" in given and drop_password(given) == stored
     return given if is_same or not stored else stored
 
 
@@ -384,7 +384,7 @@ ConditionPathExists={kept}
 Type=exec
 User={os.getuid()}
 WorkingDirectory={state.cwd}
-Environment="HOME={home()}" "PATH={os.environ.get("PATH", os.defpath)}"
+Environment="HOME={home_directory()}" "PATH={os.environ.get("PATH", os.defpath)}"
 ExecStart={words}
 KillMode=mixed
 

@@ -108,7 +108,7 @@ def _make_context(before: StoredRun, after: StoredRun) -> Context:
     """The later run's directory, variables and costs; the rest of its context is about that run alone."""
     context, me = after.plan.context, Caller.current()
     return replace(
-        Context.of(me if not context.cwd else replace(me, cwd=context.cwd, env=context.env)),
+        Context.for_caller(me if not context.cwd else replace(me, cwd=context.cwd, env=context.env)),
         env_names=context.env_names,
         cost=context.cost,
         confirms=(before.id, after.id),
@@ -150,16 +150,16 @@ def _describe_side(run: StoredRun, cell: Cell) -> _ComparedSide:
     if kind.runs_command:
         used["command"] = " ".join(kind.user_command(kind.params_of(cell.workload)))
     if trial is not None:
-        paths = {"program": program.host_path} if (program := trial.facts.of(Program)) else {}
+        paths = {"program": program.host_path} if (program := trial.facts.find_fact(Program)) else {}
         used |= dict(_read_attested(run, trial))
     return _ComparedSide(run, cell, used, paths)
 
 
 def _read_attested(run: StoredRun, trial: Trial) -> Iterator[tuple[str, str]]:
-    program = trial.facts.of(Program)
+    program = trial.facts.find_fact(Program)
     if program is not None and program.host_sha256:
         yield "program", program.host_sha256
-    machine = trial.facts.of(GuestMachine)
+    machine = trial.facts.find_fact(GuestMachine)
     if machine is None:
         return
     yield "kernel", machine.guest.kernel

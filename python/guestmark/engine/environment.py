@@ -18,9 +18,9 @@ from typing import Any, cast
 import guestmark
 from guestmark.core import procfs, registry
 from guestmark.core.environment import Environment
-from guestmark.core.meminfo import meminfo
+from guestmark.core.meminfo import read_meminfo
 from guestmark.core.model import Plan
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_kind import Program, start_version_queries
 from guestmark.core.redaction import redact_words
 from guestmark.core.workload_kind import find_measured_packages
@@ -57,7 +57,7 @@ def record_environment(
     asked for their version when they are installed, `agent` is the agent's binary, whose hash is recorded. `measured`
     are packages whose versions matter besides the usual ones. `root` is where /proc and /sys are.
     """
-    memory = meminfo(root / "proc/meminfo")
+    memory = read_meminfo(root / "proc/meminfo")
     found: dict[str, Any] = {
         "recorded_at": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "command_line": redact_words(sys.orig_argv if argv is None else argv),
@@ -104,7 +104,7 @@ def record_run_environment(plan: Plan) -> Environment:
     workloads = {repr(cell.workload): cell.workload for cell in plan.cells}
     return record_environment(
         programs=used,
-        agent=agent_binary(),
+        agent=find_agent_binary(),
         measured=find_measured_packages(workloads.values()),
     )
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.gate import gates_of
+from guestmark.core.gate import read_plan_gates
 from guestmark.core.model import Plan, TrialStatus, boots_any_machine
-from guestmark.core.units import counted, format_duration
+from guestmark.core.units import format_count, format_duration
 from guestmark.ledger import run_history
 from guestmark.page.claims import Claim
 from guestmark.page.figures import describe_precision, format_limit
@@ -55,7 +55,7 @@ class RunForecast:
             f"; {gate.text}: {Claim.GATE_FINDS.format(size=format_limit(gate.limit, size))}"
             for gate, size in self.gates
         ]
-        return f"{told}, as in {counted(self.runs, 'earlier run')} here{''.join(finds)}"
+        return f"{told}, as in {format_count(self.runs, 'earlier run')} here{''.join(finds)}"
 
 
 def forecast_run(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> RunForecast | None:
@@ -101,10 +101,12 @@ def _find_detectable_ratios(plan: Plan, last: Sequence[StoredRatio]) -> tuple[tu
 
     found = []
     gates = [
-        gate for gate in gates_of(plan) if gate.loss is None and gate.metric in {"", plan.metrics[0].name}
+        gate
+        for gate in read_plan_gates(plan)
+        if gate.loss is None and gate.metric in {"", plan.metrics[0].name}
     ]
     for gate in gates:
-        cells = {cell.id for cell in plan.cells if gate.selects(cell)}
+        cells = {cell.id for cell in plan.cells if gate.selects_cell(cell)}
         sizes = [
             smallest_detected_ratio(gate, error, row.blocks - 1, ALPHA / len(gates))
             for row in last

@@ -18,7 +18,7 @@ from pathlib import Path
 from guestmark.appliance.paths import cache_directory, scratch_parent
 from guestmark.core import procfs
 from guestmark.core.keeper import is_in_use
-from guestmark.core.machine_facts import mounts
+from guestmark.core.machine_facts import read_mounts
 from guestmark.core.registry import platform_names
 from guestmark.disks.location import default_location
 from guestmark.disks.logged import unmount_below
@@ -139,7 +139,7 @@ def _list_written_pipes() -> set[str]:
     """Pipes that a process of this machine can write to."""
     found = set()
     for pid in procfs.list_processes():
-        for link, end in procfs.open_files(pid):
+        for link, end in procfs.list_open_files(pid):
             if end.startswith("pipe:") and end not in found:
                 with contextlib.suppress(ValueError, IndexError):  # it has just been closed
                     info = procfs.read_text(link.parents[1] / "fdinfo" / link.name).split()
@@ -173,7 +173,7 @@ def find_leftovers(more: Iterable[Path] = ()) -> list[Leftover]:
     candidates += [path for path in _find_cache_parts() if path not in candidates]
     candidates += confinement.find_leftover_groups()
     used = _read_paths_in_use() if candidates else ""
-    mounted = [Path(mount.where) for mount in mounts() if mount.kind != "fuse"]
+    mounted = [Path(mount.where) for mount in read_mounts() if mount.kind != "fuse"]
     found = []
     for path in candidates:
         with contextlib.suppress(OSError):  # it has just gone
@@ -241,7 +241,7 @@ def _read_paths_in_use() -> str:
         with contextlib.suppress(OSError):
             found.append((folder / "cmdline").read_text(errors="surrogateescape"))
         found += filter(None, (procfs.read_link(folder / name) for name in ("cwd", "root", "exe")))
-        found += (end for _, end in procfs.open_files(pid))
+        found += (end for _, end in procfs.list_open_files(pid))
     return "\n".join(found)
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.context import Context
 from guestmark.core.errors import BlockStatus, Interrupted, WorkloadError
-from guestmark.core.findings import MeasuredOn, Proof, machine_of, with_fact
+from guestmark.core.findings import MeasuredOn, Proof, add_fact, find_machine
 from guestmark.core.model import Cell, Plan, RunState, Trial, TrialStatus, select_runnable
 from guestmark.core.tuning import Settings
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.engine import budget, proofs
 from guestmark.engine.cell_selection import CellSelection
 from guestmark.engine.clock import RunClock
@@ -328,7 +328,7 @@ class MeasurementLoop:
         due = self._cells.due
         with shared_machines(due):
             # Several machines measure blocks at the same time, so there no block comes after another.
-            divided = bool(self._machine) or any(machine_of(trial.facts) for trial in self._trials)
+            divided = bool(self._machine) or any(find_machine(trial.facts) for trial in self._trials)
             for order, cell in find_missing_trials(
                 self._plan.policy.seed, block, self._plan.cells, self._done, chained=not divided
             ):
@@ -381,7 +381,7 @@ class MeasurementLoop:
             for entry in race.dropped[announced:]:
                 when = "before the first block"
                 if entry.blocks:
-                    when = f"after {counted(entry.blocks, 'block')}"
+                    when = f"after {format_count(entry.blocks, 'block')}"
                 self._observer.note(f"{entry.id} is out {when}: {entry.why}")
             announced = len(race.dropped)
             if not race.due:
@@ -474,7 +474,7 @@ class MeasurementLoop:
             # Machines measure at the same time, so the one that has measured longest counts.
             used: dict[str, float] = {}
             for trial in self._trials:
-                name = machine_of(trial.facts)
+                name = find_machine(trial.facts)
                 used[name] = used.get(name, 0.0) + trial.duration_s
             return max(used.values(), default=0.0)
         if self._clock is None:
@@ -504,9 +504,9 @@ class MeasurementLoop:
         platform = registry.get_platform(workloads.started_cell(cell).platform)
         trial = run_trial(self._plan, slot, platform, self._interruption, self._observer)
         if proof := self._proofs.get(cell.id):
-            trial = replace(trial, facts=with_fact(trial.facts, proof))
+            trial = replace(trial, facts=add_fact(trial.facts, proof))
         if self._machine:
-            trial = replace(trial, facts=with_fact(trial.facts, MeasuredOn(machine=self._machine)))
+            trial = replace(trial, facts=add_fact(trial.facts, MeasuredOn(machine=self._machine)))
         if self._attempts is not None and token is not None:
             self._attempts.store_trial(trial, token)
         else:
@@ -525,4 +525,4 @@ class MeasurementLoop:
     def _trials_of_this_machine(self) -> list[Trial]:
         if not self._machine:
             return self._trials
-        return [trial for trial in self._trials if machine_of(trial.facts) == self._machine]
+        return [trial for trial in self._trials if find_machine(trial.facts) == self._machine]

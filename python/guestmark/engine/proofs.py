@@ -8,7 +8,7 @@ from typing import Any
 
 from guestmark.core import registry as kinds
 from guestmark.core.errors import UsageError
-from guestmark.core.findings import Facts, Proof, flat
+from guestmark.core.findings import Facts, Proof, flatten_fact
 from guestmark.core.model import Cell, Plan, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.tuning import Settings
@@ -96,13 +96,13 @@ def make_proof_cell(cell: Cell) -> Cell:
 
 def read_proofs(plan: Plan) -> dict[str, Proof]:
     """Return the proofs that a run has already, by the ids of its cells."""
-    found = {cell_id: facts.of(Proof) for cell_id, facts in plan.context.proofs.items()}
+    found = {cell_id: facts.find_fact(Proof) for cell_id, facts in plan.context.proofs.items()}
     return {cell_id: proof for cell_id, proof in found.items() if proof is not None}
 
 
 def with_proofs(plan: Plan, proofs: Mapping[str, Proof]) -> Plan:
     """Return the plan with its proofs, so that a run that is resumed need not make them again."""
-    facts = {cell_id: Facts(flat(proof)) for cell_id, proof in proofs.items()}
+    facts = {cell_id: Facts(flatten_fact(proof)) for cell_id, proof in proofs.items()}
     return replace(plan, context=replace(plan.context, proofs=facts))
 
 
@@ -144,7 +144,7 @@ def _prove_one(plan: Plan, cell: Cell, observer: Observer, interruption: Interru
     trial = run_trial(
         alone, TrialSlot(cell, 0, 0, 1), registry.get_platform(cell.platform), interruption, observer
     )
-    found = trial.facts.of(Proof)
+    found = trial.facts.find_fact(Proof)
     if found is None:
         observer.note(f"{cell.id}: nothing is proven: {trial.reason}")
         return None

@@ -12,7 +12,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability
 from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Cell, Plan, Question, QuestionKind, select_runnable
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.disks.location import default_location, is_in_memory
 from guestmark.setting.disk import Disks
 from guestmark.setting.location import LOCATION
@@ -53,7 +53,7 @@ def keep_answerable_questions(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[
     why = [(question, _explain_unanswerable(question, plan, cells)) for question in in_time]
     notes = [f"not asked: {question.ask} ({reason})" for question, reason in why if reason]
     if unanswered := len(plan.questions) - len(in_time):
-        notes.append(f"{few}, so {counted(unanswered, 'question')} of the plan will not be answered")
+        notes.append(f"{few}, so {format_count(unanswered, 'question')} of the plan will not be answered")
     return replace(plan, questions=tuple(question for question, reason in why if not reason)), notes
 
 

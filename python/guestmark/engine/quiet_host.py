@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from guestmark.core.errors import GuestmarkError, UsageError
-from guestmark.core.temporary import replacing
+from guestmark.core.temporary import replace_file
 
 ROOT = Path("/")
 _STATE = "run/guestmark-quiet.json"
@@ -251,7 +251,7 @@ def _tell_keeper(pipe: int, change: SettingChange) -> None:
 def _store_changes(root: Path, changes: Sequence[SettingChange]) -> None:
     file = root / _STATE
     try:
-        with replacing(file, 0o644) as part:
+        with replace_file(file, 0o644) as part:
             part.write_text(json.dumps([asdict(change) for change in changes]))
     except OSError as error:
         raise UsageError(

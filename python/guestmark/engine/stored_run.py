@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from guestmark.core.actions import actions
+from guestmark.core.actions import list_actions
 from guestmark.core.context import Extension
 from guestmark.core.errors import BlockStatus, Interrupted, PlatformUnusableError, UsageError
 from guestmark.core.model import Plan, RunState
@@ -104,7 +104,7 @@ def require_trust(stored: StoredRun | RunHead, tell: Callable[[str], None], *, t
 def show_actions(run_id: str, plan: Plan, origin: RunOrigin, tell: Callable[[str], None]) -> None:
     """Tell everything that another user's run would run, exactly and in full."""
     tell(f"run {run_id} {origin.describe()}, and this is what it runs:")
-    for name, value in actions(plan):
+    for name, value in list_actions(plan):
         tell(f"  {name}: {value}")
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import Cell, Plan, TrialStatus
-from guestmark.core.units import counted, format_duration
+from guestmark.core.units import format_count, format_duration
 from guestmark.ledger.store import Ledger
 
 RUNS = 5  # how many of the newest runs to use
@@ -53,7 +53,7 @@ class TimeEstimate:
     @property
     def expectation(self) -> str:
         """How long the run takes and for how many blocks, for people."""
-        limit, blocks = format_duration(self.time_limit_s), counted(self.blocks, "block")
+        limit, blocks = format_duration(self.time_limit_s), format_count(self.blocks, "block")
         if not self.block_s:
             return (
                 f"no estimate yet for {blocks}" if self.exactly else f"no estimate yet; stops after {limit}"

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.cause import Cause
-from guestmark.core.derived import with_derived
+from guestmark.core.derived import add_derived
 from guestmark.core.errors import (
     AgentError,
     GuestmarkError,
@@ -20,7 +20,7 @@ from guestmark.core.errors import (
     WorkloadError,
 )
 from guestmark.core.findings import Counted, FailedRuns, Findings
-from guestmark.core.machine_facts import placement_of
+from guestmark.core.machine_facts import find_placement
 from guestmark.core.metric import Measurement, Metric, can_be_compared
 from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
@@ -156,7 +156,7 @@ def _measure_on_machine(
             record.command_line = machine.command_line
             record.phases = machine.phases
             attested = machine.attest()
-            recorder.place_machine(placement_of(attested))
+            recorder.place_machine(find_placement(attested))
             record.findings.add(attested)
             record.warnings += confinement.list_remarks(attested)
             if machine.disks:
@@ -245,7 +245,7 @@ def _run_iterations(
             failures.append(error)
             return
         record.run_s.append(time.monotonic() - begin)
-        yield with_derived(derived, measured, slot.cell.factors)
+        yield add_derived(derived, measured, slot.cell.factors)
 
     before: list[list[Measurement]] = []
     rounds: list[list[Measurement]] = []

@@ -27,7 +27,7 @@ from guestmark.core.errors import (
     TakenError,
     UsageError,
 )
-from guestmark.core.findings import machine_of
+from guestmark.core.findings import find_machine
 from guestmark.core.model import TrialStatus
 from guestmark.fleet.order import (
     CLASS_LABEL,
@@ -120,7 +120,7 @@ def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
                 machine,
                 interruption=Interruption(),
                 trust=True,
-                examined=run_id in _EXAMINED or not order.shared_by(machine),
+                examined=run_id in _EXAMINED or not order.find_machine_class(machine),
             )
         if status is BlockStatus.NOT_POSSIBLE:
             raise PlatformUnusableError(
@@ -129,13 +129,13 @@ def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
         _EXAMINED.add(run_id)
         if status is BlockStatus.LOST:  # others have what is left
             time.sleep(_PAUSE_S)
-        return count_progress(ledger, run_id, machine, shared=bool(order.shared_by(machine)))
+        return count_progress(ledger, run_id, machine, shared=bool(order.find_machine_class(machine)))
 
 
 @contextlib.contextmanager
 def _claim_class(ledger: Ledger, order: FleetOrder, machine: str) -> Iterator[None]:
     """Inside, no other machine of a class that shares a run makes it."""
-    kind = order.shared_by(machine)
+    kind = order.find_machine_class(machine)
     if not kind:
         yield
         return
@@ -175,7 +175,7 @@ def count_progress(ledger: Ledger, run_id: str, machine: str, *, shared: bool) -
 
 def read_progress(stored: StoredRun, machine: str) -> MachineProgress:
     """How far a machine's run is; of one that its class shares, what it has done itself."""
-    mine = [trial for trial in stored.trials if machine_of(trial.facts) in {"", machine}]
+    mine = [trial for trial in stored.trials if find_machine(trial.facts) in {"", machine}]
     count = Counter(trial.status for trial in mine)
     return MachineProgress(
         machine, stored.id, stored.state.value, len({trial.block for trial in mine}), len(mine),
@@ -187,7 +187,7 @@ def find_run(ledger: Ledger, order: FleetOrder, machine: str) -> str | None:
     """The id of the machine's run, or of its class's where that shares one; None before it has begun."""
     from guestmark.ledger.attempts import find_runs_with_labels
 
-    kind = order.shared_by(machine)
+    kind = order.find_machine_class(machine)
     whose = {CLASS_LABEL: kind} if kind else {MACHINE_LABEL: machine}
     return next(iter(find_runs_with_labels(ledger, {FLEET_LABEL: order.fleet, **whose})), None)
 
@@ -217,7 +217,7 @@ def _create_run(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> 
     kind = next((each["kind"] for each in order.lab if each["name"] == machine), "")
     own = (
         {SHARED_HOST_PREFIX + machine: host}
-        if order.shared_by(machine)
+        if order.find_machine_class(machine)
         else {MACHINE_LABEL: machine, HOST_LABEL: host}
     )
     labels = {FLEET_LABEL: order.fleet, **own, **({CLASS_LABEL: kind} if kind else {})}
@@ -234,7 +234,7 @@ def _join_shared_run(ledger: Ledger, order: FleetOrder, machine: str, run_id: st
     """Says that this machine takes part in a run that its class shares. Raises `UsageError` where it does already."""
     from guestmark.ledger.run_annotations import Annotations
 
-    if order.shared_by(machine):
+    if order.find_machine_class(machine):
         host, labels = _identify_host(), ledger.read_annotations(run_id).labels
         _refuse_duplicate_machine(labels, machine, host)
         if labels.get(SHARED_HOST_PREFIX + machine) != host:

@@ -17,7 +17,7 @@ from guestmark.agent.binary import supervise_command
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import UsageError
 from guestmark.core.keeper import keeper
-from guestmark.core.temporary import usual_parent
+from guestmark.core.temporary import default_parent
 from guestmark.fleet import parsl_engine, pool_watchdog
 from guestmark.fleet.block_task import (
     LEDGER_VARIABLE,
@@ -101,7 +101,7 @@ def _choose_temporary_directories(directory: Path) -> dict[str, str]:
     """
     if len(os.fspath(directory)) > _LONGEST_TEMPORARY:
         directory = keeper().directory("fleet", "/tmp")
-    return {TEMPORARY_VARIABLE: os.fspath(usual_parent()), "TMPDIR": os.fspath(directory)}
+    return {TEMPORARY_VARIABLE: os.fspath(default_parent()), "TMPDIR": os.fspath(directory)}
 
 
 def _read_start() -> WorkerStart:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from guestmark import __version__
 from guestmark.agent.binary import NAME
-from guestmark.core.architectures import Architecture, architecture, host_architecture
+from guestmark.core.architectures import Architecture, find_architecture, host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
-from guestmark.core.own_program import agent_binary, checkout
+from guestmark.core.own_program import find_agent_binary, find_checkout
 from guestmark.core.platform_kind import Program
 from guestmark.foreign import store
 from guestmark.foreign.commands import run_command
@@ -68,14 +68,14 @@ def find_for_machine(machine_name: str) -> Path:
     made.
     """
     try:
-        row = architecture(machine_name)
+        row = find_architecture(machine_name)
     except UsageError as error:
         raise PlatformUnusableError(
             f"there is no agent for {machine_name or 'a machine that does not say its architecture'}",
             hint=error.hint,
         ) from error
     if row.is_host:
-        return agent_binary()
+        return find_agent_binary()
     if found := find_agent(row):
         return found
     raise AgentNotMadeError(row)
@@ -95,7 +95,7 @@ def compute_key(architecture: Architecture) -> str:
 @functools.cache
 def _hash_sources() -> str:
     """A hash of the sources, names and contents; empty where there are none."""
-    root = checkout()
+    root = find_checkout()
     if not (root / "crates" / "agent").is_dir():
         return ""
     digest = hashlib.sha256()
@@ -228,7 +228,7 @@ def _parse_version(text: str) -> tuple[int, ...]:
 
 def make_agent(architecture: Architecture, progress: Progress) -> Path:
     """Builds the agent and returns its path. Raises `GuestmarkError` with the compiler's own words."""
-    root = checkout()
+    root = find_checkout()
     chain = find_toolchain(architecture)
     if chain is None or not _hash_sources():
         raise GuestmarkError(

@@ -11,7 +11,7 @@ from guestmark.appliance.paths import cache_directory
 from guestmark.core.architectures import ARCHITECTURES, Architecture
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.keeper import keeper
-from guestmark.core.temporary import replacing
+from guestmark.core.temporary import replace_file
 from guestmark.foreign import roots, store
 from guestmark.foreign.progress import Progress
 
@@ -36,7 +36,7 @@ def save_parts(architectures: Iterable[Architecture], archive: Path, progress: P
     names = [str(part.relative_to(home)) for row in architectures for part in list_parts(row)]
     progress.step(f"writing {archive}", 0, None)
     try:
-        with replacing(archive, 0o644) as part:
+        with replace_file(archive, 0o644) as part:
             _run_tar(
                 ["-czf", str(part), "--owner=0", "--group=0", "--numeric-owner", "-C", str(home), *names],
                 str(archive),

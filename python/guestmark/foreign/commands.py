@@ -16,7 +16,7 @@ from guestmark.agent.binary import supervise_command
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.keeper import keeper
-from guestmark.core.own_program import checkout
+from guestmark.core.own_program import find_checkout
 from guestmark.foreign.progress import Progress
 
 _POLL_S = 0.2
@@ -111,7 +111,7 @@ def install_packages(packages: Sequence[str], progress: Progress) -> bool:
     apt is never killed, as it stops by itself where it safely can: an interruption waits for it.
     Raises `GuestmarkError` with its own words when it fails.
     """
-    root = checkout()
+    root = find_checkout()
     if not (root / "tools" / "setup.sh").is_file():
         return False
     log = cache_directory() / "foreign" / "install.log"

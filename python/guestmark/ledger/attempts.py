@@ -19,7 +19,7 @@ from sqlalchemy.dialects import sqlite
 
 from guestmark.core.cause import Cause
 from guestmark.core.errors import TakenError
-from guestmark.core.findings import Facts, MeasuredOn, with_fact
+from guestmark.core.findings import Facts, MeasuredOn, add_fact
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import checksums, codec, schema, signatures
 from guestmark.ledger.rows import BEGUN, LOST
@@ -102,7 +102,7 @@ def record_lost_attempts(ledger: Ledger, run_id: str, reason: str, *, block: int
                 f"{row.machine}: {reason}",
                 started_at=row.begun_at,
                 cause=Cause.LOST,
-                facts=with_fact(Facts(), MeasuredOn(machine=row.machine)),
+                facts=add_fact(Facts(), MeasuredOn(machine=row.machine)),
             )
             connection.execute(insert(schema.trials).values(run_id=run_id, **codec.make_trial_row(trial)))
             there = schema.trials.c.block == row.block, schema.trials.c.cell_id == row.cell_id

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from guestmark.core.cause import of_earlier
+from guestmark.core.cause import classify_old_reason
 from guestmark.core.errors import LedgerError
 from guestmark.core.findings import Facts
 from guestmark.core.model import Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.redaction import redact, redact_words
+from guestmark.core.redaction import redact_text, redact_words
 from guestmark.ledger.validation import ReadBudget
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def to_plain(value: Any) -> Any:
     """Dicts, lists, strings, numbers, booleans and None that stand for `value`; dataclasses become dicts."""
     plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_other)
     if isinstance(value, Plan):
-        plain["context"] = to_plain(value.context.kept())
+        plain["context"] = to_plain(value.context.to_stored())
     return plain
 
 
@@ -125,9 +125,9 @@ def make_trial_row(trial: Trial) -> dict[str, Any]:
     """The columns of a trial's row, but for its run: of what machines and commands say, without known secrets."""
     trial = replace(
         trial,
-        reason=redact(trial.reason),
-        console=redact(trial.console),
-        warnings=tuple(map(redact, trial.warnings)),
+        reason=redact_text(trial.reason),
+        console=redact_text(trial.console),
+        warnings=tuple(map(redact_text, trial.warnings)),
         command_line=tuple(redact_words(trial.command_line)),
     )
     body, console = pack_trial(trial)
@@ -148,5 +148,5 @@ def unpack_trial(body: str, console: bytes, what: str, budget: ReadBudget | None
     stored = load_json(body, dict[str, Any], what, budget)
     trial = convert_plain({**stored, "facts": stored.get(_FACTS, {})}, Trial, what)
     if trial.cause is None and trial.status is not TrialStatus.OK:
-        trial = replace(trial, cause=of_earlier(trial.reason))
+        trial = replace(trial, cause=classify_old_reason(trial.reason))
     return replace(trial, console=unpack_console(console, budget))

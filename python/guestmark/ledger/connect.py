@@ -22,7 +22,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from guestmark.core.errors import LedgerError
 from guestmark.core.home import default_path
 from guestmark.core.model import Plan
-from guestmark.core.redaction import know, redact_url
+from guestmark.core.redaction import redact_url, register_secret
 from guestmark.ledger import checksums, codec, schema
 from guestmark.ledger.environment_variables import strip_unrecorded
 from guestmark.ledger.error_advice import (
@@ -111,9 +111,9 @@ def connect_ledger(where: str | Path | None, *, writable: bool, busy_timeout_s: 
                 f"{redact_url(where)} is not a database URL",
                 hint="as in postgresql://ROLE@HOST:PORT/DATABASE?sslmode=verify-full, with PORT a number",
             ) from error
-        know(url.password)
+        register_secret(url.password)
         for value in url.normalized_query.get("password", ()):
-            know(value)
+            register_secret(value)
         if url.get_backend_name() == "postgres":  # libpq takes both
             url = url.set(drivername="postgresql")
         if url.get_backend_name() != "sqlite":

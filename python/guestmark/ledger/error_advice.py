@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from guestmark.core.cause import Cause, Speaker, heard
+from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import LedgerError
 
 _CHOOSE_ANOTHER = "choose another ledger with --ledger FILE"
@@ -151,7 +151,7 @@ def explain_server_error(cause: BaseException, where: str, doing: str) -> Ledger
         said, hint = _explain_unreachable(beneath)
         return LedgerError(f"the ledger {where} cannot be reached ({said}): failed while {doing}", hint=hint)
     said = first_error_line(cause)
-    if heard(Speaker.DRIVER, said).cause is Cause.NO_TLS:
+    if classify_message(Speaker.DRIVER, said).cause is Cause.NO_TLS:
         return LedgerError(
             f"the ledger {where} cannot be reached over TLS: its server does not speak it",
             hint="turn it on there (ssl = on in postgresql.conf), or say sslmode=prefer where the network is trusted",

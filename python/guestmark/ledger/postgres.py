@@ -26,9 +26,9 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from guestmark.core.cause import Cause, Speaker, heard
+from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import LedgerError
-from guestmark.core.redaction import know
+from guestmark.core.redaction import register_secret
 from guestmark.ledger import schema
 from guestmark.ledger.error_advice import CONNECT_S, WRONG_PASSWORD, make_password_error, read_sqlstate
 
@@ -203,7 +203,7 @@ def read_parameters(url: URL, environment: Mapping[str, str] | None = None) -> d
         raise LedgerError(f"the ledger's port {found['port']!r} is not a number", hint=f"usually {_PORT}")
     if "password" not in found and (password := _read_password(found)) is not None:
         found["password"] = password
-    know(found.get("password"))
+    register_secret(found.get("password"))
     return found
 
 
@@ -262,7 +262,7 @@ def _connect_driver(driver: Any, parameters: Mapping[str, str]) -> Any:
         try:
             link = driver.connect(**named, ssl_context=_make_tls_context(parameters))
         except driver.InterfaceError as error:
-            if mode != "prefer" or heard(Speaker.DRIVER, str(error)).cause is not Cause.NO_TLS:
+            if mode != "prefer" or classify_message(Speaker.DRIVER, str(error)).cause is not Cause.NO_TLS:
                 raise
             link = driver.connect(**named, ssl_context=False)
     _remove_timeout(link)

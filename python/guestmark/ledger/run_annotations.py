@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy import delete, insert, select
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.redaction import redact
+from guestmark.core.redaction import redact_text
 from guestmark.ledger.model import RunOrigin, SignatureStatus
 from guestmark.ledger.schema import has_table
 from guestmark.ledger.schema import remarks as table
@@ -88,7 +88,7 @@ def add_annotations(connection: Connection, run_id: str, more: Annotations) -> N
     known = read_all_annotations(connection)
     first = len(known.get(run_id, NO_ANNOTATIONS).notes)
     for kind, key, said in more.rows():
-        value = redact(said)
+        value = redact_text(said)
         place = f"{first + int(key):06}" if kind == NOTE else key
         _delete_row(connection, run_id, kind, place)
         connection.execute(insert(table).values(run_id=run_id, kind=kind, key=place, value=value))

@@ -148,7 +148,9 @@ def _find_run_problems(run: StoredRun, now: float) -> Iterator[str]:
     counts = {"trials": len(run.trials), "environments": len(run.environments), "left out": len(run.unusable)}
     yield from (f"{count} {name}" for name, count in counts.items() if count > _MOST_ROWS[name])
     yield from (
-        f"an environment of it: {said}" for each in run.environments if (said := environment.problem(each))
+        f"an environment of it: {said}"
+        for each in run.environments
+        if (said := environment.explain_problem(each))
     )
     texts = (
         run.plan.name,

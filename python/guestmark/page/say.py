@@ -10,26 +10,26 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from guestmark.core.redaction import redact
+from guestmark.core.redaction import redact_text
 from guestmark.page.text import escape_json, make_inert
 
 
 def say(text: str, *, prefix: str = "guestmark: ") -> None:
     """Writes one remark to standard error, which may have several lines. Nobody has to be there to read it."""
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"{make_inert(redact(f'{prefix}{text}'), lines=True)}\n")
+        sys.stderr.write(f"{make_inert(redact_text(f'{prefix}{text}'), lines=True)}\n")
         sys.stderr.flush()
 
 
 def tell(text: str) -> None:
     """Writes text to standard output, ending with a line feed. Raises `OSError`."""
-    shown = make_inert(redact(text).replace("\r\n", "\n"), lines=True)
+    shown = make_inert(redact_text(text).replace("\r\n", "\n"), lines=True)
     sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
 
 
 def tell_json(text: str) -> None:
     """Writes a JSON document to standard output, which says the same and holds nothing active. Raises `OSError`."""
-    sys.stdout.write(f"{escape_json(redact(text))}\n")
+    sys.stdout.write(f"{escape_json(redact_text(text))}\n")
 
 
 def redraw(lines: Sequence[str], above: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from guestmark.core.errors import UsageError, unknown
+from guestmark.core.errors import UsageError, unknown_name_error
 from guestmark.core.toml import LARGEST, read_toml
 
 _BUILTIN = Path(__file__).parent / "builtin"
@@ -22,7 +22,7 @@ def list_plan_names() -> list[str]:
 def read_builtin(name: str) -> str:
     """The TOML of a built-in plan. Raises `UsageError` with the nearest name."""
     if name not in list_plan_names():
-        raise unknown("plan", name, list_plan_names())
+        raise unknown_name_error("plan", name, list_plan_names())
     return (_BUILTIN / f"{name}.toml").read_text(encoding="utf-8")
 
 
@@ -33,7 +33,7 @@ def find_plan(wanted: str) -> tuple[str, str]:
         return read_builtin(wanted), f"the built-in plan {wanted}"
     file = Path(os.path.expanduser(wanted))
     if not looks_like_file and not file.is_file():
-        raise unknown("plan", wanted, list_plan_names())
+        raise unknown_name_error("plan", wanted, list_plan_names())
     try:
         with file.open("rb") as stream:
             data = stream.read(LARGEST + 1)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from guestmark.core import registry
 from guestmark.core.cell_levels import NESTED, PLATFORM, WORKLOAD
 from guestmark.core.context import HostCommands
-from guestmark.core.derived import Derived, check_names, derived
-from guestmark.core.errors import UsageError, unknown
+from guestmark.core.derived import Derived, check_names, parse_derived
+from guestmark.core.errors import UsageError, unknown_name_error
 from guestmark.core.metric import Metric
 from guestmark.core.model import Policy, Published, PublishedFigure, Question
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
@@ -241,7 +241,7 @@ class _OutlineReader:
         self._scaled_names |= set(marked)
         for name, texts in given.items():
             with self._problems.collect_at(*path, name):
-                known = name if name in self._own else registry.factor_of(name).name
+                known = name if name in self._own else registry.find_factor(name).name
                 levels = (
                     scale_table({name: texts}, marked, self._scale)[name] if self._scale != 1.0 else texts
                 )
@@ -298,7 +298,7 @@ class _OutlineReader:
             if name not in {WORKLOAD, PLATFORM}:
                 with self._problems.collect_at("compare_within", number):
                     if name not in registry.factors():
-                        raise unknown("name", name, [WORKLOAD, PLATFORM, *registry.factors()])
+                        raise unknown_name_error("name", name, [WORKLOAD, PLATFORM, *registry.factors()])
             names.append(name)
         return tuple(names)
 
@@ -310,7 +310,8 @@ class _OutlineReader:
             for metric in self._kinds[entry.key].metrics_of(entry.workload):
                 known.setdefault(metric.name, metric)
         every = [
-            derived(name, given.of, given.unit, given.better) for name, given in self._model.derived.items()
+            parse_derived(name, given.of, given.unit, given.better)
+            for name, given in self._model.derived.items()
         ]
         if entries:
             levels = {name for entry in entries for name in entry.levels}
@@ -324,7 +325,7 @@ class _OutlineReader:
                 first.append(known[name])
             elif known:
                 with self._problems.collect_at("metrics", number):
-                    raise unknown("metric", name, known)
+                    raise unknown_name_error("metric", name, known)
         return tuple({metric.name: metric for metric in (*first, *known.values())}.values())
 
     def _read_policy(self) -> Policy:
@@ -364,7 +365,7 @@ class _OutlineReader:
                 check_unit(given.unit, known[given.metric].unit)
         elif known:
             with self._problems.collect_at(*path, "metric"):
-                raise unknown("metric", given.metric, known)
+                raise unknown_name_error("metric", given.metric, known)
         usual = self._model.baseline
         asked = given.baseline if given.baseline is not None else usual
         wanted = self._read_cell_levels(

@@ -7,11 +7,11 @@ from enum import StrEnum
 
 from guestmark.core import registry
 from guestmark.core.cell_levels import PLATFORM, WORKLOAD, get_level
-from guestmark.core.errors import UsageError, unknown
+from guestmark.core.errors import UsageError, unknown_name_error
 from guestmark.core.factor import Labelled
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.core.workload_kind import WorkloadClass, workload_kind
 from guestmark.plan import pattern
 from guestmark.plan.pattern import Pattern
@@ -236,7 +236,7 @@ def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
             what = (
                 ""
                 if any_platform_takes(name, specs)
-                else f"it applies to {registry.where(registry.factor_of(name))}"
+                else f"it applies to {registry.describe_takers(registry.find_factor(name))}"
             )
             raise UsageError(
                 f"factor {name} cannot be set on {others}", hint=what or "no workload in the plan uses it"
@@ -327,7 +327,7 @@ def _parse_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
             conditions.append(pattern.Condition(PLATFORM, (str(platform),)))
     wanted = tuple(conditions)
     if not wanted or not any(pattern.matches_pattern(wanted, cell) for cell in cells):
-        raise unknown("baseline", asked, [cell.id for cell in cells])
+        raise unknown_name_error("baseline", asked, [cell.id for cell in cells])
     return wanted
 
 
@@ -355,5 +355,5 @@ def _make_null_copies(
 
 def _shorten_ids(ids: Sequence[str]) -> str:
     """The first of some cells, and how many more there are."""
-    more = f" and {counted(len(ids) - _IDS_SHOWN, 'more cell')}" if len(ids) > _IDS_SHOWN else ""
+    more = f" and {format_count(len(ids) - _IDS_SHOWN, 'more cell')}" if len(ids) > _IDS_SHOWN else ""
     return f"{', '.join(ids[:_IDS_SHOWN])}{more}"

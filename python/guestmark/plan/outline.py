@@ -167,7 +167,7 @@ def assemble_plan(outline: Outline, caller: Caller) -> Plan:
     matrix = expand_shape(replace(outline.shape, title=outline.shape.title or outline.title or outline.name))
     cells = tuple(place_cells(matrix.cells))
     parse_gates(outline.gates, cells, {metric.name for metric in outline.metrics})
-    context = Context.of(
+    context = Context.for_caller(
         caller,
         notes=(*matrix.notes, *note_unequal_processors(cells), *_note_too_few_blocks(cells, outline.policy)),
         scale=outline.scale,

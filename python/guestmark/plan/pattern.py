@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from guestmark.core import registry
 from guestmark.core.cell_levels import PLATFORM, WORKLOAD, get_level
-from guestmark.core.errors import UsageError, unknown
+from guestmark.core.errors import UsageError, unknown_name_error
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import parse_platform
 
@@ -43,17 +43,17 @@ def parse_condition_level(
     Raises `UsageError` for unknown names and impossible levels.
     """
     if name in own or registry.is_variable(name):
-        return (name if name in own else registry.factor_of(name).name), level
+        return (name if name in own else registry.find_factor(name).name), level
     word = name.strip().replace("-", "_").lower()
     if word == WORKLOAD:
         if level not in workloads:
-            raise unknown("workload", level, workloads)
+            raise unknown_name_error("workload", level, workloads)
         return word, level
     if word == PLATFORM:
         return word, str(parse_platform(level))
     if word not in registry.factors():
-        raise unknown("factor", name, [WORKLOAD, PLATFORM, *registry.factors()])
-    factor = registry.factor_of(word)
+        raise unknown_name_error("factor", name, [WORKLOAD, PLATFORM, *registry.factors()])
+    factor = registry.find_factor(word)
     try:
         return word, factor.parse(level)
     except ValueError as error:
@@ -123,7 +123,7 @@ def _parse_present_level(name: str, level: str, negated: bool, cells: Sequence[C
     names = dict.fromkeys([WORKLOAD, PLATFORM, *(factor for cell in cells for factor in cell.factors)])
     word = name if name in names else name.replace("-", "_").lower()
     if word not in names:
-        raise unknown("name in --only", name, names)
+        raise unknown_name_error("name in --only", name, names)
     found = find_labelled_level(word, level, cells)
     if found is None:
         own = word not in {WORKLOAD, PLATFORM, *registry.factors()}
@@ -138,7 +138,7 @@ def make_condition(name: str, level: str, cells: Sequence[Cell]) -> Condition:
     """The condition that a cell has this level, or the level of this label. Raises `UsageError`."""
     if name in {factor for cell in cells for factor in cell.factors} and name not in registry.factors():
         return Condition(name, (level,))
-    factor = registry.factor_of(name)
+    factor = registry.find_factor(name)
     found = find_labelled_level(factor.name, level, cells)
     return Condition(factor.name, (str(registry.parse_level(factor, level)) if found is None else found,))
 

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from guestmark.core import registry
-from guestmark.core.derived import derived
+from guestmark.core.derived import parse_derived
 from guestmark.core.option import Option
 from guestmark.core.units import parse_positive_duration
 from guestmark.plan.policy_options import policy_options
@@ -151,7 +151,7 @@ class DerivedMetric(Strict):
     @field_validator("of")
     @classmethod
     def _check_expression(cls, text: str) -> str:
-        derived("metric", text)
+        parse_derived("metric", text)
         return text
 
 

@@ -25,7 +25,7 @@ from guestmark.core.placement import (
     Placement,
     Processor,
     Topology,
-    choose,
+    choose_processors,
     read_list,
     write_list,
 )
@@ -196,7 +196,7 @@ def take_seat(cell: Cell, *, emulator: bool) -> Iterator[Seat]:
         yield Seat()
         return
     wanted = cell.processors or (cell.platform.processors(cell.levels) if cell.platform.is_guest else 0)
-    placement = choose(_cached_topology(usable_processors()), level, wanted, emulator=emulator)
+    placement = choose_processors(_cached_topology(usable_processors()), level, wanted, emulator=emulator)
     _active.enter(placement)
     try:
         yield Seat(placement)
@@ -207,7 +207,7 @@ def take_seat(cell: Cell, *, emulator: bool) -> Iterator[Seat]:
 def check_processor_lists(cells: Iterable[Cell]) -> None:
     """Raises `UsageError` if a list of processors names some that this process may not use."""
     for level in dict.fromkeys(cell.factors[NAME] for cell in cells if NAME in cell.factors):
-        choose(_cached_topology(usable_processors()), level, 1)
+        choose_processors(_cached_topology(usable_processors()), level, 1)
 
 
 def find_vcpu_threads(told: Iterable[Mapping[str, Any]], pid: int | None) -> tuple[int, ...]:

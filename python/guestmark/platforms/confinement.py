@@ -17,8 +17,8 @@ from typing import Protocol
 
 from guestmark.agent.confinement import MOST_PROCESSES
 from guestmark.core.keeper import is_in_use, keeper
-from guestmark.core.machine_facts import Confined, MachineFacts, Mount, mounts
-from guestmark.core.meminfo import spare
+from guestmark.core.machine_facts import Confined, MachineFacts, Mount, read_mounts
+from guestmark.core.meminfo import spare_memory
 from guestmark.core.units import format_size
 from guestmark.disks.location import filesystem_type_at
 from guestmark.disks.processes import find_caged_program
@@ -54,7 +54,7 @@ def make_control_groups(name: str, memory: int | None = None) -> tuple[Path, ...
             group = keeper().directory(name, parent.directory)
             groups.append(group)
             if parent.memory:
-                (group / parent.memory).write_text(str(memory or spare(_HOST_SHARE, _HOST_LEAST)))
+                (group / parent.memory).write_text(str(memory or spare_memory(_HOST_SHARE, _HOST_LEAST)))
             if parent.processes:
                 (group / parent.processes).write_text(str(MOST_PROCESSES))
     return tuple(groups)
@@ -142,7 +142,7 @@ def _find_parents() -> tuple[_Parent, ...]:
     """Returns groups beside or below this process's own, so that the limits above it hold for machines too."""
     own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     found = []
-    for mount in mounts():
+    for mount in read_mounts():
         root, where, kind = mount.root, mount.where, mount.kind
         for number, controllers, path in own:
             second = kind == "cgroup2" and number == "0" and not controllers
@@ -237,7 +237,7 @@ def attest_process(pid: int | None, writable: Iterable[Path]) -> Confined | None
     folder = Path(f"/proc/{pid}")
     try:
         lines = (folder / "status").read_text(errors="replace").splitlines()
-        seen = mounts(pid)
+        seen = read_mounts(pid)
         environment = (folder / "environ").read_text(errors="replace").split("\0")
     except OSError:
         return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from guestmark.agent.client import Agent, CallError
-from guestmark.core.cause import Cause, Speaker, heard
+from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import AgentError, AttestationError, MachineError
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import GuestMachine, Restored
@@ -160,7 +160,7 @@ def await_ready(
             _check_limits(process, " while starting")
             cause = Cause.KILLED if process.wait(0) in _SIGKILLED else Cause.ENDED
             reason = f"the guest {cause.words} while starting, after {waited:.1f} s{_quote_console(process)}"
-            if heard(Speaker.QEMU, process.console.read_text()).cause is Cause.NO_ROOM:
+            if classify_message(Speaker.QEMU, process.console.read_text()).cause is Cause.NO_ROOM:
                 cause = Cause.NO_ROOM
         else:
             cause = Cause.LATE
@@ -204,7 +204,7 @@ def _find_ended_helper(process: HypervisorProcess) -> tuple[str, Cause] | None:
             said = f": {lines[-1][:400]}" if lines else "; it printed nothing"
             if status in _SIGKILLED:
                 return f"{name} {Cause.KILLED.words}", Cause.KILLED
-            return f"{name} ended with status {status}{said}", heard(Speaker.ANY, said).cause
+            return f"{name} ended with status {status}{said}", classify_message(Speaker.ANY, said).cause
     return None
 
 

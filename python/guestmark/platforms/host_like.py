@@ -16,12 +16,12 @@ from pathlib import Path
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
-from guestmark.core.cause import of_errno
+from guestmark.core.cause import classify_errno
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
 from guestmark.core.keeper import keeper
 from guestmark.core.machine_facts import HostMachine
 from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_kind import is_machine_factor
 from guestmark.core.platform_spec import HOST, Layer, PlatformSpec
 from guestmark.disks import loop
@@ -154,7 +154,10 @@ class HostLike:
         with contextlib.ExitStack() as stack:
             within = stack.enter_context(self.enter_surroundings(cell, disks))
             begin = time.monotonic()
-            command = (*within.command, *(() if within.agent_in_command else (str(agent_binary()), "serve")))
+            command = (
+                *within.command,
+                *(() if within.agent_in_command else (str(find_agent_binary()), "serve")),
+            )
             seat = stack.enter_context(take_seat(cell, emulator=False))
             # The filesystem that logs writes to an image is mounted before the agent has a mount namespace of its own:
             # mounted later, it would not be seen in there.
@@ -168,7 +171,7 @@ class HostLike:
                     )
             except OSError as error:
                 raise MachineError(
-                    f"{command[0]} cannot be started: {error.strerror}", cause=of_errno(error.errno)
+                    f"{command[0]} cannot be started: {error.strerror}", cause=classify_errno(error.errno)
                 ) from error
             stack.callback(_stop_agent, process)
             if within.begin is not None:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from guestmark.appliance.paths import cache_directory
 from guestmark.core import factor, procfs, registry
-from guestmark.core.beside import together
+from guestmark.core.beside import run_together
 from guestmark.core.cause import Cause
-from guestmark.core.discovery import settings_of
+from guestmark.core.discovery import list_settings_for
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_spec import parse_platform
-from guestmark.core.temporary import replacing
+from guestmark.core.temporary import replace_file
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.confinement import describe_confinement
 from guestmark.setting.machine import VMM
@@ -79,7 +79,7 @@ def probe_by_start(
         return Unusable.from_error(error)
 
 
-FILE_FACTORS = tuple(known.name for known in settings_of(factor.Machine.GUEST) if known.path)
+FILE_FACTORS = tuple(known.name for known in list_settings_for(factor.Machine.GUEST) if known.path)
 
 
 def list_deciding_factors(spec: PlatformSpec) -> tuple[str, ...]:
@@ -133,9 +133,9 @@ def probe_all(
         # A guest inside a guest takes the processors of several, so these follow one after the other.
         nested = [platform for platform in missing if parse_platform(platform.name.split(" ")[0]).is_nested]
         single = [platform for platform in missing if platform not in nested]
-        results = together(partial(platform.probe, deadline_s) for platform in single)
+        results = run_together(partial(platform.probe, deadline_s) for platform in single)
         for platform in nested:
-            results += together([partial(platform.probe, deadline_s)])
+            results += run_together([partial(platform.probe, deadline_s)])
         found = {platform.name: result for platform, result in zip([*single, *nested], results, strict=True)}
         known = {**known, **found}
         lasting = {
@@ -206,7 +206,7 @@ def _is_about_elsewhere(name: str) -> bool:
 
 
 def _is_temporary(finding: Usable | Unusable) -> bool:
-    return isinstance(finding, Unusable) and finding.cause.passes
+    return isinstance(finding, Unusable) and finding.cause.may_pass
 
 
 def _read_findings() -> dict[str, Usable | Unusable]:
@@ -239,7 +239,7 @@ def _store_findings(findings: Mapping[str, Usable | Unusable]) -> None:
         },
     }
     # A finding that cannot be stored is found again next time.
-    with contextlib.suppress(OSError), replacing(_findings_path(), 0o644) as part:
+    with contextlib.suppress(OSError), replace_file(_findings_path(), 0o644) as part:
         part.write_text(json.dumps(stored, indent=1))
 
 
@@ -250,7 +250,7 @@ def _findings_path() -> Path:
 def _describe_circumstances() -> list[str]:
     programs = [
         *(shutil.which(program.name) for program in registry.programs(workloads=())),
-        str(agent_binary()),
+        str(find_agent_binary()),
         "/dev/kvm",
     ]
     return [

@@ -23,7 +23,7 @@ from pathlib import Path
 from guestmark.agent.binary import supervise_command
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.appliance.paths import scratch_parent
-from guestmark.core.cause import of_errno
+from guestmark.core.cause import classify_errno
 from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
 from guestmark.disks.processes import find_caged_program
@@ -165,7 +165,7 @@ class SupervisedProcess:
                 )
         except OSError as error:
             raise MachineError(
-                f"{command[0]} cannot be started: {error.strerror}", cause=of_errno(error.errno)
+                f"{command[0]} cannot be started: {error.strerror}", cause=classify_errno(error.errno)
             ) from error
         finally:
             os.close(lifeline)

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from guestmark.core.cause import Speaker, heard
+from guestmark.core.cause import Speaker, classify_message
 from guestmark.core.errors import MachineError
 
 _DEADLINE_S = 10.0
@@ -57,7 +57,8 @@ class Monitor:
             if isinstance(error, ExecuteError) and error.error_class == "CommandNotFound":
                 raise UnknownCommandError(f"this QEMU has no command {command}") from error
             raise MachineError(
-                f"QEMU's monitor failed at {command}: {error}", cause=heard(Speaker.QEMU, str(error)).cause
+                f"QEMU's monitor failed at {command}: {error}",
+                cause=classify_message(Speaker.QEMU, str(error)).cause,
             ) from error
 
     def send_descriptor(self, name: str, descriptor: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.findings import Control, Durability, Explanation, Proven, Reason
 from guestmark.core.temporary import scratch_directory
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.disks import stack
 from guestmark.powercut import checks, cuts, deeds, evidence, explanation, proof
 from guestmark.powercut.answer import Answer, Ending
@@ -302,7 +302,7 @@ def _decide_word(
 def _explain_missing_states(survey: Survey) -> str:
     """Why too little was judged for a word; empty when it was not."""
     if survey.unjudged_states:
-        several = counted(len(survey.unjudged_states), "crash state")
+        several = format_count(len(survey.unjudged_states), "crash state")
         return f"{several} could not be judged: {survey.unjudged_states[0].fault}"
     judged = len(survey.judged_states)
     if judged < min(_FEWEST, survey.chosen):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import MachineError
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.core.temporary import scratch_directory
 from guestmark.powercut.answer import Answer, Ending
 from guestmark.powercut.recovery import Recovered
@@ -93,7 +93,7 @@ class Check:
         return Recovered({}, answer=answer)
 
     def _answer_once(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
-        done = agent.exec([str(agent_binary()), "tree", str(directory)], timeout_s=_DIGEST_S)
+        done = agent.exec([str(find_agent_binary()), "tree", str(directory)], timeout_s=_DIGEST_S)
         if not done.ok:
             raise MachineError(
                 f"a crash state cannot be read: {done.stderr.decode(errors='replace').strip()}",
@@ -173,7 +173,7 @@ def _last_lines(said: bytes) -> tuple[str, ...]:
 
 def world_command(room: Path, directory: Path) -> tuple[str, ...]:
     """What begins a command that may change the directory and nothing else; `room` is an empty directory."""
-    return (str(agent_binary()), "world", "--room", str(room), "--writable", str(directory), "--")
+    return (str(find_agent_binary()), "world", "--room", str(room), "--writable", str(directory), "--")
 
 
 @functools.cache

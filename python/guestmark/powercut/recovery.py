@@ -25,7 +25,7 @@ from typing import Protocol
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError
-from guestmark.core.cause import Cause, Speaker, heard
+from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import AgentError, MachineError
 from guestmark.core.keeper import keeper
 from guestmark.disks import daemon, loop
@@ -175,7 +175,7 @@ class ExtRecovery:
 
     def _read_content(self, image: Path, name: str) -> bytes | None:
         done = _run_tool([self._read, "-R", f"cat /{name}", str(image)])
-        said = heard(Speaker.DEBUGFS, done.stderr.decode(errors="replace"))
+        said = classify_message(Speaker.DEBUGFS, done.stderr.decode(errors="replace"))
         return None if said.cause is Cause.NO_FILE else done.stdout
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from guestmark.core.errors import GuestmarkError
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 from guestmark.page.text import make_inert
 from guestmark.report.sections.gate_outcomes import explain_outcome
@@ -64,7 +64,9 @@ def make_summary(judged: Sequence[JudgedGate], *runs: StoredRun) -> str:
             explain_outcome(one),
         )
         lines.append("| " + " | ".join(make_inert(text).replace("|", "\\|") for text in texts) + " |")
-    return "\n".join([*lines, "", *(f"Run `{run.id}`, {counted(run.blocks, 'block')}" for run in runs), ""])
+    return "\n".join(
+        [*lines, "", *(f"Run `{run.id}`, {format_count(run.blocks, 'block')}" for run in runs), ""]
+    )
 
 
 def append_summary(judged: Sequence[JudgedGate], *runs: StoredRun) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from guestmark.core.findings import machine_of
+from guestmark.core.findings import find_machine
 from guestmark.core.model import Cell, RunState, TrialStatus
 from guestmark.ledger import run_history
 from guestmark.ledger.model import StoredRun
@@ -85,8 +85,8 @@ def _machine_results(ledger: Ledger, name: str, kind: str, run: StoredRun) -> It
     if name:
         yield _measure_machine(ledger, name, kind, run)
         return
-    for machine in sorted({machine_of(trial.facts) for trial in run.trials}):
-        mine = tuple(trial for trial in run.trials if machine_of(trial.facts) == machine)
+    for machine in sorted({find_machine(trial.facts) for trial in run.trials}):
+        mine = tuple(trial for trial in run.trials if find_machine(trial.facts) == machine)
         yield replace(_measure_machine(ledger, machine, kind, replace(run, trials=mine)), shared=True)
     yield replace(_measure_machine(ledger, f"class {kind}", "", run), kind=kind, shared=True)
 

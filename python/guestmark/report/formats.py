@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 from guestmark.core.model import Trial
-from guestmark.core.own_program import bring
+from guestmark.core.own_program import install_extra
 from guestmark.ledger.model import StoredRun
 from guestmark.page.json_text import strict_json
 from guestmark.page.nodes import Note, Page, Section
@@ -243,7 +243,7 @@ def _csv_cell(value: Any) -> Any:
 
 def make_frame(run: StoredRun, analysis: Analysis) -> polars.DataFrame:
     """The long form as a data frame, every column with its type."""
-    bring("polars", "frames", "data frames and Parquet")
+    install_extra("polars", "frames", "data frames and Parquet")
     import polars
 
     kinds: dict[str, Any] = dict.fromkeys(column_names(run), polars.String)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from guestmark.core.gate import Gate, gates_of, parse_limits
+from guestmark.core.gate import Gate, parse_limits, read_plan_gates
 from guestmark.core.model import Plan
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Page, Part, Section
 from guestmark.report.run_comparison import CellRatios, RunComparison
@@ -34,7 +34,7 @@ def judge_sides(comparison: SessionComparison, limits: Sequence[str]) -> tuple[J
     claims = []
     for gate in _parse_limits(limits, plan):
         for cell in plan.cells:
-            if not gate.selects(cell):
+            if not gate.selects_cell(cell):
                 continue
             keys = [key for key in rows if key[0] == cell.id and gate.metric in {"", key[1]}]
             if not keys:
@@ -62,14 +62,14 @@ def judge_sessions(
     claims = []
     for gate in gates:
         for cell in plan.cells:
-            if gate.selects(cell):
+            if gate.selects_cell(cell):
                 claims.append(_claim_over_sessions(gate, cell.id, runs))
     return judge_ratios(claims)
 
 
 def make_sessions_page(runs: Sequence[StoredRun], gates: Sequence[JudgedGate]) -> Page:
     """Return what became of gates over several runs, for every renderer."""
-    title = f"Gates over {counted(len(runs), 'session')}"
+    title = f"Gates over {format_count(len(runs), 'session')}"
     section = Section(Part.CONCLUSION, title, (list_gates(gates),))
     return Page(runs[0].plan.title or runs[0].plan.name, runs[0].id, (section,))
 
@@ -86,7 +86,7 @@ def _parse_limits(limits: Sequence[str], plan: Plan) -> tuple[Gate, ...]:
 
 def _gates_about_ratios(plan: Plan) -> tuple[Gate, ...]:
     """Return the run's own gates about ratios; what its power cuts have shown needs no second run."""
-    return tuple(gate for gate in gates_of(plan) if gate.loss is None)
+    return tuple(gate for gate in read_plan_gates(plan) if gate.loss is None)
 
 
 def _claims_of(comparison: RunComparison, limits: Sequence[str]) -> Iterator[RatioClaim]:
@@ -94,7 +94,7 @@ def _claims_of(comparison: RunComparison, limits: Sequence[str]) -> Iterator[Rat
     # Runs are compared in their primary metric alone.
     metric = plan.metrics[0].name
     for gate in parse_limits(limits, plan.cells, {metric}):
-        cells = [cell.id for cell in plan.cells if gate.selects(cell)]
+        cells = [cell.id for cell in plan.cells if gate.selects_cell(cell)]
         if not gate.words:
             cells = [cell for cell in cells if cell in pairs] or cells
         for cell in cells:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.metric import Metric
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.ledger import run_history
 from guestmark.ledger.model import StoredRatio, StoredRun
 from guestmark.page import figures
@@ -244,7 +244,7 @@ def _explain_limits(found: RunComparison) -> list[Node]:
             Note(
                 line(
                     f"Intervals allow for {figures.format_percent(largest)} of variation between runs, "
-                    f"learned from {counted(runs, 'earlier run')} here"
+                    f"learned from {format_count(runs, 'earlier run')} here"
                 )
             )
         )

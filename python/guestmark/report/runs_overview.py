@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.ledger.model import RunOverview, SignatureStatus, StoredRatio
 from guestmark.ledger.run_history import make_past
 from guestmark.page import figures
@@ -24,7 +24,7 @@ def make_page(runs: Sequence[RunOverview], ratios: Iterable[StoredRatio]) -> Pag
     sections = [Section(Part.WORKLOAD, "Trends", tuple(_trend_nodes(known, ratios)))]
     if runs:
         sections.append(Section(Part.WORKLOAD, "All runs", (_run_table(runs),)))
-    return Page(counted(len(runs), "run"), "", tuple(sections))
+    return Page(format_count(len(runs), "run"), "", tuple(sections))
 
 
 def _trend_nodes(known: dict[str, RunOverview], ratios: Iterable[StoredRatio]) -> list[Node]:

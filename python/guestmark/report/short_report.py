@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from guestmark.core.metric import Metric
 from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.core.model import CellStatus, RunState
-from guestmark.core.units import counted, format_duration, listed
+from guestmark.core.units import format_count, format_duration, join_names
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.names import name_in_sentences, name_rows
@@ -104,7 +104,7 @@ def _result_section(
     workloads: Sequence[WorkloadResult], run: StoredRun, width: int, *, explained: bool
 ) -> Section:
     failures = [node for workload in workloads for node in list_failures(workload)][:_MOST_REMARKS]
-    first, title = workloads[0], listed(workload.title for workload in workloads)
+    first, title = workloads[0], join_names(workload.title for workload in workloads)
     if not is_compared(first) or not first.metrics:
         nodes = [node for node in kind_sections(first, run) if not _is_small_print(node)]
         return Section(Part.WORKLOAD, title, (*nodes, *failures, *kind_conclusion(first, run)))
@@ -340,9 +340,9 @@ def _closing_nodes(analysis: Analysis, run: StoredRun, *, latest: bool) -> list[
         if run.state is RunState.STOPPED:
             nodes.append(Command("The time was up; continue", resume_command(run, until_enough)))
         return nodes
-    amount = counted(analysis.blocks, "block")
+    amount = format_count(analysis.blocks, "block")
     if analysis.failed:
-        amount += f", {analysis.failed} of {counted(analysis.trials, 'trial')} failed"
+        amount += f", {analysis.failed} of {format_count(analysis.trials, 'trial')} failed"
     in_trials = sum(trial.duration_s for result in analysis.cells for trial in result.trials)
     spent = format_duration(run.plan.context.elapsed_s or in_trials)
     details = "guestmark show --details" if latest else f"guestmark show {run.id} --details"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from guestmark.core.discovery import settings
+from guestmark.core.discovery import list_settings
 from guestmark.core.factor import Setting
 from guestmark.core.model import Cell
 
@@ -141,7 +141,7 @@ def pass_level_as(name: str) -> Options[Any]:
 
 def list_disk_settings() -> Iterator[DiskSetting[Any]]:
     """Yield all factors of disks."""
-    return (factor for factor in settings() if isinstance(factor, DiskSetting))
+    return (factor for factor in list_settings() if isinstance(factor, DiskSetting))
 
 
 def is_disk_setting(name: str, on: DiskKind | None = None) -> bool:

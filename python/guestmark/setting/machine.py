@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from guestmark.core import placement
 from guestmark.core.architectures import Architecture, host_architecture
-from guestmark.core.discovery import settings
+from guestmark.core.discovery import list_settings
 from guestmark.core.factor import Labelled, Machine, Setting, one_of
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import Backing, Inside, Vmm
@@ -79,7 +79,7 @@ class MachineSetting(Setting[L]):
 
 def iterate_guest_levels(levels: Levels) -> Iterator[tuple[MachineSetting[Any], Any]]:
     """Yield each factor of guests that has a level here, with that level."""
-    for factor in settings():
+    for factor in list_settings():
         if isinstance(factor, MachineSetting) and factor in levels:
             yield factor, levels[factor]
 
@@ -387,7 +387,7 @@ PLACEMENT = Setting(
     placement.NAME,
     "where on the host it runs: pinned (virtual processors, the emulator's other threads and guestmark itself apart as "
     r"far as there are processors), free (wherever the host's scheduler likes), or a list: cpus=2-3, cpus=1\,3",
-    placement.level,
+    placement.parse_placement,
     (placement.PINNED, placement.FREE, "cpus=0"),
     read=str,
     machines=Machine.GUEST,

@@ -11,7 +11,7 @@ from typing import Any
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.factor import Machine, one_of
 from guestmark.core.levels import Levels
-from guestmark.core.units import counted, format_size, parse_size
+from guestmark.core.units import format_count, format_size, parse_size
 from guestmark.setting.base import Check
 from guestmark.setting.machine import MEMORY, START, MachineSetting, Start, StartedGuest, iterate_guest_levels
 
@@ -287,7 +287,7 @@ def _check_hugepages(size: int, pages: HugePages) -> None:
         )
     if free < wanted:
         raise _make_refusal(
-            f"this host has {counted(free, 'free page')} of {pages}, and the guest needs {wanted}",
+            f"this host has {format_count(free, 'free page')} of {pages}, and the guest needs {wanted}",
             f"echo {wanted} >{pages.folder}/nr_hugepages",
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.findings import FailedRuns, machine_of
+from guestmark.core.findings import FailedRuns, find_machine
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, CellStatus, LeftOut, Plan, Trial, TrialStatus, WorkloadSpec
 from guestmark.stats import estimands
@@ -306,7 +306,7 @@ def _combine_evidence(
     evidence: Mapping[str, _MetricEvidence],
 ) -> WorkloadResult:
     """Return the result with all that the cells have in common, still without cells."""
-    machines = {machine_of(trial.facts) for cell in group.cells for trial in group.trials[cell.id]}
+    machines = {find_machine(trial.facts) for cell in group.cells for trial in group.trials[cell.id]}
     return WorkloadResult(
         workload=group.cells[0].workload,
         metrics=tuple(metrics),
@@ -360,7 +360,7 @@ def _machine_half_widths(group: _Group, values: Mapping[str, Array]) -> dict[str
     baseline = group.baseline
     if baseline is None:
         return {}
-    machines = {group.rows[trial.block]: machine_of(trial.facts) for trial in group.trials[baseline]}
+    machines = {group.rows[trial.block]: find_machine(trial.facts) for trial in group.trials[baseline]}
     if len(set(machines.values())) < 2:
         return {}
     found = {}
@@ -524,7 +524,7 @@ def _describe_failing_runs(trials: Sequence[Trial]) -> str:
     """Return how often runs of good trials failed, with an interval; empty if none failed."""
     failed, tried, reasons = [], [], []
     for trial in trials:
-        fact = trial.facts.of(FailedRuns)
+        fact = trial.facts.find_fact(FailedRuns)
         failed.append(0 if fact is None else fact.failed)
         tried.append(_count_runs(trial) if fact is None else fact.tried)
         if fact is not None:

@@ -23,7 +23,7 @@ def disk_durability(result: CellResult) -> str:
     """Return the word that the proof of its disk found; empty without one, or where the proof is about the row."""
     words = set()
     for trial in result.trials:
-        proof = trial.facts.of(Proof)
+        proof = trial.facts.find_fact(Proof)
         if proof is not None and not is_about_row(result, proof.proven):
             words.add(proof.proven.word)
     return _agree(words)
@@ -47,7 +47,11 @@ def _agree(words: Collection[Durability]) -> str:
 
 
 def _judge_trial(result: CellResult, trial: Trial) -> Durability | None:
-    flushes, proof, traffic = trial.facts.of(Flushes), trial.facts.of(Proof), trial.facts.of(Traffic)
+    flushes, proof, traffic = (
+        trial.facts.find_fact(Flushes),
+        trial.facts.find_fact(Proof),
+        trial.facts.find_fact(Traffic),
+    )
     if proof is not None and is_about_row(result, proof.proven):
         return proof.proven.word
     if traffic is not None and not traffic.wrote:
@@ -56,6 +60,10 @@ def _judge_trial(result: CellResult, trial: Trial) -> Durability | None:
     if flushes is None:
         return None if proof is None else Durability.UNKNOWN
     # A flush that the kernel saw is worth nothing on a disk that was shown to keep nothing.
-    if proof is not None and proof.proven.word in _NOT_KEPT and flushes.word is not Durability.NOTHING:
+    if (
+        proof is not None
+        and proof.proven.word in _NOT_KEPT
+        and flushes.durability_word is not Durability.NOTHING
+    ):
         return proof.proven.word
-    return flushes.word
+    return flushes.durability_word

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from guestmark.core.findings import Durability, Proof, Proven
 from guestmark.core.gate import Gate, Loss
 from guestmark.core.metric_spec import USER, WALL
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.stats import paired
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import adjust_holm
@@ -128,7 +128,7 @@ def _examine_gate(gate: Gate, analysis: Analysis) -> Iterator["JudgedGate | _Gat
     """Yield for each cell of the gate its outcome, or what it has to be tested by."""
     for workload in analysis.workloads:
         for result in workload.cells:
-            if not gate.selects(result.cell):
+            if not gate.selects_cell(result.cell):
                 continue
             if gate.loss:
                 yield _judge_durability(gate, gate.loss, result)
@@ -145,7 +145,7 @@ def combine_outcomes(judged: Sequence[JudgedGate]) -> Outcome:
 
 def _judge_durability(gate: Gate, loss: Loss, result: CellResult) -> JudgedGate:
     """Return the outcome of the cell's own power cuts, the worst of its trials."""
-    facts = [trial.facts.of(Proof) for trial in result.trials]
+    facts = [trial.facts.find_fact(Proof) for trial in result.trials]
     # Only a proof that was made of this very row, with its settings, says anything about it.
     proofs = [proof.proven for proof in facts if proof is not None and proof.proven.of_row]
     if not proofs:
@@ -177,7 +177,7 @@ def _describe_proof(proven: Proven) -> str:
     if proven.word in {Durability.BROKEN, Durability.CONSISTENT}:
         seen = f"the check fails on {proven.losing:,} of {proven.states:,} crash states"
     said = "; ".join(f"{reason.states:,}: {reason.said}" for reason in proven.reasons[:_REASONS])
-    left = f"{counted(len(proven.unsynced), 'file')} not wholly synced" if proven.unsynced else ""
+    left = f"{format_count(len(proven.unsynced), 'file')} not wholly synced" if proven.unsynced else ""
     why = proven.why if proven.word in {Durability.UNKNOWN, Durability.NOTHING, Durability.MEMORY} else ""
     return ", ".join(filter(None, (str(proven.word), seen, said, left, why)))
 

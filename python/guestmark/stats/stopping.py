@@ -298,7 +298,7 @@ def is_hopeless(cells: Iterable[str], trials: Sequence[Trial]) -> bool:
         len(trials) >= GIVE_UP_AFTER
         and all(cell in tried for cell in cells)
         and all(
-            trial.status is TrialStatus.FAILED and not (trial.cause is not None and trial.cause.passes)
+            trial.status is TrialStatus.FAILED and not (trial.cause is not None and trial.cause.may_pass)
             for trial in trials
         )
     )

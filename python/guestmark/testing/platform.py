@@ -15,7 +15,7 @@ from guestmark.core.errors import (
     MachineError,
     PlatformUnusableError,
 )
-from guestmark.core.findings import Facts, flat
+from guestmark.core.findings import Facts, flatten_fact
 from guestmark.core.machine_facts import MachineFacts
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
@@ -77,7 +77,7 @@ def check_platform(name: str) -> list[Violation]:
     found += _check_killed_machine(platform, cell)
     found += _check_missing_programs(platform, cell)
     for factor in kind.factors:
-        if factor not in discovery.settings() or factor is PLACEMENT:
+        if factor not in discovery.list_settings() or factor is PLACEMENT:
             found += check_level_read(cell, factor, _read_by_platform)
     if not any(violation.rule is Rule.ENDED for violation in found):  # else the same would be found again
         found += collect_violations("an interrupted trial", check_interruption(cell))
@@ -131,8 +131,8 @@ def _check_attestation(machine: Machine, cell: Cell) -> Iterator[Violation]:
     if not isinstance(found, MachineFacts):
         yield Violation(Rule.ATTESTED, f"attest() returned {found!r}", "return one of core.machine_facts")
         return
-    kept = codec.load_json(codec.dump_json(flat(found)), dict, "what was attested")
-    if Facts(kept).of(type(found)) != found:
+    kept = codec.load_json(codec.dump_json(flatten_fact(found)), dict, "what was attested")
+    if Facts(kept).find_fact(type(found)) != found:
         yield Violation(Rule.ATTESTED, "the ledger does not return what was attested", "use plain types")
     kernel = getattr(found, "kernel", os.uname().release)
     own = cell.platform.inner.description.own_kernel

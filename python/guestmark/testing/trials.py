@@ -105,7 +105,7 @@ def check_interruption(cell: Cell) -> Iterator[Violation]:
     """A trial in a process of its own, which is told to end, and then one that is killed."""
     for number in (signal.SIGINT, signal.SIGKILL):
         with scratch_directory("conformance") as folder, watch_orphans() as left:
-            order = TrialOrder.of(cell, _LIMIT_S).encode()
+            order = TrialOrder.from_cell(cell, _LIMIT_S).encode()
             with subprocess.Popen(
                 [sys.executable, "-m", SELF, "trial", order],
                 env={**module_environment(), "TMPDIR": str(folder)},

@@ -21,8 +21,8 @@ from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent, CallError, CommandError, ExecResult
 from guestmark.agent.clocks import read_host_boot_id
 from guestmark.core.errors import AgentError, GuestmarkError
-from guestmark.core.own_program import agent_binary
-from guestmark.core.performance_events import EVENTS, why_not
+from guestmark.core.own_program import find_agent_binary
+from guestmark.core.performance_events import EVENTS, explain_errno
 from guestmark.platforms import confinement
 from tests.framework import PACKAGES
 from tests.framework.processes import alive, gone, wait_until
@@ -412,14 +412,14 @@ def test_a_killed_agent_takes_its_program_along(tmp_path: Path) -> None:
 def test_a_missing_binary_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GUESTMARK_AGENT", str(tmp_path / "nothing"))
     with pytest.raises(GuestmarkError) as caught:
-        agent_binary()
+        find_agent_binary()
     assert "cargo build" in caught.value.hint
     monkeypatch.delenv("GUESTMARK_AGENT")
-    assert agent_binary().is_file()
+    assert find_agent_binary().is_file()
 
 
 def test_the_agent_is_static_and_small() -> None:
-    binary = agent_binary()
+    binary = find_agent_binary()
     assert binary.stat().st_size <= 11 << 18  # a checkout makes it a seventh larger than a wheel's
     with contextlib.suppress(FileNotFoundError):
         headers = subprocess.run(["readelf", "-lW", str(binary)], capture_output=True, text=True, check=True)
@@ -454,5 +454,5 @@ def test_performance_events_are_counted(agent: Agent) -> None:
     used_s = large.user_s + large.system_s
     assert large.counted[1] / 1e9 == pytest.approx(used_s, rel=0.3, abs=0.05)
     for result in (small, large):
-        assert result.counted[2] > 1000 or why_not(-result.counted[2])
+        assert result.counted[2] > 1000 or explain_errno(-result.counted[2])
     assert agent.exec(["/bin/true"], timeout_s=10).counted == ()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from tests.framework.kernels import KERNEL
 
 NOBODY = 65534
@@ -85,7 +85,7 @@ def public() -> Iterator[Path]:
     folder = Path("/tmp") / f"guestmark-test-{os.getpid()}"
     folder.mkdir(mode=0o755)
     try:
-        shutil.copy(agent_binary(), folder / "agent")
+        shutil.copy(find_agent_binary(), folder / "agent")
         (folder / "agent").chmod(0o755)
         yield folder
     finally:
@@ -230,7 +230,7 @@ def _greets(server: socket.socket, words: bytes) -> None:
 
 def test_a_path_that_is_missing_ends_it(tmp_path: Path) -> None:
     done = subprocess.run(
-        [agent_binary(), "confine", f"--writable={tmp_path / 'none'}", "--", "true"],
+        [find_agent_binary(), "confine", f"--writable={tmp_path / 'none'}", "--", "true"],
         capture_output=True,
         text=True,
         check=False,
@@ -241,14 +241,14 @@ def test_a_path_that_is_missing_ends_it(tmp_path: Path) -> None:
 
 def test_programs_that_are_missing_end_as_in_a_shell(tmp_path: Path) -> None:
     for word, status in (("/nowhere/program", 127), (str(tmp_path), 126)):
-        done = subprocess.run([agent_binary(), "confine", "--", word], capture_output=True, check=False)
+        done = subprocess.run([find_agent_binary(), "confine", "--", word], capture_output=True, check=False)
         assert done.returncode == status, done.stderr
 
 
 def test_the_temporary_directory_is_named_to_the_program(tmp_path: Path) -> None:
     code = "import os; print(os.environ['TMPDIR'])"
     done = subprocess.run(
-        [agent_binary(), "confine", f"--temporary={tmp_path}", "--", sys.executable, "-c", code],
+        [find_agent_binary(), "confine", f"--temporary={tmp_path}", "--", sys.executable, "-c", code],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout == f"{tmp_path}\n", done.stderr

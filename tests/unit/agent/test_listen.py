@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from tests.framework.processes import alive, children, wait_until
 
 ECHO = (sys.executable, "-c", "import os\nwhile data := os.read(0, 4096): os.write(1, data.upper())")
-AGENT = str(agent_binary())
+AGENT = str(find_agent_binary())
 
 
 @pytest.fixture(name="at")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.architectures import host_architecture
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 
 pytestmark = pytest.mark.skipif(
     not host_architecture().user_mode_linux, reason="there is no User-Mode Linux here"
@@ -66,7 +66,7 @@ def stopped() -> Iterator[int]:
 
 def library() -> Path:
     """The newest that was built with the agent."""
-    found = agent_binary().parent.glob("build/guestmark-agent-*/out/registers.so")
+    found = find_agent_binary().parent.glob("build/guestmark-agent-*/out/registers.so")
     return max(found, key=lambda path: path.stat().st_mtime)
 
 

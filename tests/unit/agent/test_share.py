@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 
 VERSION, ATTACH, WALK, CLUNK, OPEN, READ, LIST, LINK, ATTRIBUTES = 100, 104, 110, 120, 12, 116, 40, 22, 24
 ERROR = 7
@@ -31,7 +31,7 @@ class Client:
         self.stream, theirs = socket.socketpair()
         self.stream.settimeout(10)
         self.server = subprocess.Popen(
-            [str(agent_binary()), "share", str(directory)], stdin=theirs.fileno(), stdout=theirs.fileno()
+            [str(find_agent_binary()), "share", str(directory)], stdin=theirs.fileno(), stdout=theirs.fileno()
         )
         theirs.close()
         self.ask(VERSION, struct.pack("<I", 8192) + text(b"9P2000.L"))
@@ -214,7 +214,7 @@ def test_whatever_is_asked_is_answered(requests: list[tuple[int, bytes]]) -> Non
 @pytest.mark.parametrize("size", [0, 6, (1 << 20) + 1, NOBODY])
 def test_a_message_of_an_impossible_size_ends_it(size: int, tmp_path: Path) -> None:
     done = subprocess.run(
-        [str(agent_binary()), "share", str(tmp_path)],
+        [str(find_agent_binary()), "share", str(tmp_path)],
         input=struct.pack("<IBH", size, VERSION, 1),
         capture_output=True,
         check=False,

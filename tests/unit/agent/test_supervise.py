@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.binary import supervise_command
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from tests.framework import PACKAGES
 from tests.framework.processes import alive, gone, wait_until
 
@@ -180,7 +180,7 @@ def test_the_command_gets_other_descriptors_but_not_the_lifeline() -> None:
 def test_its_own_failures(arguments: list[str], status: int, says: str) -> None:
     read, write = os.pipe()
     words = [str(read) if word == "FD" else word for word in arguments]
-    command = [str(agent_binary()), "supervise", *words]
+    command = [str(find_agent_binary()), "supervise", *words]
     result = subprocess.run(command, pass_fds=[read], capture_output=True, text=True, timeout=20, check=False)
     assert result.returncode == status
     assert says in result.stderr
@@ -194,7 +194,7 @@ def test_keepers_that_are_spared_remove_what_they_were_told(tmp_path: Path, name
     """A guestmark under the supervisor is killed with all of its processes but its keeper; names spare nobody."""
     made, pids = tmp_path / "guestmark-made", tmp_path / "pids"
     made.mkdir()
-    keeper = {"keep": f"{agent_binary()} keep --lifeline 6", "other": "cat keep"}[name]
+    keeper = {"keep": f"{find_agent_binary()} keep --lifeline 6", "other": "cat keep"}[name]
     run = Supervised(
         f"cd {tmp_path}; mkfifo line keep; (setsid {keeper} 6<line & echo $! >> pids); exec 7>line; "
         f"printf '+%s\\0' {made} >&7; echo $$ >> pids; sleep 300",

@@ -12,7 +12,7 @@ from guestmark.appliance.modules import ModuleTree
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.architectures import host_architecture
 from guestmark.core.errors import GuestmarkError
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from tests.framework.known import known
 
 
@@ -25,7 +25,9 @@ def test_side_by_side_makers_do_not_meet(tmp_path: Path, monkeypatch: pytest.Mon
 
     def make(_: int) -> tuple[Path, Path]:
         kernel = find_kernel(str(cached.image))
-        return known(kernel.elf), build_initramfs(agent_binary(), cached.modules, ModuleList(("overlay",)))
+        return known(kernel.elf), build_initramfs(
+            find_agent_binary(), cached.modules, ModuleList(("overlay",))
+        )
 
     with ThreadPoolExecutor(8) as pool:
         made = set(pool.map(make, range(8)))

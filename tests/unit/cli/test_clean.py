@@ -252,7 +252,7 @@ def test_all_names_the_packages_that_set_up_has_installed(tmp_path: Path) -> Non
     (checkout / ".setup" / "packages").write_text("coreutils\nno-such-package\ncoreutils\ndash\n")
     script = (
         "from pathlib import Path; from guestmark.cli.do import clean\n"
-        f"clean.checkout = lambda: Path({str(checkout)!r})\n"
+        f"clean.find_checkout = lambda: Path({str(checkout)!r})\n"
         "clean._report_what_stays()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core.cause import Cause, Speaker, heard
+from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import open_ledger
 from guestmark.ledger.codec import pack_trial, unpack_trial
@@ -86,7 +86,7 @@ def test_every_cause_has_a_value_of_its_own_and_unknown_ones_are_read() -> None:
     ],
 )
 def test_what_programs_say_is_turned_into_a_cause(speaker: Speaker, said: str, cause: Cause) -> None:
-    assert heard(speaker, said).cause is cause
+    assert classify_message(speaker, said).cause is cause
 
 
 def test_failures_of_an_earlier_version_have_their_cause(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 
-from guestmark.core.findings import Facts, with_fact
+from guestmark.core.findings import Facts, add_fact
 from guestmark.core.machine_facts import Restored
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.report.sections.footer import describe_time_spent
@@ -44,7 +44,7 @@ def test_a_template_is_part_of_a_start() -> None:
     def trial(clone: int, template_s: float) -> Trial:
         machine = made_facts.guest()
         machine.restored = Restored(template="t", clone=clone, generation_id=True, template_s=template_s)
-        facts = with_fact(Facts(), machine)
+        facts = add_fact(Facts(), machine)
         return Trial("tcg", 0, clone, TrialStatus.OK, phases={"ready": 0.1}, duration_s=5.0, facts=facts)
 
     assert "22 % starting" in describe_time_spent((trial(1, 2.0), trial(2, 0.0)))

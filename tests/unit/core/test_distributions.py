@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.appliance.kernel import find_installed
-from guestmark.core.distribution import Distribution, Family, distribution
+from guestmark.core.distribution import Distribution, Family, detect_distribution
 from guestmark.core.platform_kind import Program
 from tests.framework import CHECKOUT
 
@@ -39,7 +39,7 @@ def faked(root: Path, release: str | None) -> Path:
 @pytest.mark.parametrize("name", RELEASES)
 def test_each_is_known_by_its_os_release(tmp_path: Path, name: str) -> None:
     release, family = RELEASES[name]
-    assert distribution(faked(tmp_path, release)).family is family
+    assert detect_distribution(faked(tmp_path, release)).family is family
 
 
 SAID = {
@@ -57,9 +57,9 @@ SAID = {
 @pytest.mark.parametrize("family", Family)
 def test_packages_are_named_in_its_own_words(family: Family) -> None:
     here = Distribution(family, "Somewhere")
-    assert here.to_install("qemu-system-x86 qemu-utils") == SAID[family]
+    assert here.install_hint("qemu-system-x86 qemu-utils") == SAID[family]
     if family not in (Family.DEBIAN, Family.OTHER):
-        assert here.to_install("user-mode-linux") == "Somewhere has no package of user-mode-linux"
+        assert here.install_hint("user-mode-linux") == "Somewhere has no package of user-mode-linux"
 
 
 def test_set_up_reads_the_same_table() -> None:
@@ -72,7 +72,7 @@ def test_set_up_reads_the_same_table() -> None:
         check=True,
     )
     assert done.stdout.split("\n")[:-1] == [
-        " ".join(Distribution(family, "").packages(["qemu-system-x86"])) for family in families
+        " ".join(Distribution(family, "").translate_packages(["qemu-system-x86"])) for family in families
     ]
 
 

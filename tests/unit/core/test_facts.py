@@ -17,8 +17,8 @@ from guestmark.core.findings import (
     Flushes,
     Mount,
     Program,
-    keys,
-    programs,
+    list_keys,
+    list_programs,
 )
 from guestmark.core.machine_facts import GuestMachine, MachineFacts
 from guestmark.core.model import Trial, TrialStatus
@@ -55,11 +55,11 @@ def test_what_was_added_is_read_as_its_type() -> None:
     findings.add(made_facts.flushes("yes"))  # another iteration
     mount.options = "rw"  # completed after it was added
     facts = stored(findings.facts())
-    assert facts.of(Mount, TARGET) == Mount(options="rw")
-    assert facts.of(Mount) is None
-    assert facts.of(Flushes) == made_facts.flushes("yes")
-    assert facts.of(Program, "server") == made_facts.program("c" * 64)
-    assert [program.sha256[0] for program in programs(facts)] == ["b", "c"]
+    assert facts.find_fact(Mount, TARGET) == Mount(options="rw")
+    assert facts.find_fact(Mount) is None
+    assert facts.find_fact(Flushes) == made_facts.flushes("yes")
+    assert facts.find_fact(Program, "server") == made_facts.program("c" * 64)
+    assert [program.sha256[0] for program in list_programs(facts)] == ["b", "c"]
     assert facts.kept["target_mount"] == "rw"
     assert facts.kept["server_binary_sha256"] == "c" * 64
 
@@ -81,20 +81,20 @@ def test_facts_of_a_later_version_are_kept_at_every_depth() -> None:
     later["guest"]["numa_nodes"] = [1, {"cpus": 2}]
     facts = stored(Facts(later))
     assert facts == Facts(later)
-    guest = facts.of(GuestMachine)
+    guest = facts.find_fact(GuestMachine)
     assert guest is not None
     assert guest.guest.cpu_flags_missing == ["vmx"]
-    assert facts.of(Flushes) == made_facts.flushes("yes")
+    assert facts.find_fact(Flushes) == made_facts.flushes("yes")
 
 
 def test_facts_of_another_form_are_as_good_as_absent_and_kept() -> None:
     odd = {"flushes_reached_host": ["proven"], "counted": {"kvm_exits": "many"}, "initcalls": 3}
     facts = stored(Facts(odd))
-    assert [facts.of(kind) for kind in (Flushes, Counted, Boot)] == [None, None, None]
+    assert [facts.find_fact(kind) for kind in (Flushes, Counted, Boot)] == [None, None, None]
     assert facts == Facts(odd)
 
 
-KEYS = sorted({known for kind in made_facts.every_kind() for known in keys(kind)})
+KEYS = sorted({known for kind in made_facts.every_kind() for known in list_keys(kind)})
 
 
 @given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), JSON, max_size=8))
@@ -102,9 +102,9 @@ def test_whatever_is_kept_can_be_read(kept: dict[str, Any]) -> None:
     facts = stored(Facts(kept))
     assert facts.kept == kept
     for kind in made_facts.every_kind():
-        found = facts.of(kind)
+        found = facts.find_fact(kind)
         assert found is None or isinstance(found, kind)
-    for program in programs(facts):
+    for program in list_programs(facts):
         assert isinstance(program, Program)
 
 
@@ -112,13 +112,13 @@ def test_a_key_has_one_owner() -> None:
     """But for those of machines, of which a trial has one, and `inner`, which a network boot has in place of them."""
     owners = [kind for kind in made_facts.every_kind() if not issubclass(kind, MachineFacts)]
     assert {Netboot, Oltp, Syscalls, Boot, Flushes} <= set(owners)
-    counts = Counter(key for kind in owners for key in keys(kind))
+    counts = Counter(key for kind in owners for key in list_keys(kind))
     assert [key for key, count in counts.items() if count > 1] == []
-    machines = {key for kind in made_facts.every_kind() if kind not in owners for key in keys(kind)}
+    machines = {key for kind in made_facts.every_kind() if kind not in owners for key in list_keys(kind)}
     assert machines & counts.keys() == {"inner"}
 
 
 @pytest.mark.parametrize("kind", made_facts.every_kind(), ids=lambda kind: kind.__name__)
 def test_a_name_cannot_make_one_fact_look_like_another(kind: type[Fact]) -> None:
-    named = {f"{name}_{key}" for name in (TARGET, "server") for key in keys(kind)}
-    assert not named & {key for other in made_facts.every_kind() for key in keys(other)}
+    named = {f"{name}_{key}" for name in (TARGET, "server") for key in list_keys(kind)}
+    assert not named & {key for other in made_facts.every_kind() for key in list_keys(other)}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.metric import Better
 from guestmark.core.metric_spec import MetricSpec, parse_metric, parse_metrics
-from guestmark.core.performance_events import why_not
+from guestmark.core.performance_events import explain_errno
 from tests.framework.command_line import CommandLine
 from tests.framework.known import known
 
@@ -19,12 +19,12 @@ SYSBENCH = "CPU speed:\n    events per second:   871.34\n\nGeneral statistics:\n
 def test_all_parts() -> None:
     spec = parse_metric(r"speed:events/s:higher=events per second: *([0-9.]+)")
     assert (spec.metric.name, spec.metric.unit, spec.metric.better) == ("speed", "events/s", Better.HIGHER)
-    assert spec.extract(SYSBENCH) == 871.34
+    assert spec.extract_value(SYSBENCH) == 871.34
     assert MetricSpec.from_params(spec.to_params()) == spec
 
 
 def test_the_expression_may_hold_equals_signs_and_colons() -> None:
-    assert parse_metric(r"n=x=:(\d+)").extract("x=:7") == 7
+    assert parse_metric(r"n=x=:(\d+)").extract_value("x=:7") == 7
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def test_the_expression_may_hold_equals_signs_and_colons() -> None:
     ],
 )
 def test_what_counts(text: str, output: str, value: float) -> None:
-    assert parse_metric(text).extract(output) == value
+    assert parse_metric(text).extract_value(output) == value
 
 
 def test_stderr_is_searched_when_stdout_has_no_match() -> None:
-    assert parse_metric(r"n=n=(\d+)").extract("nothing", "n=5") == 5
+    assert parse_metric(r"n=n=(\d+)").extract_value("nothing", "n=5") == 5
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ def test_stderr_is_searched_when_stdout_has_no_match() -> None:
 )
 def test_a_metric_that_is_not_there_fails_the_trial(output: str, telling: str) -> None:
     with pytest.raises(WorkloadError, match=telling):
-        parse_metric(r"n=n=(\w+)").extract(output)
+        parse_metric(r"n=n=(\w+)").extract_value(output)
 
 
 def test_a_group_that_took_no_part_is_not_a_number() -> None:
     with pytest.raises(WorkloadError, match="not a number"):
-        parse_metric(r"n=x(\d)?").extract("x")
+        parse_metric(r"n=x(\d)?").extract_value("x")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_any_text_parses_or_is_a_usage_error(text: str) -> None:
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.text(alphabet="abc :\n"))
 def test_a_printed_number_is_found_again(value: float, noise: str) -> None:
-    assert parse_metric(r"n=<([^>]*)>").extract(f"{noise}<{value!r}>{noise}") == value
+    assert parse_metric(r"n=<([^>]*)>").extract_value(f"{noise}<{value!r}>{noise}") == value
 
 
 def test_performance_events_have_names() -> None:
@@ -113,7 +113,7 @@ def test_performance_events_have_names() -> None:
     assert MetricSpec.from_params(spec.to_params()) == spec
     with pytest.raises(UsageError, match="instruction"):
         parse_metric("n=perf:instruction")
-    assert why_not(errno.ENOENT) != why_not(errno.EACCES)
+    assert explain_errno(errno.ENOENT) != explain_errno(errno.EACCES)
 
 
 def test_what_cannot_be_counted_is_told_once(guestmark: CommandLine) -> None:

@@ -10,7 +10,15 @@ import pytest
 from guestmark.core import registry
 from guestmark.core.errors import AttestationError, UsageError
 from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.placement import FREE, PINNED, Processor, Topology, choose, read_list, write_list
+from guestmark.core.placement import (
+    FREE,
+    PINNED,
+    Processor,
+    Topology,
+    choose_processors,
+    read_list,
+    write_list,
+)
 from guestmark.core.platform_spec import HOST
 from guestmark.platforms import affinity
 
@@ -53,46 +61,48 @@ def test_other_levels_are_refused(level: str) -> None:
 
 
 def test_of_two_processors_the_machine_has_one_and_the_rest_the_other() -> None:
-    found = choose(TWO, PINNED, 1)
+    found = choose_processors(TWO, PINNED, 1)
     assert (found.machine, found.emulator, found.control) == ((1,), (1,), (0,))
     assert found.one_each
     assert not found.remarks
 
 
 def test_of_three_processors_the_emulator_has_one_of_its_own() -> None:
-    found = choose(host(*cores(3)), PINNED, 1)
+    found = choose_processors(host(*cores(3)), PINNED, 1)
     assert (found.machine, found.emulator, found.control) == ((2,), (1,), (0,))
 
 
 def test_a_machine_without_threads_of_its_own_is_in_one_place() -> None:
-    found = choose(TWO, PINNED, 1, emulator=False)
+    found = choose_processors(TWO, PINNED, 1, emulator=False)
     assert (found.machine, found.emulator, found.control) == ((1,), (1,), (0,))
 
 
 def test_a_machine_that_takes_all_shares_them() -> None:
-    found = choose(TWO, PINNED, 2)
+    found = choose_processors(TWO, PINNED, 2)
     assert (found.machine, found.emulator, found.control) == ((0, 1), (0, 1), (0, 1))
     assert found.one_each
     assert found.remarks == ("the control plane shares the machine's processors",)
 
 
 def test_more_virtual_processors_than_there_are_share_them_and_it_is_said() -> None:
-    found = choose(TWO, PINNED, 4)
+    found = choose_processors(TWO, PINNED, 4)
     assert found.machine == (0, 1)
     assert not found.one_each
     assert "4 virtual processors share 2 processors" in found.remarks
 
 
 def test_none_said_is_all_of_them() -> None:
-    assert choose(SMT, PINNED, 0).machine == tuple(range(8))
+    assert choose_processors(SMT, PINNED, 0).machine == tuple(range(8))
 
 
 def test_hyper_threads_of_the_machines_cores_stay_idle() -> None:
-    found = choose(SMT, PINNED, 2)
+    found = choose_processors(SMT, PINNED, 2)
     used = {*found.machine, *found.emulator, *found.control}
-    assert len({SMT.of(number).core for number in found.machine}) == 2
+    assert len({SMT.find_processor(number).core for number in found.machine}) == 2
     siblings = {
-        number for number in range(8) if SMT.of(number).core in {SMT.of(own).core for own in found.machine}
+        number
+        for number in range(8)
+        if SMT.find_processor(number).core in {SMT.find_processor(own).core for own in found.machine}
     }
     assert used & siblings == set(found.machine)
     assert found.control == (0,)
@@ -101,50 +111,53 @@ def test_hyper_threads_of_the_machines_cores_stay_idle() -> None:
 
 
 def test_hyper_threads_of_one_core_are_taken_when_nothing_else_is_left_and_it_is_said() -> None:
-    found = choose(SMT, PINNED, 6)
+    found = choose_processors(SMT, PINNED, 6)
     assert len(found.machine) == 6
     assert "some of the machine's processors are hyper-threads of one core" in found.remarks
 
 
 def test_a_machine_and_its_emulator_are_on_one_node() -> None:
-    found = choose(NUMA, PINNED, 2)
+    found = choose_processors(NUMA, PINNED, 2)
     assert found.nodes == (1,)
-    assert {NUMA.of(number).node for number in (*found.machine, *found.emulator)} == {1}
+    assert {NUMA.find_processor(number).node for number in (*found.machine, *found.emulator)} == {1}
     assert not {*found.machine} & {*found.emulator}
     assert found.control == (0,)
-    assert choose(NUMA, PINNED, 6).nodes == (0, 1)
-    assert "the machine's processors are on several NUMA nodes" in choose(NUMA, PINNED, 6).remarks
+    assert choose_processors(NUMA, PINNED, 6).nodes == (0, 1)
+    assert "the machine's processors are on several NUMA nodes" in choose_processors(NUMA, PINNED, 6).remarks
 
 
 def test_the_big_cores_are_the_machines() -> None:
-    found = choose(BIG_LITTLE, PINNED, 2)
+    found = choose_processors(BIG_LITTLE, PINNED, 2)
     assert found.machine == (6, 7)
     assert set(found.emulator) == {4, 5}
     assert found.control == (0,)
-    assert {BIG_LITTLE.of(number).capacity for number in choose(BIG_LITTLE, PINNED, 4).machine} == {1024}
-    assert "the machine's processors are not equally fast" in choose(BIG_LITTLE, PINNED, 5).remarks
+    assert {
+        BIG_LITTLE.find_processor(number).capacity
+        for number in choose_processors(BIG_LITTLE, PINNED, 4).machine
+    } == {1024}
+    assert "the machine's processors are not equally fast" in choose_processors(BIG_LITTLE, PINNED, 5).remarks
 
 
 def test_a_restricted_mask_is_all_there_is() -> None:
-    found = choose(host(*cores(2, first=5)), PINNED, 1)
+    found = choose_processors(host(*cores(2, first=5)), PINNED, 1)
     assert (found.machine, found.emulator, found.control) == ((6,), (6,), (5,))
-    alone = choose(host(*cores(1, first=3)), PINNED, 1)
+    alone = choose_processors(host(*cores(1, first=3)), PINNED, 1)
     assert (alone.machine, alone.emulator, alone.control) == ((3,), (3,), (3,))
     assert not alone.remarks
 
 
 def test_a_list_is_the_virtual_processors_then_the_emulators() -> None:
-    found = choose(SMT, "cpus=2-4", 2)
+    found = choose_processors(SMT, "cpus=2-4", 2)
     assert (found.machine, found.emulator) == ((2, 3), (4,))
     assert set(found.control) == {0, 1, 5, 6, 7}
-    assert choose(SMT, "cpus=2", 1).emulator == (2,)
+    assert choose_processors(SMT, "cpus=2", 1).emulator == (2,)
     with pytest.raises(UsageError, match="may not use processor 7") as caught:
-        choose(TWO, "cpus=1,7", 1)
+        choose_processors(TWO, "cpus=1,7", 1)
     assert caught.value.hint == "it may use 0-1"
 
 
 def test_free_is_everywhere() -> None:
-    found = choose(NUMA, FREE, 1)
+    found = choose_processors(NUMA, FREE, 1)
     assert found.machine == found.emulator == found.control == tuple(range(8))
 
 

@@ -6,7 +6,7 @@ import subprocess
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guestmark.core.quoting import measure, quote_word, quote_words
+from guestmark.core.quoting import describe_length, quote_word, quote_words
 from guestmark.page.text import make_inert
 
 _WORDS = st.text(
@@ -39,7 +39,7 @@ def test_nothing_is_lost_where_white_space_is_joined(words: list[str]) -> None:
 def test_a_command_after_a_wall_of_blanks_is_seen() -> None:
     script = "echo hello #" + 3000 * " " + 400 * "\n" + "rm -rf ~"
     assert quote_word(script).endswith(r"\n\n\nrm -rf ~'")
-    assert measure(script) == "3,420 characters, 401 lines"
+    assert describe_length(script) == "3,420 characters, 401 lines"
     assert quote_word("a b") == "'a b'"
     assert quote_word("") == "''"
-    assert measure("ls -l") == ""
+    assert describe_length("ls -l") == ""

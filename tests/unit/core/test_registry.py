@@ -38,7 +38,7 @@ PLATFORMS = (
 ASK = """
 from guestmark.core import registry
 from guestmark.core.platform_spec import parse_platform
-print(registry.workload_kind("nap").help, "|", registry.where(registry.factors()["speed"]), "|",
+print(registry.workload_kind("nap").help, "|", registry.describe_takers(registry.factors()["speed"]), "|",
       parse_platform("moon").inner.description.help, "|", "moon" in registry.platform_names(),
       registry.platform_names()[0], "comet" in registry.platform_names())
 """

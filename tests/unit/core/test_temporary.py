@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core.temporary import replacing, scratch_directory, unnamed_file
+from guestmark.core.temporary import open_unnamed_file, replace_file, scratch_directory
 from tests.framework import PACKAGES
 from tests.framework.processes import children, wait_until
 
@@ -51,8 +51,8 @@ def test_the_search_finds_what_was_there(line: str) -> None:
 
 _BODY = {
     "scratch_directory": 'with scratch_directory("x", here) as made: (made / "file").write_text("x"); wait()',
-    "replacing": 'with replacing(here / "target") as part: part.write_text("half"); wait()',
-    "unnamed_file": "with unnamed_file() as file: file.write(b'x'); wait()",
+    "replacing": 'with replace_file(here / "target") as part: part.write_text("half"); wait()',
+    "unnamed_file": "with open_unnamed_file() as file: file.write(b'x'); wait()",
 }
 
 
@@ -62,7 +62,7 @@ def test_nothing_stays_of_a_process_that_is_killed(tmp_path: Path, how: str, num
     (tmp_path / "target").write_text("before")
     code = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from guestmark.core.temporary import replacing, scratch_directory, unnamed_file\n"
+        "from guestmark.core.temporary import open_unnamed_file, replace_file, scratch_directory\n"
         "here = Path(sys.argv[1])\n"
         "def wait(): print('made', flush=True); time.sleep(60)\n" + _BODY[how]
     )
@@ -81,15 +81,15 @@ def test_nothing_stays_of_a_process_that_is_killed(tmp_path: Path, how: str, num
 
 def test_what_is_made_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
     target = tmp_path / "target"
-    with replacing(target, 0o640) as part:
+    with replace_file(target, 0o640) as part:
         part.write_text("new")
         assert part.parent == tmp_path
     assert target.read_text() == "new"
-    with pytest.raises(UnicodeEncodeError), replacing(target) as part:
+    with pytest.raises(UnicodeEncodeError), replace_file(target) as part:
         part.write_text("\ud800", encoding="utf-8")
     with scratch_directory("x", tmp_path) as made:
         assert made.stat().st_mode & 0o777 == 0o700
-    with unnamed_file() as file:
+    with open_unnamed_file() as file:
         file.write(b"x")
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
     assert target.read_text() == "new"
@@ -166,9 +166,9 @@ def test_a_keeper_that_is_killed_alone_costs_nothing(tmp_path: Path) -> None:
 
 _MAKER = (
     "import sys, time\nfrom pathlib import Path\n"
-    "from guestmark.core.temporary import replacing, scratch_directory\n"
+    "from guestmark.core.temporary import replace_file, scratch_directory\n"
     "here = Path(sys.argv[1])\n"
-    "with scratch_directory('x', here) as made, replacing(here / 'target') as part:\n"
+    "with scratch_directory('x', here) as made, replace_file(here / 'target') as part:\n"
     "    (made / 'file').write_text('x'); part.write_text('half')\n"
     "    print('made', flush=True); time.sleep(float(sys.argv[2]))\n"
 )

@@ -130,4 +130,4 @@ def test_a_duration_is_shown_with_its_unit(seconds: float) -> None:
     ],
 )
 def test_names_that_hold_commas_are_told_apart(names: list[str], shown: str) -> None:
-    assert units.listed(names) == shown
+    assert units.join_names(names) == shown

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core.findings import flat
+from guestmark.core.findings import flatten_fact
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
 from guestmark.disks.location import (
@@ -98,7 +98,7 @@ def test_cells_whose_place_nobody_named_are_remembered(
 
 def test_a_trial_says_where_its_disks_were(directories: tuple[str, str, str]) -> None:
     disk, memory, mounts = directories
-    assert flat(describe_storage(a_cell("tcg", {"location": disk}), mounts)) == {
+    assert flatten_fact(describe_storage(a_cell("tcg", {"location": disk}), mounts)) == {
         "storage": {"target": {"location": disk, "filesystem": "ext4", "in_memory": False}}
     }
     assert describe_storage(a_cell("uml", {"location": memory}), mounts).disks["target"].in_memory

@@ -101,7 +101,7 @@ def test_an_unknown_key_is_refused() -> None:
     ],
 )
 def test_levels_have_one_spelling(name: str, typed: str, canonical: str) -> None:
-    factor = registry.factor_of(name)
+    factor = registry.find_factor(name)
     assert registry.parse_level(factor, typed) == canonical
     assert registry.parse_level(factor, canonical) == canonical
 
@@ -127,7 +127,7 @@ def test_bad_levels_are_refused_in_one_line(name: str, typed: str) -> None:
     if typed == "sync\n":
         typed = "sy\nnc"
     with pytest.raises(UsageError) as caught:
-        registry.parse_level(registry.factor_of(name), typed)
+        registry.parse_level(registry.find_factor(name), typed)
     assert "\n" not in str(caught.value)
 
 

@@ -10,13 +10,19 @@ from pathlib import Path
 import pytest
 
 from guestmark.cli.do.doctor import describe_state, examine_architectures
-from guestmark.core.architectures import ARCHITECTURES, Architecture, Source, architecture, host_architecture
+from guestmark.core.architectures import (
+    ARCHITECTURES,
+    Architecture,
+    Source,
+    find_architecture,
+    host_architecture,
+)
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.findings import Build, Program
 from guestmark.core.levels import Levels
 from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.engine.preflight import find_misplaced_cells, find_unmade_parts
 from guestmark.foreign import agents, carried, kernels, parts, roots, store
@@ -60,7 +66,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_debians_name_and_that_of_uname_mean_the_same(written: str, meant: str) -> None:
-    assert architecture(written).name == meant
+    assert find_architecture(written).name == meant
     assert str(parse_platform(f"tcg@{written.lower()}")) == f"tcg@{meant}"
 
 
@@ -207,7 +213,7 @@ def test_what_has_to_be_installed_is_said_in_one_line(
         (tmp_path / tool).symlink_to(f"/usr/bin/{tool}")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PlatformUnusableError) as caught:
-        parts.check_parts(architecture("sparc64"))
+        parts.check_parts(find_architecture("sparc64"))
     assert caught.value.message.count("\n") == 0
     for package in ("gcc-sparc64-linux-gnu", "flex", "bison", "libc6-dev-sparc64-cross"):
         assert package in caught.value.hint
@@ -216,7 +222,7 @@ def test_what_has_to_be_installed_is_said_in_one_line(
 def test_other_machines_get_an_agent_that_is_made(
     own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert agents.find_for_machine(host_architecture().machine_name) == agent_binary()
+    assert agents.find_for_machine(host_architecture().machine_name) == find_agent_binary()
     with pytest.raises(PlatformUnusableError, match="no agent for m68k"):
         agents.find_for_machine("m68k")
     with pytest.raises(agents.AgentNotMadeError) as caught:

@@ -83,7 +83,7 @@ def test_without_the_right_to_install_the_packages_are_named(
     with pytest.raises(PlatformUnusableError, match="need programs that are not installed here") as caught:
         parts.get_parts(SPARC64)
     assert "apt-get install" in caught.value.hint
-    monkeypatch.setattr(commands, "checkout", lambda: tmp_path)  # installed from a wheel: no set-up
+    monkeypatch.setattr(commands, "find_checkout", lambda: tmp_path)  # installed from a wheel: no set-up
     assert not commands.install_packages(["bison"], Progress())
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core.findings import Facts, MeasuredOn, with_fact
+from guestmark.core.findings import Facts, MeasuredOn, add_fact
 from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST
 from guestmark.ledger import open_ledger, trial_counts
@@ -45,7 +45,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
 
 def measured(cell: str, block: int, status: TrialStatus, machine: str) -> Trial:
     reason = "" if status is TrialStatus.OK else "it failed"
-    return Trial(cell, block, 0, status, reason, facts=with_fact(Facts(), MeasuredOn(machine=machine)))
+    return Trial(cell, block, 0, status, reason, facts=add_fact(Facts(), MeasuredOn(machine=machine)))
 
 
 def filled(ledger: Ledger, seed: int, blocks: int) -> tuple[str, list[Trial]]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from guestmark.core.findings import TARGET, Facts, Flushes, Mount, flat
+from guestmark.core.findings import TARGET, Facts, Flushes, Mount, flatten_fact
 from guestmark.core.machine_facts import NestedMachine
 from guestmark.core.model import RunState
 from guestmark.ledger import open_ledger
@@ -107,9 +107,11 @@ def test_every_fact_belongs_to_a_type_and_comes_out_the_same(runs: Mapping[str, 
         read: dict[str, Any] = {}
         for kind in every_kind():
             for name in ("", SERVER, TARGET):
-                found = trial.facts.of(kind, name)
+                found = trial.facts.find_fact(kind, name)
                 if found is not None:
-                    read |= {f"{name}_{key}" if name else key: value for key, value in flat(found).items()}
+                    read |= {
+                        f"{name}_{key}" if name else key: value for key, value in flatten_fact(found).items()
+                    }
         kept = trial.facts.kept
         assert read.keys() == kept.keys()
         assert like(kept, json.loads(json.dumps(read))) == kept
@@ -126,8 +128,8 @@ def like(kept: Any, read: Any) -> Any:
 
 def test_what_only_goes_wrong_elsewhere_has_its_key() -> None:
     """Caches that a user may not drop, and the log of a server that died: no recorded run has these."""
-    assert flat(Mount(caches="not dropped")) == {"caches": "not dropped"}
-    assert flat(Oltp(server_log="[ERROR]")) == {"server_log": "[ERROR]"}
+    assert flatten_fact(Mount(caches="not dropped")) == {"caches": "not dropped"}
+    assert flatten_fact(Oltp(server_log="[ERROR]")) == {"server_log": "[ERROR]"}
 
 
 def test_programs_and_missing_features_are_still_said(runs: Mapping[str, StoredRun]) -> None:
@@ -150,7 +152,7 @@ def test_durability_is_still_said(runs: Mapping[str, StoredRun]) -> None:
     verdicts = {
         trial.cell_id: found.reached
         for trial in runs[FILESYSTEMS].trials
-        if (found := trial.facts.of(Flushes)) is not None
+        if (found := trial.facts.find_fact(Flushes)) is not None
     }
     assert verdicts == {"write uml filesystem=ext2": "no", "write tcg filesystem=ext2": "yes"}
     text = shown(runs[FILESYSTEMS])
@@ -169,10 +171,10 @@ def test_each_system_call_still_has_its_row(runs: Mapping[str, StoredRun]) -> No
 
 def test_phases_and_initcalls_are_still_drawn(runs: Mapping[str, StoredRun]) -> None:
     assert "Slowest initcalls of tcg" in shown(runs[INITCALLS])
-    calls = facts_of(runs[INITCALLS], "tcg").of(Boot)
+    calls = facts_of(runs[INITCALLS], "tcg").find_fact(Boot)
     assert calls is not None
     assert calls.initcalls.count > 100
-    peer = facts_of(runs[STARTS], "guestfish tcg").of(Guestfs)
+    peer = facts_of(runs[STARTS], "guestfish tcg").find_fact(Guestfs)
     assert peer is not None
     assert peer.traced_ready_s is not None
     assert peer.appliance_s is not None
@@ -187,7 +189,7 @@ def test_captured_connections_are_still_drawn(runs: Mapping[str, StoredRun]) -> 
         assert "Response latency of each endpoint" in shown(runs[run])
         page = export_run(runs[run], Format.HTML).decode()
         assert "Time and sequence" in page
-    inside = runs[NETBOOT_INSIDE].trials[0].facts.of(Netboot)
+    inside = runs[NETBOOT_INSIDE].trials[0].facts.find_fact(Netboot)
     assert inside is not None
     assert inside.inner is not None
     assert inside.inner.attestation.vmm.accelerator == "kvm"
@@ -195,14 +197,14 @@ def test_captured_connections_are_still_drawn(runs: Mapping[str, StoredRun]) -> 
 
 
 def test_guests_in_guests_and_peers_are_still_known(runs: Mapping[str, StoredRun]) -> None:
-    nested = runs[NESTED].trials[0].facts.of(NestedMachine)
+    nested = runs[NESTED].trials[0].facts.find_fact(NestedMachine)
     assert nested is not None
     assert (nested.inner.guest.cpu, nested.outer.started_for_each) == ("UML", "block")
-    peer = facts_of(runs[PEERS], "guestfish tcg").of(Guestfs)
+    peer = facts_of(runs[PEERS], "guestfish tcg").find_fact(Guestfs)
     assert peer is not None
     assert peer.qemu is not None
     assert any("tcg" in word for word in peer.qemu)
-    job = facts_of(runs[JOB], "host").of(Fio)
+    job = facts_of(runs[JOB], "host").find_fact(Fio)
     assert job is not None
     assert str(job.version).startswith("3.")
 

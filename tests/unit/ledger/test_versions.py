@@ -41,4 +41,4 @@ def test_what_0_3_found_out_is_read(tmp_path: Path) -> None:
     assert [trial.cause for trial in failed.trials] == [Cause.STATUS, Cause.STATUS]
     assert {cell.id for cell in plan.plan.cells} >= {"short host", "short uml", "fill uml"}
     fills = [trial for trial in (*plan.trials, *proven.trials) if trial.cell_id.startswith("fill uml")]
-    assert {known(trial.facts.of(Flushes)).word for trial in fills} == {Durability.LOST}
+    assert {known(trial.facts.find_fact(Flushes)).durability_word for trial in fills} == {Durability.LOST}

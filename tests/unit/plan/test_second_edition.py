@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.context import Caller
-from guestmark.core.derived import derived
+from guestmark.core.derived import parse_derived
 from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.metric_spec import MetricSpec, parse_metric
 from guestmark.core.model import Plan
@@ -98,7 +98,7 @@ def test_a_plan_of_the_second_edition_runs(guestmark: CommandLine, tmp_path: Pat
 def test_figures_out_of_json(path: str, text: str, value: float) -> None:
     spec = parse_metric(f"bw:B/s:higher=json:{path}")
     assert MetricSpec.from_params(spec.to_params()) == spec
-    assert spec.extract("no JSON", text) == value
+    assert spec.extract_value("no JSON", text) == value
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_figures_out_of_json(path: str, text: str, value: float) -> None:
 )
 def test_json_without_the_figure_is_told(text: str) -> None:
     with pytest.raises(WorkloadError, match="no output is JSON with a number at 'n'"):
-        parse_metric("n=json:n").extract(text)
+        parse_metric("n=json:n").extract_value(text)
 
 
 def shown_in(page: str) -> list[str]:
@@ -201,7 +201,7 @@ def test_a_command_that_succeeds_may_still_have_failed(
     ],
 )
 def test_arithmetic_of_derived_metrics(expression: str, value: float) -> None:
-    assert derived("m", expression).value({"a": 1.0, "b": 3.0}) == pytest.approx(value)
+    assert parse_derived("m", expression).compute_value({"a": 1.0, "b": 3.0}) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
@@ -210,13 +210,13 @@ def test_arithmetic_of_derived_metrics(expression: str, value: float) -> None:
 )
 def test_what_is_no_arithmetic_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"allowed|longer"):
-        derived("m", text)
+        parse_derived("m", text)
 
 
 @pytest.mark.parametrize("text", ["1 / (a - 1)", "log(0 * a)", "1e300 ** 2", "(0 - a) ** 0.5"])
 def test_what_has_no_value_fails_the_trial(text: str) -> None:
     with pytest.raises(WorkloadError, match="metric m: "):
-        derived("m", text).value({"a": 1.0})
+        parse_derived("m", text).compute_value({"a": 1.0})
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_a_row_without_a_proof_of_its_own_is_not_measured() -> None:
 def test_how_a_gate_is_written(text: str) -> None:
     (gate,) = parse_gates([text], CELLS, {"wall_s"})
     assert gate.loss is Loss.LOST
-    assert [cell.id for cell in CELLS if gate.selects(cell)] == (
+    assert [cell.id for cell in CELLS if gate.selects_cell(cell)] == (
         ["tcg"] if "tcg" in text else ["host", "tcg"]
     )
 

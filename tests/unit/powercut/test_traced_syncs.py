@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.powercut.syncs import Promises
 
 
 def traced(directory: Path, *command: str, status: str = "0") -> Promises:
     """The promises of a program that runs in the directory; each is answered at once."""
-    argv = [str(agent_binary()), "syncs", "--disk", str(directory), "--", *command]
+    argv = [str(find_agent_binary()), "syncs", "--disk", str(directory), "--", *command]
     done = subprocess.run(argv, cwd=directory, input=b"\n" * 300, capture_output=True, check=True, timeout=60)
     found = Promises()
     for line in done.stdout.decode().splitlines():

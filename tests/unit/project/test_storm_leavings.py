@@ -13,7 +13,7 @@ import pytest
 
 from guestmark.agent.confinement import Confinement
 from guestmark.core.errors import GuestmarkError
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from tests.framework.guests import start
 from tests.framework.processes import called, kill, others, started_at, wait_until
 from tests.storm import leavings
@@ -131,7 +131,7 @@ def status(pid: int) -> str:
 
 def test_helpers_of_a_user_mode_linux_that_nothing_confines(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a killed supervisor left before there were cages; storms could see it, and seldom killed that supervisor."""
-    traces = [str(agent_binary()), "traces"]
+    traces = [str(find_agent_binary()), "traces"]
     monkeypatch.setattr(Confinement, "around", lambda _, command, *__, **___: [*traces, *command])
     names: set[bytes] = set()  # of the machine, on the command line of all its processes
     try:

@@ -102,7 +102,7 @@ def test_machines_of_layers_inside_of_others_are_the_innermost() -> None:
     outer = OuterMachine(**asdict(around), started_for_each="block", inner_guest=1)
     trials = []
     for trial in run.trials:
-        inner = trial.facts.of(GuestMachine)
+        inner = trial.facts.find_fact(GuestMachine)
         nested = [NestedMachine(outer=outer, inner=inner)] if inner else []
         trials.append(replace(trial, facts=made_facts.of(*nested)))
     assert find_machines(replace(run, trials=tuple(trials))) == find_machines(run)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from guestmark.core.findings import Fact, Facts, flat
+from guestmark.core.findings import Fact, Facts, flatten_fact
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
@@ -50,7 +50,7 @@ def a_run(found_out: Fact | None = None) -> StoredRun:
                 Measurement(Metric(name, "s"), value, (value,))
                 for name, value in found[trial.cell_id].items()
             ),
-            facts=Facts(flat(found_out)) if found_out else Facts(),
+            facts=Facts(flatten_fact(found_out)) if found_out else Facts(),
         )
         for trial in run.trials
     ]

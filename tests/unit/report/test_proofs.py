@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from guestmark.core.findings import Again, Control, Durability, Flushes, Proof, Proven, with_fact
+from guestmark.core.findings import Again, Control, Durability, Flushes, Proof, Proven, add_fact
 from guestmark.core.model import WorkloadSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Part
@@ -37,7 +37,7 @@ def proved(**proofs: Proven) -> StoredRun:
     """A run of which some platforms' disks were proven or not."""
     run = host_uml_tcg(blocks=2)
     trials = [
-        replace(trial, facts=with_fact(trial.facts, Proof(proven=proofs[trial.cell_id])))
+        replace(trial, facts=add_fact(trial.facts, Proof(proven=proofs[trial.cell_id])))
         if trial.cell_id in proofs
         else trial
         for trial in run.trials
@@ -89,9 +89,7 @@ def test_what_is_proven_of_a_disk_is_not_proven_of_the_row(
 ) -> None:
     run = proved(uml=disk)
     if flushes is not None:
-        trials = tuple(
-            replace(trial, facts=with_fact(trial.facts, flushing(flushes))) for trial in run.trials
-        )
+        trials = tuple(replace(trial, facts=add_fact(trial.facts, flushing(flushes))) for trial in run.trials)
         run = replace(run, trials=trials)
     result = next(cell for cell in analyse_run(run.plan, run.trials).cells if cell.cell.id == "uml")
     assert (row_durability(result), disk_durability(result)) == (str(word), str(disk.word))

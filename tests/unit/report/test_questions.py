@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from guestmark.core.errors import UsageError
-from guestmark.core.findings import Durability, Proof, Proven, with_fact
+from guestmark.core.findings import Durability, Proof, Proven, add_fact
 from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Cell, Published, PublishedFigure, Question, QuestionKind, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
@@ -303,7 +303,7 @@ def test_a_plan_of_power_cuts_alone_is_answered(form: Format) -> None:
             word=Durability.LOST if lost else Durability.PROVEN, why="", method="append", acknowledged=100,
             states=300, losing=lost, repaired=0, controls=[], below=[], writes=1, flushes=1, run_s=1.0, judge_s=1.0,
         )  # fmt: skip
-        trials.append(replace(trial, facts=with_fact(trial.facts, Proof(proven=proven))))
+        trials.append(replace(trial, facts=add_fact(trial.facts, Proof(proven=proven))))
     run = replace(run, plan=replace(run.plan, questions=(asked,)), trials=tuple(trials))
     text = export_run(run, form).decode()
     assert "safe, safe, too (each: 0 of 300 crash states lose acknowledged records)." in text

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from guestmark.capture.model import Causes, Trace
-from guestmark.core.findings import Facts, flat
+from guestmark.core.findings import Facts, flatten_fact
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
@@ -33,7 +33,7 @@ def said(causes: Causes, *cells: Mapping[str, float]) -> tuple[list[str], str]:
         [(Cell(name, BOOT, PlatformSpec.read("tcg"), {}, name == names[0]), 1.0) for name in names], blocks=3
     )
     trace = msgspec.structs.replace(msgspec.convert(EMPTY, Trace), causes=causes)
-    facts = Facts(json.loads(json.dumps(flat(Netboot(picture=trace)))))  # as the ledger keeps it
+    facts = Facts(json.loads(json.dumps(flatten_fact(Netboot(picture=trace)))))  # as the ledger keeps it
     metrics = {name: Metric(name, "1") for values in cells for name in values}
     trials = tuple(
         replace(

@@ -21,10 +21,10 @@ from guestmark.agent.frames import Transport
 from guestmark.agent.syscalls import Section
 from guestmark.agent.wire import NOTHING, Measured
 from guestmark.agent.wire import SYSTEM_CALLS as CALLS
-from guestmark.core.cause import Speaker, heard
+from guestmark.core.cause import Speaker, classify_message
 from guestmark.core.errors import AttestationError, MachineError, UsageError, WorkloadError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.plan.load import load_outline
 from guestmark.platforms import counters
@@ -77,7 +77,7 @@ def test_counters_are_read_around_each_timed_part_and_nowhere_else(agent: Agent)
 
 @pytest.mark.parametrize("arguments", [[], ["--operations", "0", "--time", "1"], ["--times", "1"]])
 def test_the_program_says_how_it_is_used(arguments: list[str]) -> None:
-    command = [str(agent_binary()), "syscalls", *arguments]
+    command = [str(find_agent_binary()), "syscalls", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 125
     assert "usage: guestmark-agent syscalls" in done.stderr
@@ -119,14 +119,15 @@ def test_the_workload_on_the_host() -> None:
     assert values["geomean_ns"] == pytest.approx(math.prod(each) ** (1 / len(each)))
     assert values.keys() == {"geomean_ns", "wall_s", *(f"{name}_ns" for name in CALLS)}
     assert (
-        workload.facts.facts().kept["agent_sha256"] == hashlib.sha256(agent_binary().read_bytes()).hexdigest()
+        workload.facts.facts().kept["agent_sha256"]
+        == hashlib.sha256(find_agent_binary().read_bytes()).hexdigest()
     )
     assert workload.facts.facts().kept["syscalls"]["exec"]["operations"] >= 20
 
 
 def test_another_agent_is_not_measured(tmp_path: Path) -> None:
     other = tmp_path / "agent"
-    shutil.copy(agent_binary(), other)
+    shutil.copy(find_agent_binary(), other)
     with other.open("ab") as stream:
         stream.write(b"\0")
     process = subprocess.Popen([other, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
@@ -214,7 +215,7 @@ def test_tcg_counts_are_read_by_whichever_command_there_is() -> None:
     assert counters.read_tcg_counters(monitor(human_monitor_command=JIT.replace("\n", "\r\n"))) == expected
     refused = MachineError(
         "QEMU's monitor failed at x-query-jit",
-        cause=heard(Speaker.QEMU, "JIT information is only available with accel=tcg").cause,
+        cause=classify_message(Speaker.QEMU, "JIT information is only available with accel=tcg").cause,
     )
     assert counters.read_tcg_counters(monitor(x_query_jit=refused)) == {}
     with pytest.raises(MachineError, match="did not answer"):

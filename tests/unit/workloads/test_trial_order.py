@@ -34,7 +34,7 @@ def planned_cells() -> Iterator[Cell]:
 
 def arrived(cell: Cell) -> TrialOrder:
     """The order for the cell's trial, on the other side."""
-    return TrialOrder.decode(TrialOrder.of(cell, 30.0).encode())
+    return TrialOrder.decode(TrialOrder.from_cell(cell, 30.0).encode())
 
 
 @pytest.mark.parametrize("name", library.list_plan_names())
@@ -82,7 +82,7 @@ def test_every_platform_arrives(platform: str) -> None:
 
 
 def test_an_order_of_another_version_is_refused() -> None:
-    plain = msgspec.json.decode(TrialOrder.of(Cell("it", EXEC, HOST), 1.0).encode())
+    plain = msgspec.json.decode(TrialOrder.from_cell(Cell("it", EXEC, HOST), 1.0).encode())
     for wrong in ({**plain, "more": 1}, {key: value for key, value in plain.items() if key != "params"}):
         with pytest.raises(msgspec.ValidationError):
             TrialOrder.decode(msgspec.json.encode(wrong))

@@ -12,8 +12,8 @@ from guestmark.cli.commands.clean import Options
 from guestmark.core import procfs
 from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
 from guestmark.core.home import default_path, state_directory
-from guestmark.core.own_program import checkout
-from guestmark.core.units import counted, format_size
+from guestmark.core.own_program import find_checkout
+from guestmark.core.units import format_count, format_size
 from guestmark.engine import leftovers
 from guestmark.engine.leftovers import Orphan
 from guestmark.page.say import say, tell
@@ -113,9 +113,9 @@ def _empty_cache(*, dry_run: bool) -> bool:
 def _report_what_stays() -> None:
     """Names what only the user can give up, with the command that removes it."""
     places = [("runs", default_path().parent), ("keys, campaigns and reports of crashes", state_directory())]
-    if (checkout() / "tools" / "setup.sh").is_file():
+    if (find_checkout() / "tools" / "setup.sh").is_file():
         for name in (".venv", "target", ".setup", "share"):
-            places.append(("set-up of this checkout", checkout() / name))
+            places.append(("set-up of this checkout", find_checkout() / name))
     existing = [(content, path) for content, path in places if path.exists()]
     for content, path in existing:
         say(f"{path} stays: {content}")
@@ -123,14 +123,14 @@ def _report_what_stays() -> None:
         say(f"to remove that, too: rm -r {shlex.join(str(path) for _, path in existing)}", prefix="  ")
     if packages := _installed_by_set_up():
         say(
-            f"set-up of this checkout has installed {counted(len(packages), 'package')}: {' '.join(packages)}"
+            f"set-up of this checkout has installed {format_count(len(packages), 'package')}: {' '.join(packages)}"
         )
         say(f"to remove them, too: apt-get purge --autoremove {shlex.join(packages)}", prefix="  ")
 
 
 def _installed_by_set_up() -> list[str]:
     """The system's packages that set-up has installed and that are still there."""
-    recorded = list(dict.fromkeys(procfs.read_text(checkout() / ".setup" / "packages").split()))
+    recorded = list(dict.fromkeys(procfs.read_text(find_checkout() / ".setup" / "packages").split()))
     if not recorded:
         return []
     query = ["dpkg-query", "--show", "--showformat", "${db:Status-Status} ${Package}\n", *recorded]

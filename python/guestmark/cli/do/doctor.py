@@ -15,7 +15,7 @@ from rich.text import Text
 
 from guestmark.cli.commands.doctor import Options
 from guestmark.cli.console import Console, inert_text
-from guestmark.core.beside import begin, told
+from guestmark.core.beside import answer_interrupt, start_call
 from guestmark.core.errors import ExitStatus
 from guestmark.core.platform_spec import parse_platform
 from guestmark.core.redaction import redact_url
@@ -70,9 +70,9 @@ def examine_host(again: bool, nested: bool = False) -> dict[str, Any]:
     names = platform_names()
     tools = programs()
     # Asking every program for its version takes seconds, in which the guests boot.
-    host_recording = begin(partial(record_environment, programs=tools))
+    host_recording = start_call(partial(record_environment, programs=tools))
     deadline = _Deadline(probe.measure_overload(), nested)
-    with told(say):
+    with answer_interrupt(say):
         results = _probe_platforms(names, again, deadline)
     host = host_recording.result()
     versions = host.pop("programs", {})

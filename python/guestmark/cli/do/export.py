@@ -10,7 +10,7 @@ from guestmark.cli.commands.export import Options
 from guestmark.cli.outputs import STANDARD_OUTPUT, write_document
 from guestmark.core.errors import ExitStatus, UsageError
 from guestmark.core.home import LATEST
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.ledger import open_ledger, run_history
 from guestmark.ledger.bundle import PackedRun, pack_runs, strip_private_data
 from guestmark.page.say import say
@@ -52,7 +52,9 @@ def _write_bundle(runs: list[str], path: str, given: Options) -> None:
     page = formats.make_bundle_page([entry.run for entry in packed])
     write_document(pack_runs(packed, page), path)
     if path != STANDARD_OUTPUT:
-        say(f"{path} holds {counted(len(packed), 'run')}: open it in a browser, or guestmark import {path}")
+        say(
+            f"{path} holds {format_count(len(packed), 'run')}: open it in a browser, or guestmark import {path}"
+        )
 
 
 def _format_of_suffix(output: str) -> Format:

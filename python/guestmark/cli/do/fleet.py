@@ -10,8 +10,8 @@ from guestmark.cli.do import fleet_doctor
 from guestmark.cli.fleet_progress import FleetProgress
 from guestmark.cli.page_output import write_page
 from guestmark.core.context import FleetOrder
-from guestmark.core.errors import ExitStatus, UsageError, unknown
-from guestmark.core.units import counted
+from guestmark.core.errors import ExitStatus, UsageError, unknown_name_error
+from guestmark.core.units import format_count
 from guestmark.fleet import lab, order, parsl_engine, worker
 from guestmark.fleet.coordinator import Fleet, run_fleet
 from guestmark.fleet.lab import LabMachine
@@ -51,7 +51,7 @@ def _check_arguments(given: Options) -> list[str]:
     """The arguments of the action. Raises `UsageError` for an action that does not exist or takes others."""
     action, arguments = given.action, given.arguments or []
     if action not in ACTIONS:
-        raise unknown("action", action, OFFERED_ACTIONS)
+        raise unknown_name_error("action", action, OFFERED_ACTIONS)
     if action == "exec":
         if not arguments:
             raise UsageError(
@@ -124,7 +124,8 @@ def _coordinate_machines(
         progress.note(f"{problem}\n  {advice}")
     if not given.quiet:
         say(
-            f"{name}: {counted(len(members), 'machine')}; Ctrl-C stops it, and guestmark fleet resume {name} continues"
+            f"{name}: {format_count(len(members), 'machine')}; Ctrl-C stops it, "
+            f"and guestmark fleet resume {name} continues"
         )
     fleet = Fleet(fleet_order, members, ledger, url, tell=progress.note, look=progress.update)
     interrupted = run_fleet(fleet)

@@ -11,7 +11,7 @@ from typing import Any
 
 from guestmark.cli.do.doctor import list_facts
 from guestmark.core.errors import ExitStatus, GuestmarkError
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.fleet import lab, parsl_engine
 from guestmark.fleet.lab import LabMachine
 from guestmark.fleet.worker_connection import make_remote_command
@@ -32,7 +32,7 @@ def examine_lab(machines: str, ledger_path: str | None, *, json_wanted: bool, qu
     """Asks all machines at once what they can measure, and the ledger's server for room; the exit status."""
     members = lab.read_lab(machines)
     if not quiet:
-        say(f"asking {counted(len(members), 'machine')} at once, {_DOCTOR_S:.0f} s at most …")
+        say(f"asking {format_count(len(members), 'machine')} at once, {_DOCTOR_S:.0f} s at most …")
     names = [member.name for member in members]
     with ThreadPoolExecutor(min(len(members), _MOST_AT_ONCE)) as pool:
         answers = dict(zip(names, pool.map(_ask_machine, members), strict=True))

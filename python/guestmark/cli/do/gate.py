@@ -11,7 +11,7 @@ from guestmark.cli.outputs import Outputs
 from guestmark.cli.page_output import write_page
 from guestmark.cli.present import show_result
 from guestmark.core.errors import ExitStatus, UsageError
-from guestmark.core.gate import with_gates
+from guestmark.core.gate import add_gates
 from guestmark.core.home import LATEST
 from guestmark.ledger import open_ledger, run_history
 from guestmark.page.nodes import Page, Part, Section
@@ -31,7 +31,7 @@ def run(given: Options) -> int:
         stored = ledger.load_run(given.runs[0] if given.runs else LATEST)
         if given.fail_if:
             plan = replace(stored.plan, context=replace(stored.plan.context, gates=()))
-            stored = replace(stored, plan=with_gates(plan, given.fail_if))
+            stored = replace(stored, plan=add_gates(plan, given.fail_if))
         if not stored.plan.context.gates:
             raise _missing_gate(stored.id)
         analysis = run_history.analyse_with_history(ledger, stored)

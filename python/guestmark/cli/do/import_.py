@@ -12,7 +12,7 @@ from guestmark.cli.commands.import_ import Options
 from guestmark.cli.outputs import build_remarks
 from guestmark.core.errors import ExitStatus, GuestmarkError, LedgerError, UsageError
 from guestmark.core.redaction import redact_url
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.engine import imported_results
 from guestmark.engine.stored_run import show_actions
 from guestmark.ledger import open_ledger, run_history
@@ -41,7 +41,7 @@ def run(given: Options) -> int:
             added = [_add_run(packed, ledger, origin, tags) for packed in runs]
             known = added.count(False)
             there = f", {known} there already" if known else ""
-            say(f"{source}: {counted(added.count(True), 'new run')}{there}")
+            say(f"{source}: {format_count(added.count(True), 'new run')}{there}")
     return ExitStatus.ALL_MEASURED
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from guestmark.cli.commands.ledger import ACTIONS, Options
-from guestmark.core.errors import ExitStatus, UsageError, unknown
-from guestmark.core.units import counted
+from guestmark.core.errors import ExitStatus, UsageError, unknown_name_error
+from guestmark.core.units import format_count
 from guestmark.engine.stored_run import show_actions
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
@@ -25,7 +25,7 @@ def run(given: Options) -> int:
     """Does what the action asks for."""
     action, arguments = given.action, given.arguments or []
     if action not in ACTIONS:
-        raise unknown("action", action, ACTIONS)
+        raise unknown_name_error("action", action, ACTIONS)
     least, most = _ARGUMENT_COUNTS[action]
     if len(arguments) < least or (most is not None and len(arguments) > most):
         usage = ACTIONS[action]
@@ -64,12 +64,12 @@ def _sign_runs(names: list[str], where: str | None, *, trust: bool) -> None:
             return
         if not trust:
             raise UsageError(
-                f"{counted(len(foreign), 'run')} would be signed as yours, with what is shown above",
+                f"{format_count(len(foreign), 'run')} would be signed as yours, with what is shown above",
                 hint=" ".join(["add --trust: guestmark ledger sign --trust", *names]),
             )
         for stored in foreign:
             ledger.sign_as_own(stored.id)
-        say(f"{counted(len(foreign), 'run')} signed as yours")
+        say(f"{format_count(len(foreign), 'run')} signed as yours")
 
 
 def _is_from_others(stored: StoredRun) -> bool:
@@ -82,4 +82,4 @@ def _copy_runs(source: str, target: str, *, trust: bool) -> None:
             raise UsageError(f"{source} and {target} are the same ledger", hint="name two")
         copied = old.copy_to(new, trust=trust)
     known = f"; {copied.there} were there already" if copied.there else ""
-    say(f"{counted(copied.runs, 'run')} with {copied.trials} trials copied to {new.where}{known}")
+    say(f"{format_count(copied.runs, 'run')} with {copied.trials} trials copied to {new.where}{known}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from guestmark.cli.commands.machine import ACTIONS, Options
-from guestmark.core.errors import ExitStatus, UsageError, unknown
+from guestmark.core.errors import ExitStatus, UsageError, unknown_name_error
 from guestmark.page.say import say, tell
 from guestmark.platforms.own.conformance import Point, check_definition
 from guestmark.platforms.own.definition import NAME, Definition, read_definition
@@ -50,7 +50,7 @@ image = "docker.io/library/debian:stable-slim"
 def run(given: Options) -> int:
     """Do what the action asks for."""
     if given.action not in ACTIONS:
-        raise unknown("action", given.action, ACTIONS)
+        raise unknown_name_error("action", given.action, ACTIONS)
     wanted = ACTIONS[given.action]
     if bool(wanted) != (given.machine is not None):
         raise UsageError(

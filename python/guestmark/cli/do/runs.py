@@ -15,7 +15,7 @@ from guestmark.cli.commands.runs import Options
 from guestmark.cli.console import Console, inert_text
 from guestmark.cli.outputs import write_document
 from guestmark.core.errors import ExitStatus
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.ledger import default_path, open_ledger
 from guestmark.ledger.model import RunOverview, SignatureStatus
 from guestmark.ledger.run_lookup import parse_filter
@@ -154,9 +154,9 @@ def _check_ledger(path: str | None) -> int:
         found, where = ledger.check_all(), ledger.where
     for problem in found.problems:
         tell(problem)
-    head = f"{counted(found.runs, 'run')} in {where}: "
+    head = f"{format_count(found.runs, 'run')} in {where}: "
     if found.problems:
-        say(f"{head}{counted(len(found.problems), 'problem')}")
+        say(f"{head}{format_count(len(found.problems), 'problem')}")
         return ExitStatus.SOME_FAILED
     if not found.checked:
         say(f"{head}the database is sound; rows have no checksums until a run is added")
@@ -165,6 +165,6 @@ def _check_ledger(path: str | None) -> int:
     if found.without_checksum:
         remarks += f"; {found.without_checksum} rows of an older version have no checksum"
     if found.not_own:
-        remarks += f"; {counted(found.not_own, 'run')} not signed by your key"
+        remarks += f"; {format_count(found.not_own, 'run')} not signed by your key"
     say(f"{head}every row is as it was stored{remarks}")
     return ExitStatus.ALL_MEASURED

@@ -9,7 +9,7 @@ from typing import cast
 from guestmark.cli.commands.tour import Options
 from guestmark.cli.measure import measure_plan
 from guestmark.cli.outputs import Outputs
-from guestmark.core.beside import told
+from guestmark.core.beside import answer_interrupt
 from guestmark.core.context import Caller
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Plan
@@ -58,7 +58,7 @@ def _probe_platforms(on: list[str] | None, *, quiet: bool) -> list[PlatformFindi
     host = registry.get_platform("host")
     guests = cast("list[Startable]", [registry.get_platform(name) for name in names if name != "host"])
     results: dict[str, Usable | Unusable] = {host.name: host.probe()}
-    with told(say):
+    with answer_interrupt(say):
         results |= probe_all(guests)
     return [_describe_result(name, results[name]) for name in names]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from guestmark.core.errors import GuestmarkError, MachineError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.temporary import unnamed_file
+from guestmark.core.temporary import open_unnamed_file
 from guestmark.core.units import format_size
 from guestmark.page.text import last_inert_line, make_inert
 from guestmark.platforms.own.definition import Definition
@@ -218,7 +218,7 @@ def _check_end_of_input(made: Made) -> str:
     """A command that is killed from outside has to notice: the agent inside ends when its input does."""
     mark = f"guestmark-check-{secrets.token_hex(4)}"
     argv = made.fill(made.definition.exec, ["/bin/sh", "-c", f"cat > /dev/null; : {mark}"])
-    with unnamed_file() as printed:
+    with open_unnamed_file() as printed:
         process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from guestmark.core.errors import UsageError, unknown
+from guestmark.core.errors import UsageError, unknown_name_error
 from guestmark.core.toml import read_toml
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}", re.ASCII)
@@ -188,7 +188,7 @@ def _convert(tables: dict[str, Any], path: Path) -> _File:
     fields = {field.name for field in msgspec.structs.fields(_File)}
     for key in tables:
         if key not in fields:
-            error = unknown("key", key, fields)
+            error = unknown_name_error("key", key, fields)
             raise UsageError(f"{path}: {error.message}", hint=error.hint)
     try:
         return msgspec.convert(tables, _File)

@@ -24,7 +24,7 @@ import msgspec
 
 from guestmark.core.errors import MachineError
 from guestmark.core.home import cache_home
-from guestmark.core.temporary import unnamed_file
+from guestmark.core.temporary import open_unnamed_file
 from guestmark.page.text import last_inert_line, make_inert
 from guestmark.platforms.affinity import starting_machine
 from guestmark.platforms.own.definition import Definition, Template
@@ -96,7 +96,7 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], limit_s: fl
     Raises `MachineError` when it cannot be started, fails, or takes longer than `limit_s` seconds, with its last line.
     """
     # Files, not pipes: a daemon that the command leaves behind may hold its output for ever.
-    with unnamed_file() as stdout, unnamed_file() as stderr:
+    with open_unnamed_file() as stdout, open_unnamed_file() as stderr:
         try:
             process = subprocess.Popen(
                 argv,
@@ -250,7 +250,7 @@ def _guarded(record: Record) -> Iterator[_Guard]:
     file, descriptor = _write_record(record)
     destroy = shlex.join(["timeout", "-k", "5", f"{record.limit_s:g}", *record.destroy])
     script = _GUARD.format(destroy=destroy, record=shlex.quote(str(file)))
-    with unnamed_file() as printed:
+    with open_unnamed_file() as printed:
         try:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", script],

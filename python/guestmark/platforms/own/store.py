@@ -7,9 +7,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from guestmark.core.errors import UsageError, unknown
+from guestmark.core.errors import UsageError, unknown_name_error
 from guestmark.core.home import config_directory, state_directory
-from guestmark.core.temporary import replacing
+from guestmark.core.temporary import replace_file
 from guestmark.platforms.own.definition import Definition, read_definition
 
 VARIABLE = "GUESTMARK_MACHINES"  # more files, separated by colons
@@ -61,7 +61,7 @@ def find_definition(name: str) -> Definition:
                 return definition
     known = definitions()
     if name not in known:
-        raise unknown("machine", name, known)
+        raise unknown_name_error("machine", name, known)
     return known[name]
 
 
@@ -79,7 +79,7 @@ def trust(definition: Definition) -> None:
     path = state_directory() / _TRUSTED
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     digests = _trusted_digests() | {definition.digest}
-    with replacing(path) as new:
+    with replace_file(path) as new:
         new.write_text("".join(f"{digest}\n" for digest in sorted(digests)))
 
 

@@ -11,7 +11,7 @@ from guestmark.core.architectures import Architecture
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.levels import Levels
 from guestmark.core.model import Cell
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.core.workload_kind import find_packages_of
 from guestmark.foreign import kernels, parts
 from guestmark.foreign.roots import Root
@@ -56,7 +56,7 @@ def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: No
                 f"the kernel {kernel.release} has no 9p, so another root than the host's cannot be shared with it",
                 hint="give another kernel with --set kernel=FILE",
             )
-        return Boot(agent_binary(), kernel, share, Path(levels.get(ROOTFS) or _HOST_ROOT))
+        return Boot(find_agent_binary(), kernel, share, Path(levels.get(ROOTFS) or _HOST_ROOT))
     made = parts.get_parts(architecture, find_packages_of(cell))
     kernel = use_given_modules(
         kernels.describe_given(architecture, wanted) if wanted else made.kernel, levels

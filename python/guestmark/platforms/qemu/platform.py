@@ -19,7 +19,7 @@ from guestmark.appliance.kernel import Kernel, Notify
 from guestmark.core import procfs
 from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.cause import Cause
-from guestmark.core.distribution import to_install
+from guestmark.core.distribution import install_hint
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import GuestMachine, Restored, Vmm
@@ -83,7 +83,7 @@ def kvm_hint(cause: Cause) -> str:
         return "there is no /dev/kvm: load kvm_amd or kvm_intel, or enable virtualization in the firmware"
     if not os.access(device, os.R_OK | os.W_OK):
         return "you may not open /dev/kvm: add yourself to its group (usually kvm)"
-    return _KVM_HINT if cause.of_start else ""
+    return _KVM_HINT if cause.is_failed_start else ""
 
 
 def add_kvm_hint(found: Usable | Unusable) -> Usable | Unusable:
@@ -133,7 +133,7 @@ def _find_running_program(guest: Guest) -> str:
 def _find_shared_directory(pid: int, wanted: Path) -> str:
     """Returns `wanted` if QEMU, process `pid`, has that very directory open; else the directories that it has open."""
     expected, others = os.stat(wanted), []
-    for link, target in procfs.open_files(pid):
+    for link, target in procfs.list_open_files(pid):
         with contextlib.suppress(OSError):
             found = link.stat()
             # Paths may lead to the same directory by several names, so inodes are compared.
@@ -504,7 +504,7 @@ def find_missing_program(program: Program) -> Unusable | None:
     """Returns `Unusable` with the command that installs `program` if it is not installed, else None."""
     if program.path:
         return None
-    return Unusable(f"{program.name} is not installed", to_install(program.package))
+    return Unusable(f"{program.name} is not installed", install_hint(program.package))
 
 
 def query_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.agent.confinement import FILE_SERVER, HYPERVISOR, Confinement
-from guestmark.core.distribution import to_install
+from guestmark.core.distribution import install_hint
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.platforms import confinement
 from guestmark.platforms.process import SupervisedProcess
@@ -111,10 +111,10 @@ def find_daemon(why_needed: str = "") -> tuple[str, bool]:
     if old:
         raise PlatformUnusableError(
             f"{why_needed}{old}, of QEMU up to 7.2, serves files to root alone",
-            hint=f"{to_install('virtiofsd')}; or {_ALTERNATIVE}",
+            hint=f"{install_hint('virtiofsd')}; or {_ALTERNATIVE}",
         )
     raise PlatformUnusableError(
-        f"{why_needed}virtiofsd is not installed", hint=f"{to_install('virtiofsd')}; or {_ALTERNATIVE}"
+        f"{why_needed}virtiofsd is not installed", hint=f"{install_hint('virtiofsd')}; or {_ALTERNATIVE}"
     )
 
 

@@ -23,9 +23,9 @@ from guestmark.appliance.paths import scratch_parent
 from guestmark.core import procfs
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError
 from guestmark.core.keeper import keeper
-from guestmark.core.machine_facts import Sandboxed, mounts
+from guestmark.core.machine_facts import Sandboxed, read_mounts
 from guestmark.core.model import Cell
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_spec import Layer
 from guestmark.core.user_namespaces import how_to_allow
 from guestmark.disks import processes
@@ -76,13 +76,13 @@ class SandboxPlatform(HostLike):
         below.mkdir()
         # Podman refuses a long path for its state.
         state = below / "run" if scratch.is_relative_to("/run") else Path("/run")
-        sandbox = Sandbox(below / "root", state / "guestmark", scratch, (str(agent_binary()), "serve"))
+        sandbox = Sandbox(below / "root", state / "guestmark", scratch, (str(find_agent_binary()), "serve"))
         with contextlib.ExitStack() as stack:
             for each in (scratch, *limited):
                 stack.callback(keeper().remove, each)
             lifeline, prepared, go = (Pipe(stack) for _ in range(3))
             command = [
-                str(agent_binary()), "sandbox", f"--at={below}", f"--complaints={console}",
+                str(find_agent_binary()), "sandbox", f"--at={below}", f"--complaints={console}",
                 f"--prepared={prepared.write}", f"--go={go.read}",
                 *(f"--group={group}" for group in limited), *(f"--layer={where}" for where in list_layers()),
                 *(["--own-users"] if os.geteuid() != 0 else []),
@@ -156,7 +156,7 @@ def list_layers() -> list[str]:
     The kernel does not let users put a layer over a directory with mounts below it, so they get one for each directory
     without.
     """
-    seen = mounts()
+    seen = read_mounts()
     if os.geteuid() != 0:
         return sorted(_list_mountless("/", {mount.where for mount in seen}))
     return sorted(
@@ -265,7 +265,7 @@ class SandboxMachine(Host):
         for pid in (*reversed(processes.list_descendants(self.pid or 0)), self.pid or 0):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-                own = os.path.basename(words[0]) == agent_binary().name
+                own = os.path.basename(words[0]) == find_agent_binary().name
                 if self._runtime.holder in words and (own or self._runtime.own_kernel):
                     return pid
         raise AttestationError("the sandbox's process cannot be found on this host")
@@ -273,7 +273,7 @@ class SandboxMachine(Host):
 
 def _find_mechanism(kernel: int) -> str:
     """Returns how gVisor's kernel, process `kernel`, intercepts system calls: by what it holds, not by its options."""
-    held = {end for _, end in procfs.open_files(kernel)}
+    held = {end for _, end in procfs.list_open_files(kernel)}
     if any("kvm-vcpu" in name or name == "/dev/kvm" for name in held):
         return "kvm"
     if "systrap" in procfs.read_text(procfs.PROC / str(kernel) / "maps"):

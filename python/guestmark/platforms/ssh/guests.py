@@ -27,7 +27,7 @@ from guestmark.agent.binary import supervise_command
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.results import CallError, CommandError
 from guestmark.core.context import Caller
-from guestmark.core.discovery import settings_of
+from guestmark.core.discovery import list_settings_for
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, UsageError
 from guestmark.core.factor import Machine
 from guestmark.core.machine_facts import RemoteGuestMachine
@@ -269,7 +269,7 @@ def _read_pieces(path: Path) -> Iterator[bytes]:
 _READY_S = 300.0
 _UML_PROGRAM = ("linux.uml", "user-mode-linux")
 _PROBE_MEMORY = "256M"
-_NOT_THE_GUEST = {factor.name for factor in (*settings_of(Machine.OUTER), PLACEMENT)}
+_NOT_THE_GUEST = {factor.name for factor in (*list_settings_for(Machine.OUTER), PLACEMENT)}
 
 
 class RemoteGuestPlatform:

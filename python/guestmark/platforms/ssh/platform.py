@@ -31,7 +31,7 @@ from guestmark.core.machine_facts import Connection, RemoteMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import is_machine_factor
 from guestmark.core.platform_spec import Layer, PlatformSpec
-from guestmark.core.temporary import unnamed_file
+from guestmark.core.temporary import open_unnamed_file
 from guestmark.foreign import agents, parts
 from guestmark.foreign.progress import LineProgress, tell_user
 from guestmark.page.text import last_inert_line, make_inert
@@ -94,7 +94,7 @@ def _run_command(command: str, dest: str, deadline: float) -> tuple[int | None, 
 
     What it prints goes to a file: a machine that it starts in the background may hold its output for ever.
     """
-    with unnamed_file() as printed:
+    with open_unnamed_file() as printed:
         process = subprocess.Popen(
             ["/bin/sh", "-c", command],
             stdin=subprocess.DEVNULL,

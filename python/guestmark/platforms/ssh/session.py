@@ -16,7 +16,7 @@ from pathlib import Path
 
 from guestmark.agent.binary import supervise_command
 from guestmark.agent.frames import Transport
-from guestmark.core.cause import Cause, Speaker, heard
+from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, UsageError
 from guestmark.foreign.agents import find_for_machine
 from guestmark.page.text import last_inert_line, make_inert
@@ -36,14 +36,14 @@ def explain_refusal(dest: str, said: str, status: int | None, printed: str = "")
         return _explain_proxy_failure(dest, said)
     text = f"{said}\n{printed}"
     last = last_inert_line(said) or last_inert_line(printed)
-    cause = heard(Speaker.SSH, text).cause
+    cause = classify_message(Speaker.SSH, text).cause
     if cause is Cause.CUT:
         return UnreachableError(
             f"{dest} {cause.words}: {last}", hint=f"try it by hand: ssh {dest}", cause=cause, console=said
         )
     if cause is not Cause.OTHER:
         why = f": {last}" if cause is Cause.UNKNOWN_NAME else ""
-        kind = UnreachableError if cause.comes_back else MachineError
+        kind = UnreachableError if cause.may_answer_later else MachineError
         return kind(
             f"{dest} {cause.words}{why}", hint=cause.hint.format(name=dest), cause=cause, console=said
         )
@@ -68,8 +68,8 @@ def _explain_proxy_failure(dest: str, said: str) -> MachineError:
 def is_final(said: str) -> bool:
     """Whether what ssh said will be the same at the next attempt: a key, a name or a configuration is wrong."""
     said = "\n".join(line for line in said.splitlines() if _ON_THE_WAY not in line)
-    cause = heard(Speaker.SSH, said).cause
-    return cause is not Cause.OTHER and not cause.comes_back
+    cause = classify_message(Speaker.SSH, said).cause
+    return cause is not Cause.OTHER and not cause.may_answer_later
 
 
 def explain_failure(dest: str, said: str, why: str, *, gone: bool) -> MachineError:

@@ -12,12 +12,12 @@ from guestmark.agent.confinement import WITH_MEMORY_FILE
 from guestmark.appliance.bzimage import read_release
 from guestmark.appliance.initramfs import build_initramfs
 from guestmark.core.architectures import host_architecture
-from guestmark.core.cause import Cause, Speaker, heard
+from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import Layer
 from guestmark.platforms import drives
@@ -50,7 +50,7 @@ from guestmark.setting.machine import (
 
 def explain_start_failure(error: MachineError) -> MachineError:
     """Returns the error for a guest that did not start; it names what the host refuses if that is the reason."""
-    found = heard(Speaker.UML, error.console)
+    found = classify_message(Speaker.UML, error.console)
     if found.cause is Cause.OTHER:
         return error
     return MachineError(
@@ -103,7 +103,7 @@ class UmlPlatform:
             raise PlatformUnusableError(missing.reason, hint=missing.hint)
         release = read_release(Path(shutil.which(program) or program))
         initramfs = build_initramfs(
-            agent_binary(), _find_modules(program, release), drives.list_uml_modules(cell)
+            find_agent_binary(), _find_modules(program, release), drives.list_uml_modules(cell)
         )
         watch = Watch.for_cell(cell)
         served = any(disk.bus is Bus.VHOST_USER for disk in cell.view(Disks))

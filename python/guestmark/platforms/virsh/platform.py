@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from guestmark.agent.results import CallError
-from guestmark.core.cause import Cause, Speaker, heard
+from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
 from guestmark.core.machine_facts import Libvirt, LibvirtDisk, LibvirtMachine
 from guestmark.core.platform_spec import Layer, PlatformSpec
@@ -87,7 +87,7 @@ def run_virsh(domain: str, *arguments: str, timeout_s: float = _CALL_S) -> str:
 def explain_refusal(domain: str, said: str) -> MachineError | PlatformUnusableError:
     """The error for what virsh refused."""
     lines = [line.removeprefix("error:").strip() for line in said.splitlines() if line.strip()]
-    cause = heard(Speaker.VIRSH, said).cause
+    cause = classify_message(Speaker.VIRSH, said).cause
     if cause is not Cause.OTHER:
         return PlatformUnusableError(
             f"{domain} {cause.words}", hint=cause.hint.format(name=domain), cause=cause

@@ -29,7 +29,7 @@ from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import GuestMachine, RunBy
 from guestmark.core.model import Cell
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_kind import Program, read_version_line
 from guestmark.platforms import drives
 from guestmark.platforms.affinity import take_seat
@@ -204,7 +204,7 @@ class VmmPlatform:
         levels = levels.with_levels({VMM.name: program})
         version = _read_version(program, hypervisor.says)
         kernel = use_given_modules(find_kernel(levels.get(KERNEL) or "", self._notify, _rank_kernel), levels)
-        initramfs = build_initramfs(agent_binary(), kernel.modules, _list_modules(hypervisor, cell))
+        initramfs = build_initramfs(find_agent_binary(), kernel.modules, _list_modules(hypervisor, cell))
         watch = Watch.for_cell(cell)
         rings = any(disk.aio is Aio.IO_URING for disk in cell.view(Disks))
         process = place.make_process(self.name, Confinement(sockets=True, rings=rings, kvm=True))
@@ -223,7 +223,7 @@ class VmmPlatform:
                 made,
                 tuple(map(int, re.findall(r"[0-9]+", version))),
             )
-            agent_there = place.locate_file(agent_binary())
+            agent_there = place.locate_file(find_agent_binary())
             command = [
                 *_listen_command(agent_there, _CHANNEL, [agent_there, "relay", str(line.descriptor)]),
                 *_listen_command(agent_there, _ROOT, [agent_there, "share", "/"]),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from guestmark.core.metric import Metric
 from guestmark.core.model import boots_any_machine
-from guestmark.core.units import listed
+from guestmark.core.units import join_names
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.names import name_in_sentences
@@ -96,7 +96,7 @@ def describe_undecided(compared: _Compared, names: Mapping[str, str]) -> list[No
             cells.setdefault(comparison.reason, []).append(names[result.cell.id])
     notes = []
     for reason, unclear in cells.items():
-        rows = listed(unclear)
+        rows = join_names(unclear)
         if len(unclear) > _MOST_NAMED:
             count = "all" if len(unclear) == len(compared) else f"{len(unclear)} of"
             rows = f"{count} {len(compared)} rows"

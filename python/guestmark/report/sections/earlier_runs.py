@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.names import name_in_sentences
@@ -70,7 +70,7 @@ def make_document(result: CellResult, analysis: Analysis) -> dict[str, Any] | No
 def _describe_cell(name: str, earlier: EarlierComparison) -> Inline:
     low, high = _short_ratio(earlier.lowest), _short_ratio(earlier.highest)
     ratios = low if low == high else f"{low} to {high}"
-    past = f": {counted(len(earlier.past), 'earlier run')} here, {ratios}"
+    past = f": {format_count(len(earlier.past), 'earlier run')} here, {ratios}"
     change = earlier.change
     if change is None:
         return spans(Span(name, Tone.NAME), f"{past}; {FEWEST_RUNS} would show whether it changed")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from guestmark.core.findings import programs
+from guestmark.core.findings import list_programs
 from guestmark.core.model import TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Definitions
@@ -54,7 +54,7 @@ def find_binaries(run: StoredRun) -> list[Binary]:
     counts: dict[str, int] = {}
     for trial in run.trials:
         platform = platform_of.get(trial.cell_id, trial.cell_id)
-        for program in programs(trial.facts):
+        for program in list_programs(trial.facts):
             if not program.sha256:
                 continue
             sides = digests.setdefault(program.path, {})

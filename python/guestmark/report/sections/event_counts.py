@@ -18,7 +18,7 @@ def make_nodes(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     for result in workload.shown_cells:
         if calls_of(result):
             return []
-        facts = (trial.facts.of(Counted) for trial in result.trials)
+        facts = (trial.facts.find_fact(Counted) for trial in result.trials)
         means = _mean_counts(found.each for found in facts if found is not None)
         counts = [
             f"{figures.format_number(means[counter], 0)} {COLUMN_MEANINGS[name]}"

@@ -1,6 +1,6 @@
 """What each factor of a matrix does by itself, and where two of them do more together than each for itself."""
 
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell
@@ -20,7 +20,7 @@ def make_tables(workload: WorkloadResult) -> list[Table]:
     mains = [effect for effect in effects if len(effect.factors) == 1]
     pairs = [effect for effect in effects if len(effect.factors) == 2]
     pairs.sort(key=lambda effect: effect.size, reverse=True)
-    blocks = counted(effects[0].blocks, "block")
+    blocks = format_count(effects[0].blocks, "block")
     together = f"intervals of {len(effects)} effects that hold together, from {blocks}"
     legend = [line(_LEGEND), (Span(together, Tone.SOFT),)]
     hidden = len(pairs) - _MOST_INTERACTIONS

@@ -7,7 +7,7 @@ from guestmark.core.findings import Build
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.metric_spec import WALL
 from guestmark.core.model import RunState, Trial
-from guestmark.core.units import counted, format_duration
+from guestmark.core.units import format_count, format_duration
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
@@ -64,7 +64,7 @@ def make_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
 
 
 def _circumstances(analysis: Analysis, run: StoredRun) -> list[str]:
-    amount = f"{counted(analysis.blocks, 'block')}, {counted(analysis.trials, 'trial')}"
+    amount = f"{format_count(analysis.blocks, 'block')}, {format_count(analysis.trials, 'trial')}"
     if analysis.failed:
         amount += f" ({analysis.failed} failed)"
     texts = [f"{amount}, seed {analysis.plan.policy.seed}"]
@@ -115,7 +115,7 @@ def _starting_s(trial: Trial) -> float:
     """
     if not trial.phases or any(measurement.metric == TOTAL for measurement in trial.measurements):
         return 0.0
-    machine = trial.facts.of(GuestMachine)
+    machine = trial.facts.find_fact(GuestMachine)
     template_s = machine.restored.template_s if machine is not None and machine.restored else 0.0
     return float(trial.phases.get("ready", max(trial.phases.values()))) + template_s
 
@@ -140,7 +140,7 @@ def _describe_copies(workload: WorkloadResult, level: float) -> list[Node]:
         elif comparison.verdict is Verdict.NO_DIFFERENCE:
             nodes.append(_small_note(Claim.COPIES_ALIKE.format(copy=copy, cell=original, ratio=ratio)))
         else:
-            few = "" if comparison.has_enough_blocks else f", {counted(comparison.n, 'block')}"
+            few = "" if comparison.has_enough_blocks else f", {format_count(comparison.n, 'block')}"
             nodes.append(_small_note(f"Copies of one cell, {copy} to {original}: {ratio}{few}"))
     return nodes
 
@@ -163,7 +163,7 @@ def _warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
     texts = []
     for binary in find_binaries(run):
         # Binaries of other architectures are known to differ, and each table names them.
-        if not binary.same and not any(trial.facts.of(Build) for trial in run.trials):
+        if not binary.same and not any(trial.facts.find_fact(Build) for trial in run.trials):
             texts.append(
                 f"{binary.path} is NOT the same on all sides: guestmark show {run.id} --environment has the digests"
             )
@@ -172,7 +172,7 @@ def _warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
         for trial in result.trials:
             counts.update(dict.fromkeys(trial.warnings, 1))
     texts += [
-        f"{warning} ({counted(count, 'trial')})" for warning, count in counts.most_common(_MOST_WARNINGS)
+        f"{warning} ({format_count(count, 'trial')})" for warning, count in counts.most_common(_MOST_WARNINGS)
     ]
     nodes: list[Node] = [_warning_note(text) for text in texts]
     if len(counts) > _MOST_WARNINGS:
@@ -184,7 +184,7 @@ def _warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
         if name not in _SAID_ELSEWHERE
     ]
     if causes:
-        blocks = counted(analysis.blocks, "block")
+        blocks = format_count(analysis.blocks, "block")
         nodes.append(_warning_note(f"of {blocks}: {', '.join(causes)}; all are kept"))
     return nodes
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from guestmark.core.gate import Gate, gates_of
-from guestmark.core.units import counted
+from guestmark.core.gate import Gate, read_plan_gates
+from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
@@ -27,7 +27,7 @@ TONES = {
 
 def judge_own_gates(analysis: Analysis) -> tuple[JudgedGate, ...]:
     """Judge the gates that the run was made with."""
-    return judge_gates(gates_of(analysis.plan), analysis)
+    return judge_gates(read_plan_gates(analysis.plan), analysis)
 
 
 def make_nodes(gates: tuple[JudgedGate, ...], analysis: Analysis, run: StoredRun) -> list[Node]:
@@ -39,7 +39,7 @@ def make_nodes(gates: tuple[JudgedGate, ...], analysis: Analysis, run: StoredRun
     if forecasts and run.id:
         more = max(forecasts)
         command = resume_command(run, f"--blocks {analysis.blocks + more}")
-        nodes.append(Command(f"To decide, {counted(more, 'more block')}", command))
+        nodes.append(Command(f"To decide, {format_count(more, 'more block')}", command))
     return nodes
 
 
@@ -60,7 +60,7 @@ def _session_notes(gates: tuple[JudgedGate, ...], analysis: Analysis) -> list[No
         if size is None:
             continue
         claim = Claim.ONE_SESSION.format(size=figures.format_percent(size))
-        notes.append(Note(line(f"{cell}: {claim} (from {counted(len(earlier), 'earlier run')} here)")))
+        notes.append(Note(line(f"{cell}: {claim} (from {format_count(len(earlier), 'earlier run')} here)")))
         limits = dict.fromkeys(gate.gate for gate in gates if gate.cell == cell)
         notes += [Note(line(_describe_sessions(limit, earlier))) for limit in limits]
     return notes
@@ -98,7 +98,7 @@ def explain_outcome(gate: JudgedGate) -> str:
     if gate.finds and gate.outcome in {Outcome.KEPT, Outcome.UNDECIDED}:
         parts.append(Claim.GATE_FINDS.format(size=figures.format_limit(gate.gate.limit, gate.finds)))
     if gate.blocks:
-        parts.append(f"about {counted(gate.blocks, 'more block')} would do")
+        parts.append(f"about {format_count(gate.blocks, 'more block')} would do")
     return "; ".join(parts)
 
 

@@ -13,7 +13,7 @@ from guestmark.core.machine_facts import (
     attested_placement,
 )
 from guestmark.core.model import Trial, TrialStatus
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.stats.analysis import CellResult
 from guestmark.workloads.netboot import Netboot
 from guestmark.workloads.syscalls import Syscalls
@@ -48,7 +48,7 @@ def describe_working_directory(result: CellResult) -> str:
     """Return `/dev/vda, ext4 (rw,relatime)`, as the machines' kernels report it; empty where no directory was used."""
     mounts: dict[str, None] = {}
     for trial in result.trials:
-        directory = trial.facts.of(WorkingDirectory)
+        directory = trial.facts.find_fact(WorkingDirectory)
         if directory is not None:
             options = _shorten_options(directory.options)
             mounts[f"{directory.source}, {directory.filesystem} ({options})"] = None
@@ -68,20 +68,20 @@ def describe_build(result: CellResult) -> str:
     """Return which binaries were run: `arm64, another build`, or the host's; empty where no program was run."""
     builds = set()
     for trial in result.trials:
-        build = trial.facts.of(Build)
+        build = trial.facts.find_fact(Build)
         if build is not None:
             builds.add(f"{build.architecture}, {build.said.partition(':')[0]}")
-        elif trial.facts.of(Program) or trial.facts.of(Syscalls):
+        elif trial.facts.find_fact(Program) or trial.facts.find_fact(Syscalls):
             builds.add("the host's")
     return " or ".join(sorted(builds))
 
 
 def find_inner_guest(facts: Facts) -> Inside | None:
     """Return what is known of the innermost guest; nothing of one that firmware booted inside."""
-    nested, netboot = facts.of(NestedMachine), facts.of(Netboot)
+    nested, netboot = facts.find_fact(NestedMachine), facts.find_fact(Netboot)
     if netboot is not None and netboot.inner is not None:
         return None
-    machine = nested.inner if nested is not None else facts.of(GuestMachine)
+    machine = nested.inner if nested is not None else facts.find_fact(GuestMachine)
     return None if machine is None else machine.guest
 
 
@@ -90,12 +90,12 @@ def _describe_processors(placed: Placed) -> tuple[str, str]:
     if placed.level == "free":
         return f"free: anywhere on CPU {placed.machine}", ""
     number = placed.processors
-    head = f"{placed.level}: {counted(number, 'processor')} each, CPU {placed.machine}"
+    head = f"{placed.level}: {format_count(number, 'processor')} each, CPU {placed.machine}"
     return head, "; ".join(["", f"control plane CPU {placed.control}", *(placed.remarks or ())])
 
 
 def _storage_places(trial: Trial, result: CellResult) -> Iterator[str]:
-    stored, flushes = trial.facts.of(Storage), trial.facts.of(Flushes)
+    stored, flushes = trial.facts.find_fact(Storage), trial.facts.find_fact(Flushes)
     if stored is not None:
         for disk in stored.disks.values():
             yield f"on {disk.location}: {'memory' if disk.in_memory else disk.filesystem}"
@@ -111,7 +111,7 @@ def _shorten_options(options: str) -> str:
 
 
 def _processors_of(facts: Facts) -> int | None:
-    guest, host = find_inner_guest(facts), facts.of(HostMachine) or facts.of(RemoteMachine)
+    guest, host = find_inner_guest(facts), facts.find_fact(HostMachine) or facts.find_fact(RemoteMachine)
     if guest is not None:
         return guest.processors
     return None if host is None else host.processors

@@ -1,7 +1,7 @@
 """How much more precise a run would get with more time, and the command that spends it."""
 
 from guestmark.core.model import RunState
-from guestmark.core.units import counted, format_duration
+from guestmark.core.units import format_count, format_duration
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
@@ -30,7 +30,7 @@ def make_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     now = ", ".join(f"{cell.cell}: {figures.describe_precision(cell.half_width)}" for cell in cells)
     then = ", ".join(figures.describe_precision(cell.then, about="about ") for cell in cells)
     others = f" (the least known of {len(forecast.cells)})" if len(forecast.cells) > len(cells) else ""
-    blocks, gives = counted(forecast.blocks, "more block"), Claim.MORE_TIME.format(then=then)
+    blocks, gives = format_count(forecast.blocks, "more block"), Claim.MORE_TIME.format(then=then)
     cost = f"{blocks} (about {format_duration(forecast.seconds)})"
     return [
         Paragraph(line(f"{now} now{others}; {cost} {gives}")),

@@ -11,7 +11,7 @@ from typing import Any
 from guestmark.core.cell_levels import NESTED_WORDS
 from guestmark.core.findings import Durability, Proof, Proven
 from guestmark.core.model import CellStatus, QuestionKind
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.names import name_across_workloads
@@ -251,7 +251,7 @@ def _describe_doubt(ranking: Ranking) -> str:
 
 
 def _describe_forecast(blocks: int | None) -> str:
-    return f"; about {counted(blocks, 'more block')} would tell" if blocks else ""
+    return f"; about {format_count(blocks, 'more block')} would tell" if blocks else ""
 
 
 def _describe_left_out(ranking: Ranking) -> str:
@@ -282,7 +282,7 @@ def _group_names(
 
 
 def _power_not_cut(results: Iterable[CellResult]) -> str:
-    if any(trial.facts.of(Proof) for result in results for trial in result.trials):
+    if any(trial.facts.find_fact(Proof) for result in results for trial in result.trials):
         return ""
     return " (the power was not cut in this run; --prove does)"
 
@@ -482,7 +482,7 @@ def _describe_losses(result: CellResult) -> str:
     """Return in how many crash states acknowledged records are missing; empty where the row's power was not cut."""
     proofs: list[Proven] = []
     for trial in result.trials:
-        proof = trial.facts.of(Proof)
+        proof = trial.facts.find_fact(Proof)
         if proof is not None and is_about_row(result, proof.proven):
             proofs.append(proof.proven)
     if not proofs:

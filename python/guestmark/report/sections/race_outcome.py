@@ -8,7 +8,7 @@ from typing import Any
 from guestmark.core.findings import Durability, Proof
 from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Trial
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
@@ -84,7 +84,7 @@ def describe_outcome(outcome: RaceOutcome) -> list[str]:
     """Return the answer in sentences, and what it took."""
     race, settings = outcome.race, outcome.settings
     among = _describe_limits(outcome)
-    took = f"{counted(len(outcome.cells), 'cell')}, {counted(len(outcome.trials), 'trial')}"
+    took = f"{format_count(len(outcome.cells), 'cell')}, {format_count(len(outcome.trials), 'trial')}"
     if race.stage is not Stage.DONE:
         lead = f" In the lead: {race.leader}." if race.leader else ""
         return [
@@ -133,7 +133,7 @@ def _describe_evidence(race: Race) -> str:
         done = "confirmed" if race.leads_alone else "measured again"
         return f"{done} in {race.fresh} fresh blocks"
     if race.fresh:
-        blocks = counted(race.fresh, "fresh block")
+        blocks = format_count(race.fresh, "fresh block")
         return f"not confirmed: {blocks}, and fewer than {MIN_BLOCKS} decide nothing"
     return "not confirmed: no other candidate is left to compare it with in fresh blocks"
 
@@ -167,7 +167,7 @@ def _describe_distance(outcome: RaceOutcome, name: str) -> str:
 
 
 def _disk_word(name: str, trials: Sequence[Trial]) -> str:
-    proofs = [trial.facts.of(Proof) for trial in trials if trial.cell_id == name]
+    proofs = [trial.facts.find_fact(Proof) for trial in trials if trial.cell_id == name]
     words_found = [Durability(proof.proven.word) for proof in proofs if proof is not None]
     return str(words_found[-1]) if words_found else ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from guestmark.core.machine_facts import Connection, LibvirtMachine, RemoteMachine
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 
 _KNOWN_WITHIN = 500e-6  # seconds a second: a clock's rate that is less certain is not worth a figure
@@ -33,7 +33,7 @@ def find_mitigations(run: StoredRun) -> dict[str, dict[str, str]]:
 def _remote_machines(run: StoredRun) -> Iterator[tuple[str, RemoteMachine]]:
     platform_of = {cell.id: str(cell.platform) for cell in run.plan.cells}
     for trial in run.trials:
-        machine = trial.facts.of(LibvirtMachine) or trial.facts.of(RemoteMachine)
+        machine = trial.facts.find_fact(LibvirtMachine) or trial.facts.find_fact(RemoteMachine)
         if machine is not None:
             yield platform_of.get(trial.cell_id, trial.cell_id), machine
 
@@ -41,7 +41,7 @@ def _remote_machines(run: StoredRun) -> Iterator[tuple[str, RemoteMachine]]:
 def _describe_machine(machine: RemoteMachine) -> str:
     parts = [
         machine.cpu,
-        counted(machine.processors, "processor"),
+        format_count(machine.processors, "processor"),
         f"{machine.memory_bytes / 1e9:.1f} GB",
         f"kernel {machine.kernel}",
         f"governor {machine.governor}" if machine.governor else "",

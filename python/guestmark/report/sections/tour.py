@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from guestmark.core.metric import Metric
 from guestmark.core.model import CellStatus, RunState
 from guestmark.core.platform_spec import parse_platform
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
@@ -191,7 +191,7 @@ def _keys_worth_a_look(analysis: Analysis) -> list[str]:
 
 
 def _describe_rounds(run: StoredRun, analysis: Analysis) -> str:
-    rounds = f"{counted(analysis.blocks, 'round')} on fresh machines"
+    rounds = f"{format_count(analysis.blocks, 'round')} on fresh machines"
     ended = ", interrupted" if run.state is RunState.INTERRUPTED else ""
     if analysis.blocks < 2:
         return f"{rounds}{ended}: a first impression (?), no more. Run {run.id}."

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from guestmark.core.units import listed
+from guestmark.core.units import join_names
 from guestmark.page.nodes import Note, NoteKind
 from guestmark.page.text import Span, Tone, spans
 from guestmark.stats.analysis import Analysis
@@ -69,7 +69,7 @@ def _all_findings(analysis: Analysis) -> Iterator[tuple[str, Finding]]:
 
 
 def _make_note(severity: Severity, message: str, advice: str, titles: Sequence[str]) -> Note:
-    where = f" ({listed(titles)})" if titles else ""
+    where = f" ({join_names(titles)})" if titles else ""
     what_to_do = f". {advice[:1].upper()}{advice[1:]}." if advice else ""
     label = Span(f"{severity.value.capitalize()}: ", _TONES[severity])
     return Note(spans(label, f"{message}{where}{what_to_do}"), _KINDS[severity])

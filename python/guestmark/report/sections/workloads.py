@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from guestmark.core import registry
-from guestmark.core.actions import actions
+from guestmark.core.actions import list_actions
 from guestmark.core.model import CellStatus
 from guestmark.ledger.model import RunOrigin, SignatureStatus, StoredRun
 from guestmark.page.nodes import Command, Definitions, Node, Note, NoteKind, Part, Section
@@ -50,7 +50,7 @@ def make_origin_section(run: StoredRun, origin: RunOrigin, *, whole: bool) -> Se
     nodes: list[Node] = [Note(line(warning), NoteKind.WARNING)]
     if origin.standing is not SignatureStatus.OWN:
         nodes.append(Command("If it is yours", f"guestmark ledger sign {run.id}"))
-    if whole and (rows := actions(run.plan)):
+    if whole and (rows := list_actions(run.plan)):
         nodes.append(Definitions("What it runs", tuple(rows)))
     if whole and origin.sha256:
         nodes.append(Definitions("The bundle", (("SHA-256", origin.sha256),)))

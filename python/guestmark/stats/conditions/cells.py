@@ -71,11 +71,11 @@ def _processor_counts(compared: ComparedCells, cell: Cell) -> frozenset[int]:
 
 
 def _machine_processors(facts: Facts) -> int | None:
-    nested = facts.of(NestedMachine)
-    guest = nested.inner if nested is not None else facts.of(GuestMachine)
+    nested = facts.find_fact(NestedMachine)
+    guest = nested.inner if nested is not None else facts.find_fact(GuestMachine)
     if guest is not None:
         return guest.guest.processors
-    host = facts.of(HostMachine)
+    host = facts.find_fact(HostMachine)
     if host is not None and host.placement is not None and host.placement.level == FREE:
         # A free machine may use all of them, however many it was meant to have.
         return len(read_list(host.placement.machine))
@@ -238,7 +238,7 @@ def check_unwritten_disks(compared: ComparedCells) -> Iterator[Finding]:
 
 
 def _wrote_nothing(trial: Trial, *, read: bool) -> bool:
-    traffic = trial.facts.of(Traffic)
+    traffic = trial.facts.find_fact(Traffic)
     return traffic is not None and not traffic.wrote and bool(traffic.read) is read
 
 
@@ -247,11 +247,11 @@ def _copied_cell_id(cell: Cell) -> str:
 
 
 def _in_memory(trial: Trial) -> bool:
-    stored = trial.facts.of(Storage)
+    stored = trial.facts.find_fact(Storage)
     if stored is not None:
         return any(disk.in_memory for disk in stored.disks.values())
     # Ledgers of earlier versions have no `Storage`.
-    flushes = trial.facts.of(Flushes)
+    flushes = trial.facts.find_fact(Flushes)
     return flushes is not None and flushes.in_memory
 
 
@@ -263,7 +263,9 @@ def check_builds(compared: ComparedCells) -> Iterator[Finding]:
     by_words: dict[tuple[str, bool], list[Cell]] = {}
     for cell in compared.cells:
         for build in {
-            _describe_build(found) for trial in compared.good_trials(cell) if (found := trial.facts.of(Build))
+            _describe_build(found)
+            for trial in compared.good_trials(cell)
+            if (found := trial.facts.find_fact(Build))
         }:
             by_words.setdefault(build, []).append(cell)
     for (said, same), cells in sorted(by_words.items()):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 
 T = TypeVar("T")
 
@@ -71,4 +71,4 @@ def group_by_platform(cells: Iterable[Cell], values: Mapping[str, T]) -> dict[st
 
 def format_trial_count(count: int, whole: int) -> str:
     """Return text such as `3 of 10 trials`."""
-    return f"{count} of {counted(whole, 'trial')}"
+    return f"{count} of {format_count(whole, 'trial')}"

@@ -165,9 +165,9 @@ def _find_guest_changes(whole: WholeRun) -> dict[str, str]:
 
 
 def _attested_versions(trial: Trial) -> Iterator[tuple[str, str]]:
-    nested = trial.facts.of(NestedMachine)
+    nested = trial.facts.find_fact(NestedMachine)
     machines: Sequence[GuestMachine | None] = (
-        (nested.outer, nested.inner) if nested is not None else (trial.facts.of(GuestMachine),)
+        (nested.outer, nested.inner) if nested is not None else (trial.facts.find_fact(GuestMachine),)
     )
     for where, machine in zip(("", "inner "), machines, strict=False):
         if machine is not None:

@@ -304,7 +304,7 @@ def _drop_losers(
         elif broken := [
             str(limit)
             for limit in settings.limits
-            if not limit.allows(_mean_metric(limited, name, limit.metric))
+            if not limit.allows_value(_mean_metric(limited, name, limit.metric))
         ]:
             why = f"breaks {', '.join(broken)}"
             race.dropped.append(Dropped(name, race.block, why, DropReason.LIMIT))

@@ -67,7 +67,9 @@ def _initcalls(shown: Sequence[CellResult]) -> list[Node]:
     """The slowest initcalls of every cell that has them, means over its trials."""
     parts: list[Node] = []
     for result in shown:
-        found = [boot.initcalls for trial in result.trials if (boot := trial.facts.of(Boot)) is not None]
+        found = [
+            boot.initcalls for trial in result.trials if (boot := trial.facts.find_fact(Boot)) is not None
+        ]
         if not found:
             continue
         count, seconds = fmean(told.count for told in found), fmean(told.seconds for told in found)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.workloads.clones import Control, Found, Verdict, Word
 from guestmark.workloads.clones.sources import Kind, Source
 
@@ -79,7 +79,7 @@ def judge(
     if repeats and source.kind is Kind.SECRET:
         value = Counter(repeats[0].values).most_common(1)[0][0]
         return found(
-            Word.IDENTICAL, f"{counted(len(repeats), 'machine')} printed {_short(value)} more than once"
+            Word.IDENTICAL, f"{format_count(len(repeats), 'machine')} printed {_short(value)} more than once"
         )
     sharing = largest(shown)
     if sharing == 1:
@@ -87,7 +87,7 @@ def judge(
         if few and _chance(shown) > 0.5:
             return found(Word.CHANCE, f"{len(shown)} different addresses{few}")
         number = sum(len(each.values) for each in shown)
-        return found(Word.DISTINCT, f"{counted(number, 'value')}{few}, none of them twice")
+        return found(Word.DISTINCT, f"{format_count(number, 'value')}{few}, none of them twice")
     of_host = (
         here is not None and bool(here.values) and all(set(each.values) & set(here.values) for each in shown)
     )

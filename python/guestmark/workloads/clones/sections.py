@@ -68,7 +68,7 @@ def _machines(twins: Twins) -> str:
 
 def twins_of(result: CellResult) -> Twins | None:
     """What the last of its trials found."""
-    found = [twins for trial in result.trials if (twins := trial.facts.of(Twins)) is not None]
+    found = [twins for trial in result.trials if (twins := trial.facts.find_fact(Twins)) is not None]
     return found[-1] if found else None
 
 

@@ -56,7 +56,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 def starts_of(result: CellResult) -> list[list[OneStart]]:
     """The starts of each good trial of a cell."""
-    facts = [trial.facts.of(Starts) for trial in result.trials]
+    facts = [trial.facts.find_fact(Starts) for trial in result.trials]
     return [each.starts for each in facts if each is not None and each.starts]
 
 

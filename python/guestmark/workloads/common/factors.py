@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from guestmark.core.factor import Setting
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.units import counted, format_size, parse_size
+from guestmark.core.units import format_count, format_size, parse_size
 from guestmark.setting.base import DiskKind, is_disk_setting
 
 
@@ -45,7 +45,7 @@ def crowded(cell: Cell, threads: int) -> str:
     processors = cell.processors or cell.platform.processors(cell.levels)
     if threads <= processors:
         return ""
-    return f"{threads} threads share {counted(processors, 'processor')}"
+    return f"{threads} threads share {format_count(processors, 'processor')}"
 
 
 class WithDisks(Protocol):

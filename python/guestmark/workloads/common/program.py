@@ -19,7 +19,7 @@ from guestmark.core.cause import Cause
 from guestmark.core.errors import AttestationError, UsageError, WorkloadError
 from guestmark.core.findings import Build, Findings, Program
 from guestmark.core.model import Cell
-from guestmark.core.shell_syntax import for_shell, is_of_shell, needs_shell
+from guestmark.core.shell_syntax import is_of_shell, join_for_shell, needs_shell
 from guestmark.core.units import format_duration, format_size
 from guestmark.core.workload_kind import find_packages_of
 from guestmark.foreign import roots
@@ -264,7 +264,7 @@ def check_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, type
     words = _words(name)
     if is_of_shell(name) and (len(argv) > 1 or len(words) == 1):
         raise UsageError(
-            f"{name!r} is for a shell, not a program", hint=_meant(["sh", "-c", for_shell(argv)], typed)
+            f"{name!r} is for a shell, not a program", hint=_meant(["sh", "-c", join_for_shell(argv)], typed)
         )
     if len(words) > 1:
         words = ["sh", "-c", *argv] if needs_shell(name) else [*words, *argv[1:]]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from guestmark.core import meminfo
 from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.model import Cell
-from guestmark.core.units import counted, format_size
+from guestmark.core.units import format_count, format_size
 from guestmark.disks import processes
 from guestmark.platforms.base import ListsProcesses, StartedHere
 from guestmark.platforms.phases import ANSWERED
@@ -215,7 +215,7 @@ def declared(cell: Cell) -> int:
 
 def spare() -> int:
     """Bytes that machines may take now: what is available, less what this host keeps to stay usable."""
-    return meminfo.spare(_SHARE, _LEAST_LEFT)
+    return meminfo.spare_memory(_SHARE, _LEAST_LEFT)
 
 
 def refuse_too_many(cell: Cell, machines: int, used: int) -> None:
@@ -240,6 +240,6 @@ def _refuse_too_few(pages: HugePages, machines: int, needed: int) -> None:
     free = pages.count_free() or 0
     if free < needed:
         raise UsageError(
-            f"{machines} machines need {counted(needed, 'page')} of {pages}, and this host has {free} free",
+            f"{machines} machines need {format_count(needed, 'page')} of {pages}, and this host has {free} free",
             hint=f"ask for fewer, or: echo {needed} >{pages.folder}/nr_hugepages",
         )

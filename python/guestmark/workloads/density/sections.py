@@ -66,7 +66,7 @@ def points_of(results: Sequence[CellResult]) -> list[list[tuple[float, float]]]:
     blocks: dict[int, list[tuple[float, float]]] = {}
     for result in results:
         for trial in result.trials:
-            fleet = trial.facts.of(Fleet)
+            fleet = trial.facts.find_fact(Fleet)
             if fleet is not None and fleet.rates and fleet.solo > 0:
                 points = blocks.setdefault(trial.block, [])
                 grown = [(float(number), rate) for number, rate in fleet.grown]
@@ -77,7 +77,7 @@ def points_of(results: Sequence[CellResult]) -> list[list[tuple[float, float]]]:
 def _groups(workload: WorkloadResult) -> Iterator[_Group]:
     alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[CellResult]] = {}
     for result in workload.shown_cells:
-        if any(trial.facts.of(Fleet) is not None for trial in result.trials):
+        if any(trial.facts.find_fact(Fleet) is not None for trial in result.trials):
             others = tuple(
                 (name, level) for name, level in result.cell.factors.items() if name != GUESTS.name
             )
@@ -153,7 +153,7 @@ def _declared(group: _Group) -> str:
 
 
 def _has_groups(group: _Group) -> bool:
-    fleets = [fleet for trial in group.largest.trials if (fleet := trial.facts.of(Fleet)) is not None]
+    fleets = [fleet for trial in group.largest.trials if (fleet := trial.facts.find_fact(Fleet)) is not None]
     return all(held.groups is not None for fleet in fleets for held in fleet.held)
 
 

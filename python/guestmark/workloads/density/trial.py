@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.core import procfs
 from guestmark.core.errors import WorkloadError
-from guestmark.core.meminfo import meminfo
+from guestmark.core.meminfo import read_meminfo
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size
@@ -265,7 +265,7 @@ def _of_processes(pids: Sequence[int]) -> _Share:
 def _available() -> int:
     """Bytes that this host can still give away, huge pages that were set aside and are free included."""
     free = sum(pages.bytes * (pages.count_free() or 0) for pages in HugePages if pages is not HugePages.OFF)
-    return free + meminfo()["MemAvailable"]
+    return free + read_meminfo()["MemAvailable"]
 
 
 def _pressure() -> float:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.agent import clocks
 from guestmark.agent.wire import Checksum, Pattern
-from guestmark.core.cause import Cause, Speaker, heard
+from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
@@ -183,7 +183,7 @@ class TarTrial(MovingTrial[SourcedBytes]):
             ending = "ran past its limit" if done.timed_out else f"failed: {said[-300:]}"
             hint = (
                 "the guest's disk is full: take a larger one"
-                if heard(Speaker.TAR, said).cause is Cause.NO_ROOM
+                if classify_message(Speaker.TAR, said).cause is Cause.NO_ROOM
                 else ""
             )
             raise WorkloadError(f"tar in the guest {ending}", hint=hint)

@@ -12,7 +12,7 @@ from guestmark.agent.wire import StandardOutput
 from guestmark.core import regex
 from guestmark.core.errors import UsageError
 from guestmark.core.factor import ARGUMENT
-from guestmark.core.metric_spec import MetricSpec, parse_metrics, split
+from guestmark.core.metric_spec import MetricSpec, parse_metrics, split_metrics
 from guestmark.core.model import Cell
 from guestmark.core.params import Param, Params, param
 from guestmark.core.platform_kind import is_machine_factor
@@ -155,7 +155,7 @@ class Command(Params, frozen=True, kw_only=True, omit_defaults=True):
         for name in values:
             if not any("{" + name + "}" in text for text in (*argv, *given.values())):
                 raise ValueError(f"values.{name} is not used: the command holds no {{{name}}}")
-        specs, derived = split(parse_metrics(metrics))
+        specs, derived = split_metrics(parse_metrics(metrics))
         if derived:
             raise ValueError(f"metrics.{derived[0].metric.name}: in plans, arithmetic belongs in [derived]")
         words = [_substitute_values(word, values) for word in argv]

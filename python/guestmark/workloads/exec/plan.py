@@ -13,10 +13,10 @@ from guestmark.agent.wire import StandardOutput
 from guestmark.core.context import Caller
 from guestmark.core.derived import check_names
 from guestmark.core.errors import UsageError
-from guestmark.core.metric_spec import DEFAULT_METRICS, parse_metrics, split
+from guestmark.core.metric_spec import DEFAULT_METRICS, parse_metrics, split_metrics
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.plan.matrix import Entry, NullCells, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble_plan, override_outline
 from guestmark.workloads.exec.command import Command, choose_output, command_of, factor_of
@@ -63,10 +63,10 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
     if options.blocks is None and options.time_limit_s == 0:
         raise UsageError("--time-limit must be above 0", hint="e.g. --time-limit 10m")
     asked = parse_metrics(options.metrics)
-    specs, derived = split(asked)
+    specs, derived = split_metrics(asked)
     if len(options.output) not in {0, 1, len(options.commands) + 1}:
         raise UsageError(
-            f"--output is given {len(options.output)} times for {counted(len(options.commands) + 1, 'command')}",
+            f"--output is given {len(options.output)} times for {format_count(len(options.commands) + 1, 'command')}",
             hint="give it once, or once for each command",
         )
     known = [metric.name for metric in (*(spec.metric for spec in specs), *DEFAULT_METRICS)]

@@ -16,7 +16,7 @@ from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.findings import TARGET, Around, ShellStart
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
-from guestmark.core.performance_events import why_not
+from guestmark.core.performance_events import explain_errno
 from guestmark.core.registry import VARIABLE, is_variable
 from guestmark.disks.mounted import DISK, make_work_directory_on
 from guestmark.platforms.base import LoggedIn
@@ -298,7 +298,7 @@ class ExecTrial(ExecWorkload):
             if count >= 0:
                 yield spec.metric, float(count)
                 continue
-            self.warnings.append(f"{spec.metric.name} is not counted: {why_not(-count)}")
+            self.warnings.append(f"{spec.metric.name} is not counted: {explain_errno(-count)}")
 
     def _check_output(self, *texts: str) -> None:
         expected = self.params.expect
@@ -327,11 +327,11 @@ class ExecTrial(ExecWorkload):
                 hint=error.hint,
                 cause=error.cause,
             ) from error
-        return spec.extract(text, limit_s=self.limit_s)
+        return spec.extract_value(text, limit_s=self.limit_s)
 
     def _extract(self, spec: metric_spec.MetricSpec, stdout: str, stderr: str) -> float:
         try:
-            return spec.extract(stdout, stderr, limit_s=self.limit_s)
+            return spec.extract_value(stdout, stderr, limit_s=self.limit_s)
         except WorkloadError as error:
             raise WorkloadError(
                 error.message + quote(stdout or stderr), hint=error.hint, cause=error.cause

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guestmark.core.cause import Cause, Speaker, heard
+from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.findings import TARGET
 from guestmark.core.metric import Measurement, Metric
@@ -212,7 +212,8 @@ class FioTrial(FioWorkload):
         said = result.stderr.decode(errors="replace")
         if (
             result.status not in (0, None)
-            and heard(Speaker.ANY, said + result.stdout.decode(errors="replace")).cause is Cause.NO_ROOM
+            and classify_message(Speaker.ANY, said + result.stdout.decode(errors="replace")).cause
+            is Cause.NO_ROOM
         ):
             raise WorkloadError(
                 f"the files of the fio job do not fit on the disk{quote(said)}",

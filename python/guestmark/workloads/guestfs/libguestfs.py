@@ -305,7 +305,7 @@ def _descendants(root: int) -> Iterator[tuple[tuple[str, ...], list[str]]]:
         pid = waiting.pop()
         waiting += processes.list_children(pid)
         if command := procfs.read_words(pid):
-            yield tuple(command), [end for _, end in procfs.open_files(pid)]
+            yield tuple(command), [end for _, end in procfs.list_open_files(pid)]
 
 
 def _last_words(process: SupervisedProcess) -> str:

@@ -33,12 +33,12 @@ class BootedKernel:
     @classmethod
     def found(cls, machine_type: str) -> BootedKernel:
         """The kernel that guests boot here, too. Raises `GuestmarkError` when there is none."""
-        from guestmark.core.own_program import agent_binary
+        from guestmark.core.own_program import find_agent_binary
 
         virtio = VirtioBus.for_machine(X86_64, machine_type)
         kernel = find_kernel(rank=rank_kernel)
         modules = ModuleList((*virtio.modules, "virtio_console"))
-        initramfs = build_initramfs(agent_binary(), kernel.modules, modules)
+        initramfs = build_initramfs(find_agent_binary(), kernel.modules, modules)
         arguments = (
             f"initrd={INITRAMFS} console={X86_64.console} quiet panic=-1 guestmark.channel=virtio:guestmark "
             "guestmark.root=none"

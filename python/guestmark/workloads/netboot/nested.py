@@ -97,7 +97,7 @@ def run_inside(guest: Guest, cell: Cell, limit_s: float) -> Inside:
 
     Raises `MachineError` with the reason, and the console, from inside.
     """
-    order = TrialOrder.of(cell, limit_s, platform=PlatformSpec((cell.platform.inner,)))
+    order = TrialOrder.from_cell(cell, limit_s, platform=PlatformSpec((cell.platform.inner,)))
     source = str(Path(__file__).resolve().parents[3])
     code = (
         f"import sys; sys.path.insert(0, {source!r}); "

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from guestmark.core.errors import PlatformUnusableError, UsageError
-from guestmark.core.temporary import unnamed_file
+from guestmark.core.temporary import open_unnamed_file
 from guestmark.core.user_namespaces import how_to_allow
 from guestmark.workloads.netboot import tap_setup
 from guestmark.workloads.netboot.content import PLAIN, Serving
@@ -223,7 +223,7 @@ def _passt(port: int, serving: Serving) -> Iterator[Link]:
     ours, theirs = socket.socketpair()
     with contextlib.ExitStack() as stack:
         stack.enter_context(ours)
-        log = stack.enter_context(unnamed_file())
+        log = stack.enter_context(open_unnamed_file())
         data = stack.enter_context(listen("127.0.0.1", port, serving.kind))
         control = stack.enter_context(listen("127.0.0.1", 0))
         # It maps its gateway's address to the host's loopback, and ends with its only connection.

@@ -269,6 +269,6 @@ def rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 def latest_first(result: CellResult) -> Iterator[Netboot]:
     """What each trial found that got as far as the files, the last one first; nested, inside the outer guest."""
     for trial in reversed(result.trials):
-        found = trial.facts.of(Netboot)
+        found = trial.facts.find_fact(Netboot)
         if found is not None:
             yield found.inner.facts if found.inner is not None else found

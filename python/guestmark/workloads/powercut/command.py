@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.core import regex
-from guestmark.core.cause import Cause, Speaker, heard
+from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import MachineError, WorkloadError
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.core.units import format_size
 from guestmark.disks.mounted import DISK, make_work_directory
 from guestmark.powercut import deeds
@@ -200,7 +200,7 @@ class Room:
             return
         free, blocks, unit = map(int, done.stdout.split())
         self._size = blocks * unit
-        complaint = heard(Speaker.ANY, self._printed.errors.decode(errors="replace"))
+        complaint = classify_message(Speaker.ANY, self._printed.errors.decode(errors="replace"))
         if complaint.cause is Cause.NO_ROOM:
             self._full(f": {complaint.line}")
         elif free * unit < _FULL_SHARE * self._size:
@@ -319,7 +319,7 @@ class Syncing:
         expected = self.promises.expected_files(newest, exact=exact)
         paths = sorted({path for one in expected for path in one.paths})
         asked = "".join(f"{self._here(path, directory)}\n" for path in paths).encode()
-        done = agent.exec([str(agent_binary()), "digests"], stdin=asked, timeout_s=_READ_S)
+        done = agent.exec([str(find_agent_binary()), "digests"], stdin=asked, timeout_s=_READ_S)
         lines = done.stdout.decode().splitlines()
         if not done.ok or len(lines) != len(paths):
             said = done.stderr.decode(errors="replace").strip()

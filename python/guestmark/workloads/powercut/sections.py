@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from guestmark.core import registry
 from guestmark.core.findings import Again, Durability, Proof, Proven, Unsynced
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.names import name_rows
@@ -104,9 +104,9 @@ _REASONS_NAMED = 4
 
 def reasons(found: Proven) -> str:
     """What the check said, by how often: `91 states: HEAD lost; 5 states: fsck`; empty when it had nothing to say."""
-    named = [f"{counted(each.states, 'state')}: {each.said}" for each in found.reasons[:_REASONS_NAMED]]
+    named = [f"{format_count(each.states, 'state')}: {each.said}" for each in found.reasons[:_REASONS_NAMED]]
     more = sum(each.states for each in found.reasons[_REASONS_NAMED:])
-    return "; ".join([*named, *([f"{counted(more, 'more state')}"] if more else [])])
+    return "; ".join([*named, *([f"{format_count(more, 'more state')}"] if more else [])])
 
 
 def explained(found: Proven) -> str:
@@ -115,7 +115,9 @@ def explained(found: Proven) -> str:
     if why is None:
         return ""
     more = (
-        f" and {counted(len(why.files) - _FILES_NAMED, 'more file')}" if len(why.files) > _FILES_NAMED else ""
+        f" and {format_count(len(why.files) - _FILES_NAMED, 'more file')}"
+        if len(why.files) > _FILES_NAMED
+        else ""
     )
     said = f"it is enough for '{why.said}' that {', '.join(why.files[:_FILES_NAMED])}{more}"
     if why.calls:
@@ -137,7 +139,7 @@ def remarks(found: Proven) -> list[str]:
     if found.stopped and found.coverage is not None and found.word is not Durability.UNKNOWN:
         said.append(f"{found.states:,} crash states were judged, until {found.stopped}: {found.coverage}")
     if found.unjudged and found.losing:
-        said.append(f"{counted(found.unjudged, 'crash state')} could not be judged")
+        said.append(f"{format_count(found.unjudged, 'crash state')} could not be judged")
     if found.blind:
         said.append(
             "the check passes as well when told of a line that was never acknowledged: it does not look for each"
@@ -151,7 +153,7 @@ def remarks(found: Proven) -> list[str]:
 
 def acknowledged(found: Proven) -> str:
     """What was looked for in each state: records that a check or guestmark counts, or the program's own syncs."""
-    return counted(found.acknowledged, "sync" if found.syncs else "acknowledged record")
+    return format_count(found.acknowledged, "sync" if found.syncs else "acknowledged record")
 
 
 _FILES_NAMED = 3
@@ -163,7 +165,7 @@ def not_covered(found: Proven) -> str:
         return ""
     named = [_uncovered(file) for file in found.unsynced[:_FILES_NAMED]]
     more = len(found.unsynced) - len(named)
-    others = f" and {counted(more, 'more file')}" if more else ""
+    others = f" and {format_count(more, 'more file')}" if more else ""
     return f"; never synced: {', '.join(named)}{others}"
 
 
@@ -226,7 +228,7 @@ def _said_before(promised: Promised | None) -> tuple[Cell, ...]:
 
 def proof_of(result: CellResult) -> Proven | None:
     """The last proof among its trials."""
-    found = [proof.proven for trial in result.trials if (proof := trial.facts.of(Proof)) is not None]
+    found = [proof.proven for trial in result.trials if (proof := trial.facts.find_fact(Proof)) is not None]
     return found[-1] if found else None
 
 

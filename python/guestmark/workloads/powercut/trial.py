@@ -29,7 +29,7 @@ from guestmark.core.errors import (
 from guestmark.core.findings import TARGET, Again, Durability, Explanation, Mount, Proof, Proven
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
-from guestmark.core.units import counted
+from guestmark.core.units import format_count
 from guestmark.disks import logged
 from guestmark.disks.traffic import read_block_columns
 from guestmark.powercut import checked, proof, records, recovery, writelog
@@ -312,7 +312,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             if not new or not self._has_time:
                 break
             added += new
-            self.tell(f"judging once more with {counted(len(added), 'sync')} added")
+            self.tell(f"judging once more with {format_count(len(added), 'sync')} added")
             try:
                 self._command.follow(added)
                 found = self._once_more()

@@ -63,7 +63,7 @@ def calls_of(result: CellResult) -> dict[str, dict[str, float]]:
     """By call: `ns` and each counter per operation, averaged over the good trials that have them."""
     sums: dict[str, dict[str, list[float]]] = {}
     for trial in result.trials:
-        found = trial.facts.of(Syscalls)
+        found = trial.facts.find_fact(Syscalls)
         for name, call in ((found and found.calls) or {}).items():
             into = sums.setdefault(name, {})
             for counter, value in {"ns": call.median_ns, **call.per_operation}.items():

@@ -15,7 +15,7 @@ from guestmark.core.errors import AttestationError
 from guestmark.core.findings import Build
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
-from guestmark.core.own_program import agent_binary
+from guestmark.core.own_program import find_agent_binary
 from guestmark.core.units import parse_duration
 from guestmark.foreign import agents
 from guestmark.workloads import syscalls
@@ -47,7 +47,7 @@ class SyscallsTrial(SyscallsWorkload):
         """
         row = self._architecture
         given = agents.find_agent(row) if row else None
-        found, here = machine.agent.sha256(PROGRAM).sha256, sha256_here(str(given or agent_binary()))
+        found, here = machine.agent.sha256(PROGRAM).sha256, sha256_here(str(given or find_agent_binary()))
         if row is not None:
             said = f"another build: {NAME} {__version__}, {row.name}"
             self.facts.add(Build(said=said, architecture=row.name, same_source=True))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from guestmark.agent.results import CallError
 from guestmark.agent.wire import Checksum, Pattern
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
-from guestmark.core.temporary import replacing
+from guestmark.core.temporary import replace_file
 from guestmark.disks.daemon import find_program
 from guestmark.disks.image import Image
 from guestmark.disks.template import find_template
@@ -176,7 +176,7 @@ def _pack_template(original: Path) -> Path:
     packed = original.with_name(f"{original.name}.tar")
     if not packed.exists() or packed.stat().st_mtime_ns < original.stat().st_mtime_ns:
         try:
-            with replacing(packed) as part:
+            with replace_file(packed) as part:
                 subprocess.run(
                     ["tar", "-cSf", str(part), "-C", str(original.parent), original.name],
                     check=True, capture_output=True, timeout=_PROGRAM_S,

@@ -14,7 +14,7 @@ import msgspec
 
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.core.machine_facts import GuestMachine, OuterMachine
-from guestmark.core.meminfo import meminfo
+from guestmark.core.meminfo import read_meminfo
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.units import format_size
@@ -50,7 +50,7 @@ class OuterSpec:
 
     @classmethod
     def for_cell(cls, cell: Cell) -> OuterSpec:
-        """Returns the outermost guest of a nested cell: the inner one's processors, and memory for all that is inside."""
+        """Returns the outermost guest of a nested cell: the inner guest's processors, memory for all inside it."""
         layers = cell.platform.layers
         outer = layers[0]
         return cls(
@@ -94,7 +94,7 @@ def outer_memory(cell: Cell, layer: int = 0) -> int:
 
 def find_shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
     """Returns why these nested cells do not fit into this host's free memory; None if they do."""
-    available = meminfo()["MemAvailable"]
+    available = read_meminfo()["MemAvailable"]
     for cell in cells:
         needed = outer_memory(cell)
         if needed > available:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from guestmark.agent.clocks import Ping
 from guestmark.agent.results import CallError
 from guestmark.core.cause import Cause
-from guestmark.core.discovery import settings_of
+from guestmark.core.discovery import list_settings_for
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
 from guestmark.core.factor import Machine
 from guestmark.core.machine_facts import NestedMachine
@@ -113,7 +113,7 @@ class NestedPlatform:
         self, cell: Cell, place: Place, deadline: float
     ) -> contextlib.AbstractContextManager[Guest]:
         left_s = max(1.0, deadline - time.monotonic())
-        outside = {factor.name for factor in (*settings_of(Machine.OUTER), PLACEMENT)}
+        outside = {factor.name for factor in (*list_settings_for(Machine.OUTER), PLACEMENT)}
         factors = {name: level for name, level in cell.factors.items() if name not in outside}
         return self._inner.start(replace(cell, factors=factors), left_s, place=place)
 

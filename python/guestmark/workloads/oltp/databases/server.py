@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guestmark.agent.confinement import Confinement
 from guestmark.appliance.paths import scratch_parent
-from guestmark.core.cause import Speaker, heard
+from guestmark.core.cause import Speaker, classify_message
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.keeper import keeper
 from guestmark.core.machine_facts import Confined
@@ -178,7 +178,8 @@ class Server:
             self._heard()
             said = str(error)
             raise WorkloadError(
-                f"{self.database.title} {what}: {said[-_TALE:]}", cause=heard(Speaker.DATABASE, said).cause
+                f"{self.database.title} {what}: {said[-_TALE:]}",
+                cause=classify_message(Speaker.DATABASE, said).cause,
             ) from error
 
     def _heard(self) -> None:
