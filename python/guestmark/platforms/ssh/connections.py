@@ -1,8 +1,8 @@
 """Connections to other machines, each of which serves many trials.
 
-A trial is a conversation with an agent of its own. Between two of them nothing is left there of the first (see
-`crates/agent/src/trials.rs`). What a trial asks of its machine before it changes anything is asked of the next one's
-ahead, together with the lock, so that it takes one round trip however much it is.
+A trial is a conversation with an agent of its own, and nothing of it is left on the machine when the next one begins
+(`crates/agent/src/trials.rs`). What a trial asks of its machine before it changes anything is asked ahead for the next
+trial, together with the lock, so that all of it takes one round trip.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from guestmark.platforms import exclusive
 from guestmark.platforms.ssh.session import Session, UnreachableError, closing_session
 
 _PAUSE_S = 1.0
-_LEAVE_S = 0.05  # that the end of a trial there is waited for before something else is done here
-_GREETING_S = (
-    20.0  # after which a connection that was kept is given up: ssh notices within 15 s that its way is cut
-)
+# Seconds to wait for the end of a trial on the machine before something else is done here.
+_LEAVE_S = 0.05
+# A kept connection is given up after so many seconds: ssh notices within 15 s that the network is cut.
+_GREETING_S = 20.0
 
 
 @dataclass(slots=True)
 class _Connection:
-    """A session; `agent` is its next conversation, `asked` what the conversations of each cell have asked."""
+    """A session. `agent` is its next conversation, `asked` holds what the conversations of each cell have asked."""
 
     session: Session
     agent: Agent
@@ -38,13 +38,13 @@ class _Connection:
     last: str = ""
 
     def begin_conversation(self, cell_id: str, ours: bytes | None, deadline: float) -> None:
-        """Asks ahead, and waits for the greeting. Raises `AgentError` when the connection has gone."""
+        """Asks ahead and waits for the greeting. Raises `AgentError` if the connection is lost."""
         questions = self.asked.get(cell_id) or self.asked.get(self.last, ())
         self.agent.ask_ahead(questions, ours)
         self.agent.hello(timeout_s=max(1.0, min(_GREETING_S, deadline - time.monotonic())))
 
     def end_conversation(self, cell_id: str) -> None:
-        """Ends the conversation. Raises `AgentError` when the connection has gone."""
+        """Ends the conversation. Raises `AgentError` if the connection is lost."""
         self.asked[cell_id], self.last = self.agent.questions, cell_id
         self.agent = self.agent.end_and_follow(_LEAVE_S)
 
@@ -55,7 +55,10 @@ class _Connection:
 
 
 class Connections:
-    """Those to one machine. One is kept while somebody measures, and there are more only while they are in use."""
+    """The connections to one machine.
+
+    One is kept while somebody measures; there are more only while they are in use.
+    """
 
     def __init__(self, make: Callable[[], Session]) -> None:
         self._make = make
@@ -66,9 +69,9 @@ class Connections:
     def hold_conversation(
         self, cell_id: str, deadline: float, ours: bytes | None, *, restarted: bool
     ) -> Iterator[tuple[Session, Agent]]:
-        """Inside, a new agent answers; `deadline` is `time.monotonic`'s, `ours` what the lock's holder says of itself.
+        """Inside, a new agent answers; `deadline` is on the monotonic clock, `ours` describes this process to the lock.
 
-        A machine that was `restarted` has new connections, and is waited for.
+        A machine that was `restarted` gets a new connection, and is waited for.
         """
         connection = self._take_kept()
         if connection is not None and restarted:
@@ -77,7 +80,8 @@ class Connections:
         if connection is not None:
             try:
                 connection.begin_conversation(cell_id, ours, deadline)
-            except AgentError:  # it has gone meanwhile, which costs nothing but another one
+            # The connection was lost meanwhile, which costs nothing but a new one.
+            except AgentError:
                 connection.close()
                 connection = None
         if connection is None:
@@ -120,7 +124,7 @@ class Connections:
 def open_once(
     make: Callable[[], Session], deadline: float, *, patient: bool
 ) -> Iterator[tuple[Session, Agent]]:
-    """Inside, an agent answers through a session of its own; `patient` as for a machine that is starting."""
+    """Inside, an agent answers through a session of its own; `patient` waits for a machine that is starting."""
     connection = _open_connection(make, deadline, patient=patient)
     try:
         with _explaining_silence(connection.session):
@@ -130,7 +134,7 @@ def open_once(
 
 
 def _open_connection(make: Callable[[], Session], deadline: float, *, patient: bool) -> _Connection:
-    """A session whose agent has greeted. With `patient` a machine that does not answer is starting, and tried again."""
+    """Opens a session whose agent has greeted. With `patient`, a machine that does not answer is tried again."""
     with contextlib.ExitStack() as stack:
         opened, transport = _open_session(stack, make, deadline, patient=patient)
         agent = Agent(transport, own_clock=True)
@@ -163,7 +167,7 @@ def _open_session(
 
 @contextlib.contextmanager
 def _explaining_silence(opened: Session) -> Iterator[None]:
-    """Says of an agent that fell silent what became of the connection."""
+    """Replaces the error of an agent that fell silent by one that says what became of the connection."""
     try:
         yield
     except CallError:

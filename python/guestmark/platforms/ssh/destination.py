@@ -1,4 +1,4 @@
-"""What ssh takes as a destination."""
+"""What ssh accepts as a destination."""
 
 import re
 
@@ -8,9 +8,9 @@ _BRACKETS = re.compile(r"(.*@)?\[(.+)\]")
 
 
 def explain_bad_destination(dest: str) -> str:
-    """What to do about a text that ssh would not take as a destination; empty for one that it takes.
+    """Returns what to do about a text that ssh would not accept as a destination; empty for one that it accepts.
 
-    As for ssh itself, a port is no part of it, and an address of IPv6 has no brackets.
+    As for ssh itself, a destination contains no port, and an IPv6 address has no brackets.
     """
     if found := _PORT.fullmatch(dest):
         port, name = found["port"], found["name"].rpartition("@")[2].strip("[]")

@@ -1,8 +1,8 @@
-"""`ssh:DEST/tcg`, `ssh:DEST/uml` …: guests on another machine, that share its root.
+"""`ssh:DEST/tcg`, `ssh:DEST/uml` and so on: guests on another machine that share its root.
 
 The machine's agent runs the hypervisor beside its other calls, as that of an outer guest does. The hypervisor's lines
-are named pipes in the agent's private directory; a connection of ssh for each carries them here, so that the control
-plane talks to the guest's own agent and to its monitor. What the guest boots is brought from here; its root is that
+are named pipes in the agent's private directory. One ssh connection for each carries them here, so that the control
+plane talks to the guest's own agent and its monitor. What the guest boots is brought from here; its root is that
 machine's.
 """
 
@@ -59,12 +59,13 @@ _PIECE = 1 << 20
 _FILE_S = 600.0
 _STOP_S = 5.0
 _CONNECT_S = 60.0
-_CHATTER = 256 << 10  # bytes that the login there may print before the line begins
+# Bytes that a login may print before the line begins.
+_CHATTER = 256 << 10
 _GREETING = b"guestmark-line"
-# Pipes are opened for both directions, so nobody waits for the other side and none of them ever breaks. The end of
-# what comes from here is the end of the line.
+# Opening a pipe for both directions neither waits for another process nor breaks when that ends. The line ends when
+# what comes from here ends.
 _LINE = f"echo; echo {_GREETING.decode()}; exec 3<&0; cat 0<> {{pipe}}.out & cat <&3 1<> {{pipe}}.in; kill $!"
-# The sign that all lines are there is one byte.
+# One byte tells the hypervisor's script that all lines are connected.
 _QEMU = """
 cd {scratch} && echo $$ > pid
 exec 3<> {agent}.in
@@ -89,30 +90,30 @@ class RemotePlace(OuterPlace):
         self._connections: list[_Connection] = []
 
     def close(self) -> None:
-        """Ends what carries the lines."""
+        """Ends the connections that carry the lines."""
         for connection in self._connections:
             connection.close()
 
     def make_process(self, name: str, confinement: Confinement = HYPERVISOR) -> HypervisorProcess:
-        """In a directory of its own in the agent's."""
+        """Returns a hypervisor's process with a directory of its own in the agent's."""
         self._count += 1
         scratch = self._directory / f"{name}-{self._count}"
         return InnerProcess(self, scratch, traces=confinement.memory_file)
 
     def make_line(self, name: str) -> Line:
-        """Two named pipes there."""
+        """Returns two named pipes on the machine."""
         line = _Pipes(self.connect_port(name), self.port_path(name))
         if name == "agent":
             self._channel = line
         return line
 
     def make_serial_line(self) -> SerialLine:
-        """The agent's pipes."""
+        """Returns the agent's pipes."""
         self._channel = line = _SerialPipes(self.connect_port("agent"))
         return line
 
     def prepare_disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
-        """None yet."""
+        """Raises `PlatformUnusableError` for a cell with disks, which are not supported on other machines."""
         if cell.view(Disks):
             raise PlatformUnusableError(
                 f"{cell.platform}: disks of another machine are not supported",
@@ -121,25 +122,28 @@ class RemotePlace(OuterPlace):
         return contextlib.nullcontext(())
 
     def locate_file(self, path: Path) -> str:
-        """A copy in the agent's directory, which goes with it."""
+        """Copies the file into the agent's directory, with which it is removed."""
         there = str(self._directory / f"{len(path.name)}-{path.name}")
         with self.using_agent() as agent:
             agent.write_file(there, _read_pieces(path), timeout_s=_FILE_S)
         return there
 
     def tsc_khz(self) -> int | None:
-        """As the agent's program says there; its file is gone, the process has it still."""
+        """Returns the rate that the agent's program reports there.
+
+        The program's file is gone by now, but the agent's process still has it open.
+        """
         with self.using_agent() as agent:
             done = agent.exec([f"/proc/{agent.hello().pid}/exe", "tsc"], timeout_s=10.0)
         text = done.stdout.strip()
         return int(text) if text.isdigit() else None
 
     def choose_environment(self) -> Mapping[str, str] | None:
-        """None: the environment of the user there."""
+        """Returns None: hypervisors get the environment of the user there."""
         return None
 
     def port_path(self, name: str) -> str:
-        """What a line's pipes are called, but for `.in` and `.out`."""
+        """Returns the path of a line's pipes without `.in` and `.out`."""
         return f"{self._directory}/inner-{name}"
 
     def _open_line(self, name: str) -> socket.socket:
@@ -163,7 +167,7 @@ class RemotePlace(OuterPlace):
 
 @dataclass(slots=True)
 class _RemoteAsGuest:
-    """What a place needs of its outer guest, for a machine that we did not start."""
+    """What a place needs of its outer guest, for a machine that guestmark did not start."""
 
     remote: Remote
 
@@ -176,16 +180,16 @@ class _RemoteAsGuest:
         return self
 
     def is_running(self) -> bool:
-        """Whether its agent can be talked to."""
+        """Returns whether its agent can be talked to."""
         return not self.remote.agent.closed
 
     def console(self) -> str:
-        """What ssh said."""
+        """Returns what ssh printed."""
         return self.remote.console()
 
 
 class _Connection:
-    """A shell script there whose standard streams are a socket here."""
+    """A shell script on the machine whose standard streams are a socket here."""
 
     def __init__(self, way: Sequence[str], script: str) -> None:
         self.socket, theirs = socket.socketpair()
@@ -205,9 +209,9 @@ class _Connection:
             theirs.close()
 
     def wait_for_greeting(self, deadline: float) -> bool:
-        """Waits until the script runs; what the login printed before is passed over.
+        """Waits until the script runs, and skips what the login printed before.
 
-        What follows on the socket is the guest's, so that is read byte by byte.
+        It reads byte by byte, because what follows on the socket is the guest's.
         """
         before = bytearray()
         while not before.endswith(b"\n" + _GREETING + b"\n"):
@@ -226,7 +230,7 @@ class _Connection:
         return True
 
     def close(self) -> None:
-        """Ends the script, which hears the end of its input."""
+        """Ends the script by ending its input."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
@@ -237,7 +241,7 @@ class _Connection:
 
 
 class _Pipes(PortStream):
-    """Named pipes of QEMU on the other machine."""
+    """Named pipes that QEMU on the other machine opens."""
 
     script = _QEMU
 
@@ -246,7 +250,7 @@ class _Pipes(PortStream):
         self._path = path
 
     def format_chardev(self, name: str) -> str:
-        """QEMU opens the path with `.in` and with `.out`."""
+        """Names the path to which QEMU adds `.in` and `.out`."""
         return f"pipe,id={name},path={self._path.replace(',', ',,')}"
 
 
@@ -256,7 +260,7 @@ class _SerialPipes(PortStream):
     script = _UML
 
     def format_serial(self) -> str:
-        """The descriptors are those that the starting script makes."""
+        """Names the descriptors that the starting script opens."""
         return "fd:0,fd:4"
 
 
@@ -335,7 +339,7 @@ class RemoteGuestPlatform:
 
     @contextlib.contextmanager
     def _locate_errors(self) -> Iterator[None]:
-        """Adds to an error where it came from."""
+        """Adds to an error which machine it came from."""
         try:
             yield
         except CallError:
@@ -351,23 +355,24 @@ class RemoteGuestPlatform:
 
 
 class RemoteGuest(GuestWithin):
-    """A guest on another machine: commands in it find that machine's files, and its user's surroundings."""
+    """A guest on another machine: commands in it find that machine's files, and its user's environment."""
 
     def __init__(self, inner: Guest, remote: Remote, place: Place, own: RemotePlace) -> None:
         super().__init__(inner)
         self.place = place
         self._remote = remote
-        self._own = own  # whose agent may be called by one thread at a time
+        # The place whose agent may be called by one thread at a time.
+        self._own = own
         self._scratch = ""
 
     @property
     def command_line(self) -> tuple[str, ...]:
-        """That of ssh, then the hypervisor's behind a `/`."""
+        """The command line of ssh, then `/` and the hypervisor's."""
         return (*self._remote.command_line, "/", *self.inner.command_line)
 
     @property
     def vmm_pid(self) -> int | None:
-        """None: no process of this host."""
+        """None: the hypervisor is no process of this host."""
         return None
 
     @property
@@ -379,29 +384,29 @@ class RemoteGuest(GuestWithin):
         return self._scratch
 
     def caller(self) -> Caller:
-        """The user of the machine, whom the guest runs as root."""
+        """Returns the machine's user, who is root in the guest."""
         with self._own.using_agent():
             return self._remote.caller()
 
     def attest(self) -> RemoteGuestMachine:
-        """The guest as it is seen there, and the machine that it runs on."""
+        """Attests the guest as it is seen there, and the machine that it runs on."""
         found = self.inner.attest()
         with self._own.using_agent():
             return RemoteGuestMachine(**msgspec.structs.asdict(found), on=self._remote.attest())
 
     def console(self) -> str:
-        """What the guest and its hypervisor printed."""
+        """Returns what the guest and its hypervisor printed."""
         return self.inner.console()
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Of its hypervisor, asked there."""
+        """Returns counters of its hypervisor's process, asked there."""
         return self.inner.vmm_stats()
 
     def counters(self) -> Mapping[str, float]:
-        """Of its hypervisor, asked there."""
+        """Returns its hypervisor's counters, asked there."""
         return self.inner.counters()
 
     def remarks(self) -> list[str]:
-        """Of the machine it runs on."""
+        """Returns remarks about the machine it runs on."""
         with self._own.using_agent():
             return self._remote.remarks()

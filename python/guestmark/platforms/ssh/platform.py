@@ -51,14 +51,16 @@ if TYPE_CHECKING:
 
 
 _BOOT_PAUSE_S = 1.0
-_END = 64 << 10  # bytes of what a command printed that are looked at
-DEST = "GUESTMARK_DEST"  # in the environment of these commands
+# Of what a command printed, only the last bytes are read.
+_END = 64 << 10
+# Variable in the environment of these commands that holds the destination.
+DEST = "GUESTMARK_DEST"
 
 
 def restart_machine(cell: Cell, dest: str, deadline: float) -> bool:
-    """Runs the command of the factor `restart`, then that of `ready` until it succeeds; whether there was one.
+    """Runs the command of the factor `restart`, then that of `ready` until it succeeds; returns whether there was one.
 
-    `deadline` is `time.monotonic`'s. Raises `MachineError` when a command fails or takes too long.
+    `deadline` is on the monotonic clock. Raises `MachineError` if a command fails or takes too long.
     """
     command, ready = cell.factors.get(RESTART.name), cell.factors.get(READY.name)
     if command is None:
@@ -90,9 +92,9 @@ def await_ready(command: str, dest: str, deadline: float) -> None:
 
 
 def _run_command(command: str, dest: str, deadline: float) -> tuple[int | None, str]:
-    """Exit status, None for a command that took too long and was killed, and what it said last.
+    """Returns the command's exit status and its last words; None for a command that took too long and was killed.
 
-    What it prints goes to a file: a machine that it starts in the background may hold its output for ever.
+    Its output goes to a file: a machine that it starts in the background may keep a pipe open for ever.
     """
     with open_unnamed_file() as printed:
         process = subprocess.Popen(
@@ -122,8 +124,10 @@ def _describe_status(status: int | None) -> str:
 
 
 READY_DEADLINE_S = 60.0
-RESTART_S = 300.0  # for the command that makes it fresh, and once more until it answers
-_DRIFT = 500e-6  # faster or slower than NTP would ever let a clock run
+# Seconds for the command that makes a machine fresh, and once more until the machine answers.
+RESTART_S = 300.0
+# A clock that NTP disciplines never runs so much faster or slower: the kernel limits its correction to 500 ppm.
+_DRIFT = 500e-6
 _ENV_BYTES = 1 << 20
 
 
@@ -139,22 +143,23 @@ class Remote:
     disks: tuple[AttachedDisk, ...] = ()
     query: None = None
     place: Place = HERE
-    fresh: str = ""  # what made it so
+    # What made the machine fresh, in words.
+    fresh: str = ""
     _found: RemoteMachine | None = None
     _caller: Caller | None = None
 
     @property
     def command_line(self) -> tuple[str, ...]:
-        """That of ssh, without the script that the shell there gets."""
+        """The command line of ssh, without the script that the remote shell gets."""
         return (*self.session.command[:-1], "guestmark-agent", "trials")
 
     @property
     def scratch(self) -> str:
-        """A private directory there, which is removed at the end."""
+        """A private directory on the machine, which is removed at the end."""
         return self.session.directory
 
     def attest(self) -> RemoteMachine:
-        """What the machine says it is. Raises `AttestationError` when it is another than it said at first."""
+        """Returns what the machine is. Raises `AttestationError` if that differs from what it reported at first."""
         greeting = self.session.greeting
         assert greeting is not None
         self._found = describe_machine(self.agent, self.session.dest, greeting.arch, self.first)
@@ -162,10 +167,10 @@ class Remote:
         return self._found
 
     def caller(self) -> Caller:
-        """The user that ssh logs in as, with the environment that a command of theirs has there."""
+        """Returns the user that ssh logs in as, with the environment of a command of theirs there."""
         if self._caller is None:
             hello = self.agent.hello()
-            # `cat` gets the environment that the agent has, and is known to be there.
+            # A child inherits the agent's environment, and the script has used `cat` already.
             environment = ["cat", "/proc/self/environ"]
             done = self.agent.exec(environment, timeout_s=20.0, output_limit=_ENV_BYTES, question=True)
             words = (word.partition("=") for word in done.stdout.decode(errors="replace").split("\0") if word)
@@ -174,21 +179,21 @@ class Remote:
         return self._caller
 
     def console(self) -> str:
-        """What ssh said."""
+        """Returns what ssh printed."""
         return self.session.read_errors()
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Nothing: whatever runs the machine is out of sight."""
+        """Returns nothing: whatever runs the machine is out of sight."""
         return {}
 
     def counters(self) -> Mapping[str, float]:
-        """Nothing: whatever runs the machine is out of sight."""
+        """Returns nothing: whatever runs the machine is out of sight."""
         return {}
 
     def remarks(self) -> list[str]:
-        """Remarks about the machine, and about its clock if that ran at another rate than this host's.
+        """Returns remarks about the machine, and about its clock if that ran at another rate than this host's.
 
-        What was attested is completed by the drift.
+        Adds the drift to what was attested.
         """
         found = self._found
         if found is None:
@@ -216,23 +221,24 @@ class Remote:
 
 
 class SshPlatform:
-    """Another machine: it is not booted; every trial gets an agent, and a process tree, of its own."""
+    """Another machine: it is not booted, and every trial gets an agent and a process tree of its own."""
 
     def __init__(self, layer: Layer) -> None:
         assert layer.dest is not None
         self.name = str(layer)
         self._dest = layer.dest
         self._spec = PlatformSpec((layer,))
-        self._boot_id = ""  # that the last trial found
+        # The boot that the last trial ran in.
+        self._boot_id = ""
         self._connections = Connections(lambda: Session(self._dest))
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Remote]:
-        """Begins a conversation with a new agent on the machine; leaving the context ends that with all that it runs.
+        """Begins a conversation with a new agent on the machine; leaving the context ends it and all that it runs.
 
         The machine is then in exclusive use, for which this waits. While somebody measures, the connection is kept for
         the next trial. Raises `UsageError` for what the machine cannot be given, `MachineError` for whatever ssh or the
-        machine refuse.
+        machine refuses.
         """
         ours = encode_own_holder()
         with self._reach(cell, deadline_s, ours) as remote:
@@ -260,7 +266,7 @@ class SshPlatform:
             )
 
     def _describe_freshness(self, agent: Agent, restarted: bool) -> str:
-        """What made the machine fresh, in words, and whether it was booted since the last trial."""
+        """Returns in words what made the machine fresh, and whether it was booted since the last trial."""
         before, self._boot_id = self._boot_id, agent.hello().boot_id
         if not restarted:
             return ""
@@ -271,11 +277,11 @@ class SshPlatform:
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
     ) -> Usable | Unusable:
-        """Brings an agent there and lets it say what the machine is.
+        """Brings an agent there, which reports what the machine is.
 
-        A machine that does not answer is usable where `factors` have a command that restarts it: each trial runs that
-        first, and until then it may be switched off. The agent for a machine of another architecture is made first,
-        which takes minutes, once.
+        A machine that does not answer is usable if `factors` have a command that restarts it: each trial runs that
+        first, and until then the machine may be switched off. The agent for another architecture is made first, which
+        takes minutes, once.
         """
         if shutil.which(ssh_command()[0]) is None:
             return Unusable(f"{ssh_command()[0]} is not installed", "install the package openssh-client")
@@ -294,11 +300,11 @@ class SshPlatform:
             return Unusable(error.message, error.hint)
 
     def clean_up(self, *, dry_run: bool) -> list[str]:
-        """Removes the agents that are kept on the machine, and what crashes have left; see `Session.clean`."""
+        """Removes the agents that are kept on the machine and what crashes left behind; see `Session.clean_up`."""
         return Session(self._dest).clean_up(time.monotonic() + READY_DEADLINE_S, dry_run=dry_run)
 
     def _try_twice(self, deadline_s: float | None) -> Usable:
-        """Tries it, and once more where a connection was lost: a key or a name that is wrong stays so."""
+        """Tries it, and once more if a connection was lost; a wrong key or name would be wrong again."""
         try:
             return self._try_once(deadline_s)
         except MachineError as error:
@@ -330,11 +336,12 @@ def check_cell(cell: Cell) -> None:
 
 
 NO_HYPERVISOR = "none"
-_LIMIT = 200  # characters of anything that is read there
+# Longest text that is accepted from the machine, in characters.
+_LIMIT = 200
 _OUTPUT = 64 << 10
 _S = 20.0
-# By CPUID's leaf 0x40000000. Sources: Linux, arch/x86/include/asm and arch/x86/kernel/cpu; QEMU, target/i386/kvm;
-# Microsoft's and VMware's interfaces for guests.
+# Hypervisors by the signature in CPUID leaf 0x40000000. Sources: Linux, arch/x86/include/asm and arch/x86/kernel/cpu;
+# QEMU, target/i386/kvm; Microsoft's and VMware's interfaces for guests.
 _LEAVES: Mapping[str, str] = {
     "KVMKVMKVM": "kvm",
     "TCGTCGTCGTCG": "qemu",
@@ -349,7 +356,8 @@ _LEAVES: Mapping[str, str] = {
     "lrpepyh vr": "parallels",
     "Jailhouse": "jailhouse",
 }
-# By DMI, where the leaf is another's: VirtualBox and KVM pretend to be Hyper-V or KVM for their guests' good.
+# Hypervisors by DMI vendor or product, as some show another's signature: VirtualBox pretends to be KVM or Hyper-V so
+# that guests use the interfaces they know.
 _VENDORS: tuple[tuple[str, str], ...] = (
     ("innotek", "oracle"),
     ("VirtualBox", "oracle"),
@@ -357,7 +365,8 @@ _VENDORS: tuple[tuple[str, str], ...] = (
     ("Xen", "xen"),
     ("Parallels", "parallels"),
 )
-_WITHOUT_LEAF = (*_VENDORS, ("QEMU", "qemu"), ("Bochs", "qemu"))  # TCG's usual processors have none
+# Without a signature, as with TCG's usual processor models, DMI is all there is.
+_WITHOUT_LEAF = (*_VENDORS, ("QEMU", "qemu"), ("Bochs", "qemu"))
 _SCRIPT = """
 show() { printf "%s\\n" "== $1"; head -c 4096 "$2" 2>/dev/null; printf "\\n"; }
 show id /etc/machine-id
@@ -372,7 +381,7 @@ printf "== uml\\n"; grep -m1 -o "User Mode Linux" /proc/cpuinfo
 
 
 def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteMachine:
-    """What the machine is. Raises `AttestationError` when its agent runs on another than the one that greeted us."""
+    """Returns what the machine is. Raises `AttestationError` if its agent runs on another one than greeted us."""
     hello, facts = agent.hello(), agent.read_facts()
     if hello.arch != arch:
         raise AttestationError(f"{dest} is not what it reported: asked {arch}, found {hello.arch}")
@@ -406,7 +415,7 @@ def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteM
 
 
 def name_hypervisor(leaf: str, vendor: str, product: str, xen: str = "") -> str:
-    """What runs the machine: `none` for a physical one; an unknown hypervisor by its own signature."""
+    """Returns what runs the machine: `none` for a physical one; an unknown hypervisor by its own signature."""
     if xen:
         return "xen"
     if leaf:
@@ -433,7 +442,7 @@ def _run_query(agent: Agent, argv: list[str], *, lines: bool = False) -> str:
 
 
 def _sanitize_line(text: str) -> str:
-    """Nothing remote is trusted: one line, of bounded length, that no terminal would act on."""
+    """Returns one line of bounded length without control characters, as nothing remote is trusted."""
     return make_inert(text).strip()[:_LIMIT]
 
 

@@ -23,15 +23,17 @@ from guestmark.page.text import last_inert_line, make_inert
 
 
 class UnreachableError(MachineError):
-    """The machine does not answer, which it may do later: it is starting, perhaps."""
+    """The machine does not answer, but may do so later, for instance because it is starting."""
 
 
-_ON_THE_WAY = "UNKNOWN port 65535"  # what ssh calls the other end of a ProxyJump's or ProxyCommand's pipe
-_AFTER = (_ON_THE_WAY, "kex_exchange_identification")  # follow what the proxy itself has said
+# What ssh calls the other end of a ProxyJump's or ProxyCommand's pipe.
+_ON_THE_WAY = "UNKNOWN port 65535"
+# Lines of ssh that follow what the proxy itself has printed.
+_AFTER = (_ON_THE_WAY, "kex_exchange_identification")
 
 
 def explain_refusal(dest: str, said: str, status: int | None, printed: str = "") -> MachineError:
-    """The error for a session that did not come about: `said` by ssh itself, `printed` by the other side."""
+    """Returns the error for a session that did not come about: `said` by ssh itself, `printed` by the other side."""
     if _ON_THE_WAY in said:
         return _explain_proxy_failure(dest, said)
     text = f"{said}\n{printed}"
@@ -54,7 +56,10 @@ def explain_refusal(dest: str, said: str, status: int | None, printed: str = "")
 
 
 def _explain_proxy_failure(dest: str, said: str) -> MachineError:
-    """The error for a jump host or a proxy that did not get there, which has said why before ssh did."""
+    """Returns the error for a jump host or proxy that did not reach the machine.
+
+    The proxy printed the reason before ssh printed anything.
+    """
     before = "\n".join(line for line in said.splitlines() if not any(part in line for part in _AFTER))
     why = last_inert_line(before) or "it ended the connection without a word"
     kind = MachineError if is_final(before) else UnreachableError
@@ -66,14 +71,14 @@ def _explain_proxy_failure(dest: str, said: str) -> MachineError:
 
 
 def is_final(said: str) -> bool:
-    """Whether what ssh said will be the same at the next attempt: a key, a name or a configuration is wrong."""
+    """Returns whether ssh will say the same at the next attempt, because a key, a name or a configuration is wrong."""
     said = "\n".join(line for line in said.splitlines() if _ON_THE_WAY not in line)
     cause = classify_message(Speaker.SSH, said).cause
     return cause is not Cause.OTHER and not cause.may_answer_later
 
 
 def explain_failure(dest: str, said: str, why: str, *, gone: bool) -> MachineError:
-    """The error for a session that had begun: `why` its agent failed, and whether the other side had `gone`."""
+    """Returns the error for a session that had begun: `why` its agent failed, and whether the other side had `gone`."""
     last = last_inert_line(said)
     told = (
         f"the connection to {dest} was lost{f': {last}' if last else ''}"
@@ -87,24 +92,28 @@ GREETING = "guestmark-ssh-1"
 READY = "guestmark-ready"
 REFUSED = "guestmark-refused"
 REMOVED = "guestmark-removed"
-KEPT, WANTED = "kept", "wanted"  # whether the agent is there already
+# Whether the machine has the agent already.
+KEPT, WANTED = "kept", "wanted"
 DIRECTORY = "guestmark-agent-"
-# How often the agent sends something, by which its sshd notices that a network was cut. By itself
-# sshd would keep the session, and the machine its lock, until TCP looks after two hours.
+# The agent sends something so often, by which its sshd notices that a network was cut. Otherwise sshd would keep the
+# session, and the machine its lock, until TCP's keepalive two hours later.
 ALIVE_S = 30
-MOST_KEPT = 4  # agents of other versions or architectures that are kept on one machine
+# Agents of different versions or architectures that are kept on one machine, at most.
+MOST_KEPT = 4
 
-# The command line says what machine this is, and does what it hears in one line.
+# The command line prints what machine this is, then runs the one line that it reads.
 _FIRST = (
     "umask 077",
-    "echo",  # what the login has printed may not end its line
+    # What the login printed may have no end of line.
+    "echo",
     f"echo {GREETING} $(uname -s) $(uname -m) $(cat /proc/sys/kernel/random/boot_id)",
     "read -r script || exit 0",
     'eval "$script"',
 )
-# It looks whether it has the agent, the very bytes; looks for a directory of the session's own with room for it, where
-# programs may be run; takes the agent unless it has it, keeps it if it can, and drops the oldest ones. The directory is
-# removed when the agent has ended, by itself or because the connection has gone: both are the end of its input.
+# The script looks whether the machine has the agent, by its digest; makes a directory of the session's own, with room
+# for it, where programs may be run; receives the agent unless the machine has it, keeps it if it can, and drops the
+# oldest ones. The directory is removed when the agent has ended, by itself or because the connection has gone: either
+# way its input ends.
 _SERVE = (
     "d=",
     "why=",
@@ -123,7 +132,7 @@ _SERVE = (
     'for parent in "${TMPDIR:-/tmp}" /var/tmp "$XDG_RUNTIME_DIR" "$HOME" /dev/shm; do '
     '[ -d "$parent" ] || continue; '
     'd=$parent/$name-$$; mkdir -m 700 "$d" 2>/dev/null || { d=; why="$why; $parent cannot be written"; continue; }; '
-    # Not by `:`, which would end the shell where there is no inode left.
+    # `true` rather than `:`: a failed redirection of a special built-in ends the shell, for instance without inodes.
     'if ! true 2>/dev/null > "$d/try"; then why="$why; $parent has no room for a file"; '
     'elif chmod 700 "$d/try"; "$d/try" 2>/dev/null; then '
     'if [ -n "$k" ] || head -c "$size" /dev/zero > "$d/agent" 2>/dev/null; then break; fi; '
@@ -144,7 +153,7 @@ _SERVE = (
     'rm -f "$d/agent"; } > /dev/null 2>&1 < /dev/null; fi',
     f'/proc/self/fd/3 trials --directory "$d" --alive {ALIVE_S}',
 )
-# What no session uses: agents that are kept, and directories of sessions whose shell is not there any more.
+# Removes what no session uses: kept agents, and directories of sessions whose shell has ended.
 _CLEAN = (
     "c=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}",
     "keep=${c:+$c/guestmark/agents}",
@@ -158,12 +167,14 @@ _CLEAN = (
 )
 
 
-_LONGEST_WORD = 1024  # of csh
+# csh accepts no longer word.
+_LONGEST_WORD = 1024
 
 
 def format_remote_command() -> str:
-    """The command line for the login shell there."""
+    """Returns the command line for the machine's login shell, quoted so that sh, csh and fish understand it alike."""
     script = "; ".join(_FIRST)
+    # Inside single quotes these are what csh and fish treat specially.
     assert not set("'\\!\n") & set(script)
     assert len(script) < _LONGEST_WORD
     return f"exec /bin/sh -c '{script}'"
@@ -175,12 +186,15 @@ def shell_words() -> list[str]:
 
 
 def format_serve_script(*, name: str, size: int, digest: str) -> bytes:
-    """What is sent to have an agent of that size and SHA-256 serve in a directory that `name` begins."""
+    """Returns the line that makes the machine run an agent of that size and SHA-256.
+
+    The agent's directory begins with `name`.
+    """
     return _format_script(_SERVE, name=name, size=size, digest=digest, most=MOST_KEPT)
 
 
 def _format_script(script: Sequence[str], **variables: str | int) -> bytes:
-    """What is done there, as the line that the command line there hears."""
+    """Returns the script as the one line that the remote command reads and runs."""
     text = "; ".join((*(f"{name}={shlex.quote(str(value))}" for name, value in variables.items()), *script))
     assert "\n" not in text
     return f"{text}\n".encode()
@@ -188,12 +202,14 @@ def _format_script(script: Sequence[str], **variables: str | int) -> bytes:
 
 _SSH = "ssh"
 _VARIABLE = "GUESTMARK_SSH"
-_CHATTER = 256 << 10  # bytes that the login there may print before the greeting
+# Bytes that a login may print before the greeting.
+_CHATTER = 256 << 10
 _STOP_S = 5.0
 _PIECE = 64 << 10
-_PIECES = 16  # that are taken of the error stream at once: it may be endless
-# Everything else is as the user's ssh_config has it. Nobody is asked anything; a machine that falls silent is given up
-# after 15 s; no shared connection is begun that would have to outlive us.
+# Pieces of the error stream, which may be endless, that are read at once.
+_PIECES = 16
+# Everything else follows the user's ssh_config. ssh asks nobody for anything, gives up a machine that is silent for
+# 15 s, and opens no shared connection, which would have to outlive us.
 UNATTENDED = (
     "-T", "-a", "-x", "-e", "none",
     "-o", "BatchMode=yes",
@@ -207,12 +223,13 @@ UNATTENDED = (
     "-o", "ForkAfterAuthentication=no",
     "-o", "SessionType=default",
 )  # fmt: skip
-OPTIONS = (*UNATTENDED, "-o", "ClearAllForwardings=yes")  # an existing shared connection is used
+# A shared connection that exists already is used all the same.
+OPTIONS = (*UNATTENDED, "-o", "ClearAllForwardings=yes")
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What the machine said of itself before it was given an agent."""
+    """What the machine reported about itself before it was given an agent."""
 
     system: str
     arch: str
@@ -220,10 +237,10 @@ class Greeting:
 
 
 class Session:
-    """An ssh process whose streams are an agent's channel, and the private directory that the agent has there.
+    """An ssh process whose streams are an agent's channel, and the private directory of that agent on the machine.
 
-    It runs under a supervisor, which ends it when this process dies; then the agent there sees the end of its input,
-    kills what it started and ends, and its directory is removed.
+    It runs under a supervisor, which ends it when this process dies. The agent then sees the end of its input, kills
+    what it started and ends, and its directory is removed.
     """
 
     def __init__(self, dest: str, options: Sequence[str] = ()) -> None:
@@ -245,10 +262,10 @@ class Session:
         self.gone = False  # the other side, before we ended the session
 
     def open(self, deadline: float) -> Transport:
-        """Connects, brings the agent, and returns its channel; `deadline` is `time.monotonic`'s.
+        """Connects, brings the agent and returns its channel; `deadline` is on the monotonic clock.
 
-        Raises `MachineError` with one line for whatever ssh or the machine refuses, `PlatformUnusableError` for
-        a machine that no agent is there for, `NotMadeError` when one can be made.
+        Raises `MachineError` with one line for whatever ssh or the machine refuses, `PlatformUnusableError` for a
+        machine for which there is no agent, `AgentNotMadeError` if one can be made.
         """
         self._connect(deadline)
         assert self.greeting is not None
@@ -265,9 +282,9 @@ class Session:
         return Transport(stdout.fileno(), stdin.fileno(), self.close)
 
     def clean_up(self, deadline: float, *, dry_run: bool) -> list[str]:
-        """Removes the agents that are kept there, and the directories of sessions that have gone: their paths.
+        """Removes the agents that are kept there and the directories of sessions that have ended; returns the paths.
 
-        With `dry_run` only says what it would remove. Raises `MachineError` as `open`.
+        With `dry_run` it removes nothing. Raises `MachineError` as `open`.
         """
         try:
             self._connect(deadline)
@@ -300,7 +317,7 @@ class Session:
         self.greeting = self._await_greeting(deadline)
 
     def _await_directory(self, deadline: float) -> tuple[str, str]:
-        """Whether the agent is there, and the session's directory."""
+        """Returns whether the machine has the agent (`KEPT` or `WANTED`), and the session's directory."""
         word, _, rest = self._read_line(deadline).partition(" ")
         while word == REMOVED:
             self._removed.append(make_inert(rest))
@@ -316,13 +333,13 @@ class Session:
         return there, directory
 
     def read_errors(self) -> str:
-        """What ssh and the machine's own programs printed on the error stream so far."""
+        """Returns what ssh and the machine's own programs have printed on the error stream so far."""
         self._collect_errors(0)
         text = self._said.decode(errors="replace").replace("\r\n", "\n")  # as ssh ends its own lines
         return make_inert(text, lines=True)
 
     def explain_failure(self, error: AgentError) -> MachineError:
-        """What became of a session that had begun, when its agent failed."""
+        """Returns what became of a session that had begun when its agent failed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process is not None:
                 self._process.wait(1.0)
@@ -337,7 +354,7 @@ class Session:
         return explain_failure(self.dest, self.read_errors(), why, gone=self.gone)
 
     def close(self) -> None:
-        """Ends the session: the agent has gone when this returns, unless the machine does not answer."""
+        """Ends the session. The agent has ended when this returns, unless the machine does not answer."""
         process = self._process
         if process is None or self._ended:
             return
@@ -356,7 +373,7 @@ class Session:
                     stream.close()
 
     def _await_exit(self, process: subprocess.Popen[bytes], deadline: float) -> None:
-        """Waits for ssh's end, which comes when the agent has ended and its directory is removed."""
+        """Waits for ssh's exit, which comes when the agent has ended and its directory is removed."""
         assert process.stdout is not None
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
@@ -367,7 +384,7 @@ class Session:
                 return
 
     def _end_ssh(self) -> None:
-        """The supervisor ends ssh at once."""
+        """Has the supervisor end ssh at once."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
@@ -395,7 +412,7 @@ class Session:
             self._check_chatter()
 
     def _check_chatter(self) -> None:
-        """Raises when more was printed before the greeting than any login has to say."""
+        """Raises `MachineError` if the login printed more before the greeting than any login has to."""
         if max(len(self._before), self._heard) > _CHATTER:
             self._patience_s = 0.0  # there is no agent yet, and such a login would not stop by itself
             raise MachineError(
@@ -404,7 +421,7 @@ class Session:
             )
 
     def _read_line(self, deadline: float) -> str:
-        """One line of what the other side prints. Read byte by byte: what follows may be the agent's."""
+        """Returns one line of what the other side prints, read byte by byte, as what follows may be the agent's."""
         assert self._process is not None
         assert self._process.stdout is not None
         source = self._process.stdout.fileno()
@@ -453,7 +470,7 @@ class Session:
                     raise self.refused() from error
 
     def _collect_errors(self, timeout_s: float) -> None:
-        """Takes what there is of the error stream; its beginning and its end are kept."""
+        """Reads what has arrived on the error stream; of a long one, the beginning and the end are kept."""
         if self._process is None or self._process.stderr is None or self._process.stderr.closed:
             return
         source = self._process.stderr.fileno()
@@ -465,7 +482,8 @@ class Session:
                 data = os.read(source, _PIECE)
             if not data:
                 return
-            if data.strip(b"\n"):  # otherwise an agent says that it is there
+            # An agent sends lone newlines to keep the connection alive.
+            if data.strip(b"\n"):
                 self._heard += len(data)
                 self._said += data
             if len(self._said) > _CHATTER:
@@ -482,7 +500,7 @@ class Session:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the other side has ended its output; a machine that talks nonsense, or nothing, has not."""
+    """Returns whether the other side has ended its output; one that prints nonsense, or nothing, has not."""
     assert process.stdout is not None
     with contextlib.suppress(OSError):
         return not os.read(process.stdout.fileno(), _PIECE)
@@ -490,17 +508,17 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def ssh_command() -> list[str]:
-    """The ssh to use, with options of the user's own: `GUESTMARK_SSH`, words as for a shell; else `ssh`.
+    """Returns the words of `GUESTMARK_SSH`, split as by a shell, or `ssh`: the program and the user's own options.
 
-    Raises `UsageError` when that is no command line.
+    Raises `UsageError` if they cannot be split.
     """
     return read_command_variable(_VARIABLE, _SSH)
 
 
 def read_command_variable(variable: str, usual: str) -> list[str]:
-    """The words of the variable, as of a command line for a shell; the usual program where it has none.
+    """Returns the words of the variable, split as by a shell; the `usual` program if it is unset.
 
-    Raises `UsageError` when that is no command line.
+    Raises `UsageError` if they cannot be split.
     """
     try:
         words = shlex.split(os.environ.get(variable, ""))
@@ -511,7 +529,7 @@ def read_command_variable(variable: str, usual: str) -> list[str]:
 
 @contextlib.contextmanager
 def closing_session(made: Session) -> Iterator[Session]:
-    """The session, which is over when the context is left, however it is left."""
+    """Yields the session, and closes it however the context is left."""
     try:
         yield made
     finally:

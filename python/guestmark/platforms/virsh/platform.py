@@ -1,6 +1,6 @@
 """`virsh:DOMAIN`: a domain of libvirt, made fresh for every trial; ssh carries the agent, as for any other machine.
 
-The domain is ended afterwards, also when this process is killed.
+The domain is ended afterwards, even if this process is killed.
 """
 
 from __future__ import annotations
@@ -49,17 +49,23 @@ _LIMIT = 300
 
 
 def virsh_command() -> list[str]:
-    """The virsh to use, with options of the user's own: `GUESTMARK_VIRSH`, words as for a shell; else `virsh`."""
+    """Returns the words of `GUESTMARK_VIRSH`, split as by a shell, or `virsh`.
+
+    The variable holds the program and the user's own options.
+    """
     return read_command_variable(VARIABLE, "virsh")
 
 
 def virsh_environment() -> dict[str, str]:
-    """In which virsh says what this module understands."""
+    """Returns the environment in which virsh prints messages that this module understands."""
     return {**os.environ, "LC_ALL": "C"}
 
 
 def run_virsh(domain: str, *arguments: str, timeout_s: float = _CALL_S) -> str:
-    """What virsh prints. Raises `PlatformUnusableError` for what cannot help itself, `MachineError` for the rest."""
+    """Returns what virsh prints.
+
+    Raises `PlatformUnusableError` for errors that the user has to fix, `MachineError` for others.
+    """
     command = [*virsh_command(), "-q", *arguments]
     try:
         done = subprocess.run(
@@ -85,7 +91,7 @@ def run_virsh(domain: str, *arguments: str, timeout_s: float = _CALL_S) -> str:
 
 
 def explain_refusal(domain: str, said: str) -> MachineError | PlatformUnusableError:
-    """The error for what virsh refused."""
+    """Returns the error for what virsh refused."""
     lines = [line.removeprefix("error:").strip() for line in said.splitlines() if line.strip()]
     cause = classify_message(Speaker.VIRSH, said).cause
     if cause is not Cause.OTHER:
@@ -100,13 +106,14 @@ def explain_refusal(domain: str, said: str) -> MachineError | PlatformUnusableEr
     )
 
 
-_SOURCES = ("lease", "agent", "arp")  # of virsh domifaddr
+# Where `virsh domifaddr` looks for addresses, the most reliable first.
+_SOURCES = ("lease", "agent", "arp")
 _ADDRESS = re.compile(r"\sipv[46]\s+([0-9a-fA-F.:]+)")
 _QUERY_S = 10.0
 
 
 def find_ssh_options(dest: str, domain: str) -> tuple[str, ...]:
-    """Options for ssh: none where its configuration has an address for `dest`, else the one that libvirt knows.
+    """Returns options for ssh: none if its configuration has an address for `dest`, else the one that libvirt knows.
 
     The host key is the one that is known for `dest`, whatever address the domain has today.
     """
@@ -121,7 +128,7 @@ def find_ssh_options(dest: str, domain: str) -> tuple[str, ...]:
 
 
 def parse_addresses(table: str) -> list[str]:
-    """Those that `virsh domifaddr` prints, but for loopback and links' own."""
+    """Returns the addresses in a table of `virsh domifaddr`, without loopback and link-local ones."""
     found = _ADDRESS.findall(table)
     return [
         address for address in found if not address.lower().startswith(("127.", "::1", "fe80:", "169.254."))
@@ -129,7 +136,7 @@ def parse_addresses(table: str) -> list[str]:
 
 
 def _host_name(dest: str) -> str:
-    """What ssh would connect to; the destination's own name where its configuration does not say."""
+    """Returns what ssh would connect to, in lower case; empty if ssh does not say."""
     try:
         done = subprocess.run(
             [*ssh(), "-G", "--", dest], capture_output=True, text=True, timeout=_QUERY_S, check=False
@@ -145,14 +152,14 @@ def _is_address(name: str) -> bool:
 
 
 _S = 20.0
-# A daemon that was just started looks at each QEMU that is installed before it answers: 40 s here with all of Debian's.
+# A daemon that was just started inspects every installed QEMU before it answers: 40 s with all of Debian's on 2 CPUs.
 _VERSION_S = 300.0
 _OUTPUT = 64 << 10
 _CARDS = "cat /sys/class/net/*/address; cat /sys/class/dmi/id/product_uuid 2>/dev/null"
 
 
 def attest_domain(found: RemoteMachine, agent: Agent, domain: str) -> LibvirtMachine:
-    """Both. Raises `AttestationError` when another machine than the domain answers."""
+    """Attests the machine and its domain. Raises `AttestationError` if another machine than the domain answers."""
     described = _describe_domain(domain)
     root = ElementTree.fromstring(run_virsh(domain, "dumpxml", domain))
     done = agent.exec(["/bin/sh", "-c", _CARDS], timeout_s=_S, output_limit=_OUTPUT)
@@ -217,21 +224,23 @@ class Domain(Remote):
     domain: str = ""
 
     def attest(self) -> LibvirtMachine:
-        """What the domain is, by its own account and by libvirt's."""
+        """Returns what the domain is, by its own account and by libvirt's."""
         found = attest_domain(Remote.attest(self), self.agent, self.domain)
-        self._found = found  # which is completed at the end
+        # `remarks` completes it at the end.
+        self._found = found
         return found
 
 
 class VirshPlatform:
-    """A domain of libvirt; what makes it fresh is the factor `snapshot`."""
+    """A domain of libvirt; the factor `snapshot` says what makes it fresh."""
 
     def __init__(self, layer: Layer) -> None:
         assert layer.dest is not None
         self.name = str(layer)
         self._domain = layer.dest
         self._spec = PlatformSpec((layer,))
-        self._mark = ""  # that the last trial left
+        # The file that the last trial left there.
+        self._mark = ""
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Domain]:
@@ -254,7 +263,7 @@ class VirshPlatform:
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
     ) -> Usable | Unusable:
-        """Asks libvirt whether there is such a domain. It is not started: what makes it fresh is not known here."""
+        """Asks libvirt whether there is such a domain. It is not started, as what makes it fresh is not known here."""
         begin = time.monotonic()
         try:
             run_virsh(self._domain, "domstate", self._domain)
@@ -272,7 +281,10 @@ class VirshPlatform:
         return made
 
     def _leave_mark(self, agent: Agent) -> None:
-        """Raises `AttestationError` when the mark of the last trial is still there, and leaves a new one."""
+        """Leaves a mark on the domain's disk.
+
+        Raises `AttestationError` if the mark of the last trial is still there.
+        """
         if self._mark and _is_there(agent, self._mark):
             self._mark = ""
             raise AttestationError(
@@ -280,7 +292,8 @@ class VirshPlatform:
                 hint="is /var/tmp on a disk that the snapshot does not hold?",
             )
         mark = _MARK + secrets.token_hex(8)
-        agent.write_file(mark, b"", fsync=True)  # or the domain's end would remove it, fresh or not
+        # Without the flush, ending the domain would lose the file even if its disks keep what is written.
+        agent.write_file(mark, b"", fsync=True)
         self._mark = mark
 
 
@@ -298,8 +311,8 @@ _STARTED = "guestmark-started"
 _STOP_S = 20.0
 _OFF = "shut off"
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
-# The script starts the domain, says so, waits until nobody holds its input any more, and ends the domain. Signals
-# to end do not reach it: it ends when what it has begun is undone.
+# The script starts the domain, says so, waits until nobody holds its input any more, and ends the domain. It ignores
+# signals, so that it always undoes what it began.
 _LIFE = f"""
 trap '' INT TERM HUP PIPE
 {{begin}} || exit 1
@@ -313,7 +326,7 @@ exit 0
 def make_fresh(domain: str, way: str, deadline: float) -> contextlib.AbstractContextManager[str]:
     """Makes the domain fresh in that way (a level of `SNAPSHOT`); yields in words what was done, empty if nothing.
 
-    Raises `PlatformUnusableError` for a domain that cannot be made so, `MachineError` for what libvirt refuses.
+    Raises `PlatformUnusableError` for a domain that cannot be made fresh so, `MachineError` for what libvirt refuses.
     """
     state = run_virsh(domain, "domstate", domain).strip()
     if way == NONE:
@@ -353,7 +366,7 @@ def _revert_snapshot(domain: str, snapshot: str, deadline: float, *, was_off: bo
 
 @contextlib.contextmanager
 def _hold_alive(domain: str, begin: str, given: bytes, deadline: float) -> Iterator[None]:
-    """Inside, the domain runs; a process of its own ends it when the context is left or this process is gone."""
+    """Inside, the domain runs; a process of its own ends it when the context is left or this process dies."""
     script = _LIFE.format(begin=begin, virsh=_shell_command(), domain=shlex.quote(domain))
     life = subprocess.Popen(
         ["/bin/sh", "-c", script],
@@ -394,7 +407,7 @@ def _await_start(domain: str, life: subprocess.Popen[bytes], deadline: float) ->
 
 
 def make_transient(definition: str) -> bytes:
-    """The domain's definition with disks that keep nothing of what is written to them."""
+    """Returns the domain's definition with disks that keep nothing of what is written to them."""
     ElementTree.register_namespace("qemu", _QEMU)
     root = ElementTree.fromstring(definition)
     for disk in root.iterfind("devices/disk"):

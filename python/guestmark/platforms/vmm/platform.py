@@ -1,8 +1,8 @@
 """`firecracker` and `cloud-hypervisor`: the distribution's kernel on KVM, with the host's root and disks on virtio.
 
-Neither serves directories of its host by itself. So the guest connects by vsock, which both give out as sockets by
-path, and a process beside the hypervisor takes each connection (`guestmark-agent listen`): one is the agent's channel,
-one the host's root, by 9p (`guestmark-agent share`). Both end with the hypervisor.
+Neither serves directories of its host by itself. So the guest connects by vsock, which both offer as sockets by path,
+and a process beside the hypervisor takes each connection (`guestmark-agent listen`): one carries the agent's channel,
+one the host's root over 9p (`guestmark-agent share`). Both end with the hypervisor.
 """
 
 from __future__ import annotations
@@ -58,45 +58,57 @@ if TYPE_CHECKING:
     from guestmark.disks.image import Image
 
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}
-_VSOCK = "vsock"  # in the scratch directory, with `_PORT` behind it for what the guest connects to
-_CHANNEL, _ROOT = 1, 2  # ports
+# Name of the socket in the scratch directory; hypervisors add `_PORT` for a port that the guest connects to.
+_VSOCK = "vsock"
+# Ports.
+_CHANNEL, _ROOT = 1, 2
 _GUEST_CID = 3
 _MIB = 1 << 20
 _MODULES = ("vmw_vsock_virtio_transport", "9p", "9pnet_fd", "overlay")
 _ROOT_OPTIONS = "version=9p2000.L,msize=262144,cache=loose,access=any"
-_SERIAL = 20  # bytes, as virtio has them
+# Longest serial number of a virtio disk: VIRTIO_BLK_ID_BYTES.
+_SERIAL = 20
+# First version of Cloud Hypervisor with the option image_type.
 _KNOWS_IMAGES = (52,)
-_MAKER = slice(10, 16)  # ACPI: who made a table, in its header
+# OEM ID in the header of an ACPI table.
+_MAKER = slice(10, 16)
 
 
 @dataclass(frozen=True, slots=True)
 class MachineConfig:
-    """What a hypervisor needs to know to make one."""
+    """What a hypervisor needs to know to make a machine."""
 
     kernel: str
     initramfs: str
-    words: str  # for the kernel
+    # Command line of the kernel.
+    words: str
     processors: int
-    memory: int  # bytes
+    # Bytes.
+    memory: int
     disks: Sequence[Image]
-    version: tuple[int, ...]  # of the hypervisor
+    # Version of the hypervisor.
+    version: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Hypervisor:
-    """One of them: how it is called, what it calls itself, and how it starts a machine in its working directory."""
+    """One of the hypervisors: its program, its own names, and how it starts a machine in its working directory."""
 
     program: Program
-    says: str  # before its version
-    maker: str  # of the machine's ACPI tables
-    modules: tuple[str, ...]  # of the guest's kernel that find devices
-    words: str  # for the guest's kernel
+    # What it prints before its version.
+    says: str
+    # OEM ID of the machine's ACPI tables.
+    maker: str
+    # Modules of the guest's kernel that find devices.
+    modules: tuple[str, ...]
+    # Words for the command line of the guest's kernel.
+    words: str
     command: Callable[[str, MachineConfig], list[str]]
     serial: Callable[[str, FileIdentity], str]  # of a disk, by its name and its image
 
 
 def _firecracker_command(program: str, machine: MachineConfig) -> list[str]:
-    """It reads what its machine is from a file, which the same command writes."""
+    """Returns Firecracker's command, which also writes the file from which Firecracker reads its machine."""
     described = {
         "boot-source": {
             "kernel_image_path": machine.kernel,
@@ -133,14 +145,14 @@ def _firecracker_command(program: str, machine: MachineConfig) -> list[str]:
 
 
 def _firecracker_serial(_name: str, image: FileIdentity) -> str:
-    """The drive's name is its own affair."""
+    """Returns the serial number that Firecracker derives from the image's file; it ignores the drive's name."""
     return "".join(map(str, image))[:_SERIAL]
 
 
 def _cloud_hypervisor_command(program: str, machine: MachineConfig) -> list[str]:
     disks = [
         f"path={image.path},readonly={'on' if image.spec.read_only else 'off'},serial={image.spec.name}"
-        # Others take an image for what its first bytes say.
+        # Older versions detect an image's format by its first bytes.
         f"{',image_type=raw' if machine.version >= _KNOWS_IMAGES else ''}"
         for image in machine.disks
     ]
@@ -157,7 +169,7 @@ def _cloud_hypervisor_command(program: str, machine: MachineConfig) -> list[str]
 HYPERVISORS: Mapping[str, Hypervisor] = {
     each.program.name: each
     for each in (
-        # It ends when its guest restarts, and has no other way to be switched off.
+        # Firecracker ends when its guest reboots, and cannot be switched off in another way.
         Hypervisor(
             FIRECRACKER,
             says="Firecracker v",
@@ -181,7 +193,7 @@ HYPERVISORS: Mapping[str, Hypervisor] = {
 
 
 class VmmPlatform:
-    """One of the hypervisors. `notify` announces slow steps (fetching a kernel)."""
+    """One of the small hypervisors. `notify` announces slow steps, such as fetching a kernel."""
 
     def __init__(self, layer: Layer, notify: Notify = lambda _: None) -> None:
         self.name = str(layer)
@@ -248,7 +260,7 @@ class VmmPlatform:
                 agent.close()
 
     def find_missing(self, levels: Levels) -> Unusable | None:
-        """What has to be installed first."""
+        """Returns what has to be installed first."""
         name = self._hypervisor.program.name
         if not host_architecture().kernel_unpacked:
             return Unusable(f"{name} is started on x86-64 hosts alone")
@@ -276,7 +288,7 @@ class VmmPlatform:
         return levels.get(VMM) or self._hypervisor.program.path or ""
 
     def _attest_guest(self, guest: Guest, *, levels: Levels, release: str, version: str) -> GuestMachine:
-        """The program that runs, who made the machine as its guest sees it, and all factors that can be compared.
+        """Attests the program, who made the machine as its guest sees it, and all factors that can be compared.
 
         Raises `AttestationError` with both values.
         """
@@ -302,7 +314,7 @@ class VmmPlatform:
 
 
 def _read_maker(guest: Guest) -> str:
-    """By the machine's first ACPI table: hypervisors put their name there."""
+    """Returns the OEM ID of the machine's first ACPI table, where hypervisors put their name."""
     try:
         table = guest.agent.read_file("/sys/firmware/acpi/tables/FACP", limit=4096)
     except CallError:
@@ -311,7 +323,7 @@ def _read_maker(guest: Guest) -> str:
 
 
 def _listen_command(agent: str, port: int, server: Sequence[str]) -> list[str]:
-    """What a hypervisor's command begins with so that `server` takes the connection to this port."""
+    """Returns words to put before a hypervisor's command, so that `server` takes the connection to this port."""
     return [agent, "listen", f"{_VSOCK}_{port}", *server, "--"]
 
 
@@ -337,7 +349,10 @@ def _list_modules(hypervisor: Hypervisor, cell: Cell) -> ModuleList:
 
 
 def _rank_kernel(kernel: Kernel) -> int | None:
-    """Only kernels that come to their root by vsock; one without modules is taken to have everything."""
+    """Ranks kernels: only those that can mount their root over vsock.
+
+    A kernel without modules is taken to have everything built in.
+    """
     if kernel.elf is None:
         return None
     tree = ModuleTree.read(kernel.modules) if kernel.modules else None
@@ -346,7 +361,7 @@ def _rank_kernel(kernel: Kernel) -> int | None:
 
 @functools.cache
 def _read_version(program: str, says: str) -> str:
-    """What it says. Raises `PlatformUnusableError` for a program that is another one."""
+    """Returns the version that the program prints. Raises `PlatformUnusableError` if it is another program."""
     try:
         line = read_version_line(program)
     except (OSError, subprocess.SubprocessError, IndexError) as error:

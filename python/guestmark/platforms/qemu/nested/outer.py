@@ -50,7 +50,7 @@ class OuterSpec:
 
     @classmethod
     def for_cell(cls, cell: Cell) -> OuterSpec:
-        """Returns the outermost guest of a nested cell: the inner guest's processors, memory for all inside it."""
+        """Returns the outermost guest of a nested cell, with the inner one's processors and memory for all inside."""
         layers = cell.platform.layers
         outer = layers[0]
         return cls(
