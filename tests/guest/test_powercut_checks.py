@@ -16,7 +16,7 @@ import pytest
 
 from guestmark.core.errors import ExitStatus, GateStatus
 from guestmark.disks import loop
-from guestmark.powercut import checked, checks
+from guestmark.powercut import check_proof, user_check
 from tests.framework.checked_programs import Programs
 from tests.framework.command_line import CommandLine, Result
 from tests.framework.processes import wait_until
@@ -433,19 +433,19 @@ def test_states_with_the_same_files_are_judged_once(guestmark: CommandLine, prog
 
 
 def test_a_line_that_was_never_acknowledged_looks_like_one() -> None:
-    assert checked.forge_unacknowledged_line([b"a 1", b"a 14 of 20"]) == b"a 14 of 1000023"
-    assert checked.forge_unacknowledged_line([b"done"]) == b"done-never"
+    assert check_proof.forge_unacknowledged_line([b"a 1", b"a 14 of 20"]) == b"a 14 of 1000023"
+    assert check_proof.forge_unacknowledged_line([b"done"]) == b"done-never"
 
 
 def test_a_world_ends_as_a_whole(tmp_path: Path) -> None:
     """Also when what started it is killed: with a daemon that has left its session, its own files, and its network."""
-    if why := checks.why_not_apart():
+    if why := user_check.why_not_apart():
         pytest.skip(why)
     room, disk = tmp_path / "room", tmp_path / "disk"
     for directory in (room, disk):
         directory.mkdir()
     script = "setsid sleep 4711 & echo x > /tmp/of-a-world; echo x > here; sleep 4711"
-    process = subprocess.Popen([*checks.world_command(room, disk), "sh", "-c", script], cwd=disk)
+    process = subprocess.Popen([*user_check.world_command(room, disk), "sh", "-c", script], cwd=disk)
     try:
         assert wait_until((disk / "here").exists, 10)
         assert not Path("/tmp/of-a-world").exists()

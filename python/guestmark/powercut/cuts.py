@@ -1,4 +1,4 @@
-"""Which crash states are looked at: moments at which the power is cut, and what of the writes in flight survives.
+"""Chooses crash states: moments at which the power is cut, and which of the writes in flight survive.
 
 Everything that a completed flush covers is on the disk, and so is a write with FUA. Of what came after the last flush a
 disk may have kept anything: all, nothing, the first half, or any subset; and of one write any of its sectors.
@@ -16,12 +16,14 @@ import msgspec
 from guestmark.core.findings import Coverage
 from guestmark.powercut.writelog import Entry, Flag
 
-# What a disk writes whole or not at all. Only devices with `queue/atomic_write_unit_max_bytes` promise more than a
-# logical block, and none of those that guests are given does.
+# Bytes that a disk writes entirely or not at all. Only devices with `queue/atomic_write_unit_max_bytes` promise more
+# than a logical block, and none of those that guests are given does.
 _ATOMIC = 512
-_ATTEMPTS = 8  # for each state that is wanted: many cuts have the same outcome
+# Attempts for each random state that is wanted, since many cuts have the same outcome.
+_ATTEMPTS = 8
 _MOST = 6000  # states of one log
-_MISSING = (1, 1, 2, 4, 16, 1 << 30)  # writes of a disk that honours no flush, at most half of them
+# Writes that a disk which honours no flush has lost; at most half of those in flight.
+_MISSING = (1, 1, 2, 4, 16, 1 << 30)
 
 
 class Survival(StrEnum):
@@ -37,7 +39,7 @@ class Survival(StrEnum):
 
     @property
     def as_clause(self) -> str:
-        """In a sentence: `the first half survives`."""
+        """The value as a clause: `the first half survives`."""
         plural = self in {Survival.ALL, Survival.TORN_512, Survival.TORN_4096}
         return f"{self} survive" if plural else f"{self} survives"
 
@@ -49,7 +51,7 @@ TEARING = frozenset({*TORN, Survival.TORN_LAST})
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of one request: `skip` bytes into its data."""
+    """A part of one request, `skip` bytes into its data."""
 
     entry: int
     skip: int
@@ -61,7 +63,7 @@ Outcome = tuple[int, tuple[Piece, ...]]  # what is kept, and what of the rest
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One crash state: `after` so many requests; the first `kept` are on the disk, of the others `pieces`."""
+    """One crash state after `after` requests: the first `kept` are on the disk, and of the others `pieces`."""
 
     after: int
     kept: int
@@ -70,12 +72,12 @@ class Cut:
 
     @property
     def outcome(self) -> Outcome:
-        """Equal for cuts that leave the same bytes."""
+        """Equal for cuts that leave the same bytes on the disk."""
         return self.kept, self.pieces
 
 
 class CutKind(Enum):
-    """Why a state is looked at."""
+    """Why a state was chosen."""
 
     WORST = auto()
     BETWEEN = auto()
@@ -85,9 +87,9 @@ class CutKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChosenCuts:
-    """Crash states that differ from each other, in the order in which they can be made, and what they cover.
+    """Crash states with different outcomes, in the order in which they can be made, and what they cover.
 
-    `kinds` has the outcomes of each kind in the order of their moments; one may be of several kinds.
+    `kinds` has the outcomes of each kind in the order of their moments; one outcome may be of several kinds.
     """
 
     cuts: tuple[Cut, ...]
@@ -95,8 +97,8 @@ class ChosenCuts:
     kinds: Mapping[CutKind, tuple[Outcome, ...]]
 
     def sampling_order(self) -> list[Cut]:
-        """The states in an order of which every beginning is a fair sample: the worst states first, then of all other
-        kinds as large a part of each.
+        """Return the states so that every beginning is a fair sample: the worst first, then equal parts of all other
+        kinds.
         """
         worst = _order_by_bit_reversal(self.kinds[CutKind.WORST])
         others = [
@@ -110,7 +112,7 @@ class ChosenCuts:
         return [by_outcome[outcome] for outcome in dict.fromkeys([*worst, *(each[2] for each in others)])]
 
     def coverage_of(self, judged: Collection[Cut]) -> Coverage:
-        """What is covered when only these states were judged."""
+        """Return what is covered if only these states were judged."""
         seen = {cut.outcome for cut in judged}
         part = {kind: sum(outcome in seen for outcome in outcomes) for kind, outcomes in self.kinds.items()}
         return msgspec.structs.replace(
@@ -120,7 +122,7 @@ class ChosenCuts:
 
 
 def _order_by_bit_reversal(values: Sequence[Outcome]) -> list[Outcome]:
-    """The same values, such that every beginning is spread over all of them: by the base-2 Van der Corput sequence."""
+    """Return the values so that every beginning is spread over all of them (base-2 Van der Corput sequence)."""
     width = max(len(values) - 1, 1).bit_length()
     numbers = (int(f"{number:0{width}b}"[::-1], 2) for number in range(1 << width))
     return [values[number] for number in numbers if number < len(values)]
@@ -135,12 +137,17 @@ def choose_cuts(
     seed: int,
     most: int | None = None,
 ) -> ChosenCuts:
-    """The states that a proof looks at, of a log that begins with `start` requests that are not cut.
+    """Return the states that a proof looks at, of a log whose first `start` requests are not cut.
 
-    For each of `moments`, after which something had been acknowledged, the worst state: nothing survives that was not
-    flushed. The log cut between any two requests, with all before it on the disk; if there are very many, in the
-    smallest flush epochs. Each write that is larger than what a disk writes whole, half of it on the disk with all
-    before it; of more than `count` the largest. Then `count` random ones. With `most` there are about that many in all.
+    - For each of `moments`, after which something had been acknowledged, the worst state: only what was flushed
+      survives.
+    - The log cut between any two requests, with all before it on the disk; if there are very many, in the smallest
+      flush epochs.
+    - Each write larger than what a disk writes atomically, half of it on the disk with all before it; if there are more
+      than `count`, the largest.
+    - `count` random states.
+
+    With `most` there are about that many in all.
     """
     flushed = _flushed_counts(entries)
     none = random.Random(0)
@@ -148,7 +155,7 @@ def choose_cuts(
     kinds: dict[CutKind, list[Outcome]] = {kind: [] for kind in CutKind}
 
     def take(cut: Cut, kind: CutKind | None) -> None:
-        """Keeps the latest of equal states: it has the most acknowledgements."""
+        # Of equal states the latest is kept, because it has the most acknowledgements to lose.
         known = found.get(cut.outcome)
         if kind is not None:
             kinds[kind].append(cut.outcome)
@@ -185,9 +192,9 @@ def choose_cuts(
 
 
 def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, seed: int) -> ChosenCuts:
-    """States of a disk that honours no flush, of a log that begins with `start` requests that are not cut.
+    """Return states of a disk that honours no flush, of a log whose first `start` requests are not cut.
 
-    Of the writes in flight one, some or half are missing, whichever, and every other time one more is torn.
+    One, some or half of the writes in flight are missing, at random, and every other time one more is torn.
     """
     flushed, generator = _flushed_counts(entries), random.Random(seed)
     found: dict[Outcome, Cut] = {}
@@ -199,12 +206,10 @@ def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, s
         missing = set(generator.sample(pending, min(_MISSING[number % len(_MISSING)], len(pending) // 2)))
         left = [position for position in pending if position not in missing]
         torn = generator.choice(left) if left and number % 2 else None
-        pieces = [
-            Piece(
-                position, 0, _torn_length(entries[position]) if position == torn else entries[position].length
-            )
-            for position in left
-        ]
+        pieces = []
+        for position in left:
+            entry = entries[position]
+            pieces.append(Piece(position, 0, _torn_length(entry) if position == torn else entry.length))
         cut = _normalize_cut(entries, after, flushed[after], Survival.SUBSET, pieces)
         found.setdefault(cut.outcome, cut)
     coverage = Coverage(worst=0, acknowledgements=0, cuts=0, requests=0, random=len(found), seed=seed)
@@ -214,7 +219,7 @@ def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, s
 
 
 def _torn_length(entry: Entry) -> int:
-    """Half of a write, in what a disk writes whole; all of one that cannot be torn."""
+    """Return half of a write, in units that a disk writes atomically; all of one that cannot be torn."""
     return max(entry.length // 2 // _ATOMIC * _ATOMIC, _ATOMIC) if _can_tear(entry) else entry.length
 
 
@@ -223,7 +228,7 @@ def _can_tear(entry: Entry) -> bool:
 
 
 def _cut_torn_write(entries: Sequence[Entry], flushed: Sequence[int], number: int) -> Cut:
-    """All that came before a write, and its first half."""
+    """Return the cut that leaves all that came before a write, and its first half."""
     kept = flushed[number]
     pieces = [Piece(each, 0, entries[each].length) for each in range(kept, number) if entries[each].length]
     return _normalize_cut(
@@ -236,7 +241,7 @@ def _cut_torn_write(entries: Sequence[Entry], flushed: Sequence[int], number: in
 
 
 def _pick_evenly(values: Sequence[int], most: int) -> list[int]:
-    """So many of them, evenly; the last one always."""
+    """Return `most` of the values, evenly spread, always with the last one."""
     if len(values) <= most:
         return list(values)
     step = len(values) / most
@@ -244,14 +249,14 @@ def _pick_evenly(values: Sequence[int], most: int) -> list[int]:
 
 
 def cut_at(entries: Sequence[Entry], after: int, survival: Survival) -> Cut:
-    """One crash state; of those that are random, always the same."""
+    """Return one crash state; a random survival always gives the same."""
     return _make_cut(entries, _flushed_counts(entries), after, survival, random.Random(0))
 
 
 def _make_cut(
     entries: Sequence[Entry], flushed: Sequence[int], after: int, survival: Survival, generator: random.Random
 ) -> Cut:
-    """The cut, in its one form: what survives from the start without a gap is counted as kept."""
+    """Return the normalized cut after `after` requests."""
     kept = flushed[after]
     pieces = list(_surviving_pieces(entries, kept, after, survival, generator))
     return _normalize_cut(entries, after, kept, survival, pieces)
@@ -260,7 +265,7 @@ def _make_cut(
 def _normalize_cut(
     entries: Sequence[Entry], after: int, kept: int, survival: Survival, pieces: Sequence[Piece]
 ) -> Cut:
-    """With `kept` as far as what survives has no gap."""
+    """Return the cut with `kept` as large as survivors have no gap, so that equal outcomes compare equal."""
     gone = 0
     while kept < after:
         entry = entries[kept]
@@ -273,16 +278,17 @@ def _normalize_cut(
 
 
 def without_flushes(entries: Sequence[Entry], start: int) -> list[Entry]:
-    """The log as a hypervisor that drops flushes would have left it, from one request on."""
+    """Return the log as a hypervisor that drops flushes from request `start` on would have left it."""
     kept = list(entries[:start])
     kept += [replace(entry, flags=entry.flags & ~(Flag.FLUSH | Flag.FUA)) for entry in entries[start:]]
     return kept
 
 
 def is_write_through(entries: Sequence[Entry], start: int) -> bool:
-    """Whether there is a flush for at least every other write from one request on: none is in flight for long.
+    """Return True if there is a flush for at least every other write from request `start` on.
 
-    A disk whose cache is written back gets hardly any where a filesystem does not ask for them.
+    Then no write is in flight for long. A disk with a writeback cache gets hardly any flushes unless a filesystem sends
+    them.
     """
     part = entries[start:]
     writes = sum(entry.is_write for entry in part)
@@ -291,7 +297,7 @@ def is_write_through(entries: Sequence[Entry], start: int) -> bool:
 
 
 def _flushed_counts(entries: Sequence[Entry]) -> list[int]:
-    """For every number of requests how many of them the last completed flush covers."""
+    """Return for every number of requests how many of them the last completed flush covers."""
     covered = [0]
     for position, entry in enumerate(entries):
         done = position if entry.covers is None else min(entry.covers, position)
@@ -316,9 +322,10 @@ def _surviving_pieces(
         case _:
             kept = {number for number in open_ if generator.random() < 0.5}
     if survival in TORN:
-        tearable = [
-            number for number in open_ if entries[number].is_write and entries[number].length > TORN[survival]
-        ]
+        tearable = []
+        for number in open_:
+            if entries[number].is_write and entries[number].length > TORN[survival]:
+                tearable.append(number)
         torn = generator.choice(tearable) if tearable else None
     for number in pending:
         length = entries[number].length

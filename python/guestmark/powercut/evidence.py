@@ -1,4 +1,4 @@
-"""Logs of writes that are kept, and looking into one: its requests, and images of single cuts."""
+"""Keeps logs of writes, and looks into them: their requests, and images of single cuts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ABOUT, _BASE, _LOG, _UNDER, _TOLD = "about.json", "base", "writes.log", "under"
 
 @dataclass(frozen=True, slots=True)
 class KeptLog:
-    """The kept files of one proof; `under` is the base image of the others."""
+    """The kept files of one proof; `under` is the backing file of the others."""
 
     base: Path
     log: Path
@@ -47,13 +47,13 @@ class KeptLog:
 
 
 def evidence_directory(ledger: Path | None = None) -> Path:
-    """The directory of kept logs: beside that ledger, else beside the one in use, else beside the default one."""
+    """Return the directory of kept logs: beside that ledger, else the one in use, else the default one."""
     return (ledger or _beside.get() or default_path()).parent / "powercut"
 
 
 @contextlib.contextmanager
 def keep_beside(ledger: Path | None) -> Iterator[None]:
-    """Keeps logs beside that ledger while the context lasts; beside the default one for one that is not a file."""
+    """Keep logs beside that ledger while the context lasts; beside the default ledger if it is not a file."""
     token = _beside.set(ledger)
     try:
         yield
@@ -63,7 +63,7 @@ def keep_beside(ledger: Path | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class CheckRecord:
-    """A check as it was run: its command, and the lines that it was told, the first so many of them each time."""
+    """A check as it was run: its command, and all lines of its input; each run got a beginning of them."""
 
     command: str
     lines: tuple[bytes, ...]
@@ -77,7 +77,9 @@ def keep_evidence(  # noqa: PLR0917 (what there is to know)
     judged: JudgedStates,
     check: CheckRecord | None = None,
 ) -> Path:
-    """Keeps the log and the image before it; returns their directory. Only the newest stay, so many and so large."""
+    """Keep the log and the image before it, and return their directory. Only the newest logs stay, up to a number and a
+    size.
+    """
     parent = evidence_directory()
     parent.mkdir(parents=True, exist_ok=True)
     target = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
@@ -116,7 +118,7 @@ def _encode_crash(crash: Crash) -> dict[str, Any]:
 
 
 def load_evidence(directory: str, ledger: Path | None = None) -> KeptLog:
-    """Opens kept evidence: a directory, or the name (or its end) of one beside the ledger. Raises `UsageError`."""
+    """Open kept evidence: a directory, or the name (or its end) of one beside the ledger. Raises `UsageError`."""
     path = Path(directory)
     if not (path / _ABOUT).is_file():
         names = _kept_directories(evidence_directory(ledger))
@@ -149,7 +151,7 @@ _SURVIVALS = {"all": Survival.ALL, "half": Survival.HALF, "none": Survival.NONE}
 
 
 def describe_log(name: str, after: int | None, ledger: Path | None = None) -> Iterator[str]:
-    """Reports on a log: every crash found; with `after`, only the crashes there and the requests before them."""
+    """Yield lines about a log: every crash found; with `after`, only the crashes there and the requests before them."""
     kept = load_evidence(name, ledger)
     with WriteLog(kept.log) as log:
         flushes = sum(entry.is_flush for entry in log.entries)
@@ -170,7 +172,7 @@ def describe_log(name: str, after: int | None, ledger: Path | None = None) -> It
 
 
 def _describe_answer(answer: dict[str, Any] | None) -> Iterator[str]:
-    """What a check said, indented; nothing for a state that none has judged."""
+    """Yield what a check printed, indented; nothing for a state that no check judged."""
     if answer is None:
         return
     yield f"    the check ended with {'a signal' if answer['status'] is None else 'status ' + str(answer['status'])}"
@@ -179,7 +181,7 @@ def _describe_answer(answer: dict[str, Any] | None) -> Iterator[str]:
 
 
 def cut_of(kept: KeptLog, log: WriteLog, after: int, survival: str | None) -> Cut:
-    """The cut after so many requests, by what survives; without that the first one there that lost something.
+    """Return the cut after so many requests with this survival; by default the first one there that lost something.
 
     Raises `UsageError`.
     """
@@ -198,7 +200,7 @@ def cut_of(kept: KeptLog, log: WriteLog, after: int, survival: str | None) -> Cu
 def write_cut_image(
     name: str, after: int, survival: str | None, image: str, ledger: Path | None = None
 ) -> str:
-    """Writes the image that a cut leaves, not yet recovered, to a file; returns what there is to say of it."""
+    """Write the unrecovered image that a cut leaves to a file; return a description of it. Raises `UsageError`."""
     kept = load_evidence(name, ledger)
     with WriteLog(kept.log) as log, scratch_directory("replay") as directory:
         cut = cut_of(kept, log, after, survival)
@@ -206,7 +208,8 @@ def write_cut_image(
         made = replay.make_image(cut)
         replay.close()
         shutil.move(made, image)
-    if kept.under is not None:  # it names the one of the trial, which is gone
+    if kept.under is not None:
+        # The image names the backing file of the trial, which is gone.
         daemon.run_program(
             "qemu-img", "rebase", "-u", "-f", kept.form, "-F", kept.form, "-b", str(kept.under), image,
             writable=[Path(image).resolve().parent],

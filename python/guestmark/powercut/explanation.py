@@ -1,8 +1,8 @@
-"""Why a check fails, by experiment: the fewest files that have to differ from what the program left, and which of its
-calls left them unsynced.
+"""Explains by experiment why a check fails: the fewest files that have to differ, and the calls that left them
+unsynced.
 
-The files of a state that fails are compared with those that the program left, which pass. By delta debugging (Zeller,
-Hildebrandt 2002) a smallest set of differences is found with which the check still fails in the same way.
+The files of a failing state are compared with those that the program left, which pass. Delta debugging (Zeller,
+Hildebrandt 2002) finds a smallest set of differences with which the check still fails in the same way.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, TypeVar
 from guestmark.core.errors import MachineError
 from guestmark.core.temporary import scratch_directory
 from guestmark.powercut import recovery
-from guestmark.powercut.answer import Ending, mask_numbers
-from guestmark.powercut.checks import Check, run_check_here
+from guestmark.powercut.calls import Change, Difference
+from guestmark.powercut.check_answer import Ending, mask_numbers
 from guestmark.powercut.cuts import Cut
-from guestmark.powercut.deeds import Change, Difference
 from guestmark.powercut.judge import Replay
 from guestmark.powercut.recovery import Recovered
 from guestmark.powercut.survey import Disk
+from guestmark.powercut.user_check import Check, run_check_here
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -80,8 +80,10 @@ def copy_files(disk: Disk, cut: Cut, target: Path) -> None:
 def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)
     check: Check, told: Sequence[bytes], said: str, whole: Path, failing: Path, until: float
 ) -> list[Difference]:
-    """The fewest differences with which the check fails as it did, when it `said` that; none when files do not explain
-    it, or when there was no time. `whole` is what the program left.
+    """Return the fewest differences with which the check fails with the same message `said`.
+
+    `whole` are the files as the program left them, `failing` those of the failing state. Empty if files do not explain
+    the failure, or if time ran out at `until` (monotonic clock).
     """
     runs = 0
 
@@ -108,7 +110,7 @@ def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)
 
 
 def minimize_failing(every: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
-    """A smallest part of what fails as a whole: without any one of it, it does not (the algorithm `ddmin`)."""
+    """Return a smallest part of what fails as a whole, from which nothing can be left out (algorithm `ddmin`)."""
     left, parts = list(every), 2
     while len(left) > 1:
         size = -(-len(left) // parts)
@@ -129,12 +131,13 @@ def minimize_failing(every: Sequence[T], fails: Callable[[Sequence[T]], bool]) -
 
 
 def list_differences(whole: Path, failing: Path) -> Iterator[Difference]:
-    """How files differ, in the order of their names: whether they are there, are of one kind, and hold the same."""
+    """Yield how files differ, in the order of their names: whether they exist, their type, and their content."""
     ours, theirs = _paths_below(whole), _paths_below(failing)
     for path in sorted(ours | theirs):
         one, other = whole / path, failing / path
         if path not in theirs:
-            if str(Path(path).parent) in {".", *theirs}:  # what is in a missing directory is missing with it
+            # What is in a missing directory is missing with it, and is not listed.
+            if str(Path(path).parent) in {".", *theirs}:
                 yield Difference(path, Change.MISSING)
         elif path not in ours:
             yield Difference(path, Change.BACK)

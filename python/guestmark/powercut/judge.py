@@ -1,6 +1,6 @@
-"""Judges crash states: each is recovered, and holds every record that had been acknowledged, or it does not.
+"""Judges crash states: each is recovered, and then holds every record that had been acknowledged, or does not.
 
-Images of crash states are made one after the other without writing the whole image anew.
+Images of crash states are made one after the other without writing the whole image again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
 from guestmark.disks import sparse
 from guestmark.powercut import recovery
-from guestmark.powercut.answer import Answer
+from guestmark.powercut.check_answer import Answer
 from guestmark.powercut.cuts import Cut
 from guestmark.powercut.recovery import Reader
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
@@ -25,10 +25,11 @@ _HOLE = 4096
 
 
 class Replay:
-    """Turns cuts into images in `directory`; those that come in order need no work twice.
+    """Turns cuts into images in `directory`; cuts in ascending order need no work twice.
 
-    One image goes along with what is kept; each state is a copy of what it occupies (by reference, where the filesystem
-    can), with what survives on top. So neither the image's size nor the log's decides how much memory or time is taken.
+    One image advances with what is kept. Each state is a copy of the blocks that it occupies (by reference if the
+    filesystem can), with what survives on top. So neither the size of the image nor that of the log determines memory
+    or time.
     """
 
     def __init__(self, base: Path, log: WriteLog, entries: Sequence[Entry], directory: Path) -> None:
@@ -40,7 +41,7 @@ class Replay:
         self._descriptor = self._open_durable()
 
     def close(self) -> None:
-        """Removes its image."""
+        """Remove the image that advances."""
         os.close(self._descriptor)
         self._durable.unlink(missing_ok=True)
 
@@ -51,7 +52,7 @@ class Replay:
         return os.open(self._durable, os.O_RDWR)
 
     def make_image(self, cut: Cut, name: str = "state") -> Path:
-        """The image of a cut. The caller removes it."""
+        """Return the image of a cut; the caller removes it."""
         if cut.kept < self._applied:
             os.close(self._descriptor)
             self._descriptor = self._open_durable()
@@ -73,7 +74,8 @@ class Replay:
     def _write_entry(self, descriptor: int, entry: Entry, skip: int, length: int) -> None:
         if entry.flags & Flag.MARK or not length:
             return
-        if entry.flags & Flag.DISCARD:  # what is read of it from a file is zeroes
+        if entry.flags & Flag.DISCARD:
+            # Discarded blocks of an image file read as zeroes.
             for part in _split_range(length):
                 os.pwrite(descriptor, bytes(part[1]), entry.offset + skip + part[0])
             return
@@ -82,7 +84,7 @@ class Replay:
 
 
 def copy_without_zeroes(source: Path, target: Path) -> None:
-    """A copy that has holes where the source has blocks of zeroes."""
+    """Copy a file so that it has holes where the source has blocks of zeroes."""
     with source.open("rb") as read, target.open("xb") as write:
         size = os.fstat(read.fileno()).st_size
         os.ftruncate(write.fileno(), size)
@@ -105,8 +107,10 @@ def _split_range(length: int, most: int = 1 << 20) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The faults of one state; `lost` is the first acknowledged record that is missing, `what` the loss in words where
-    a number does not say it, `says` all other faults, `answer` that of a check.
+    """The faults of one state.
+
+    `lost` is the first acknowledged record that is missing, `what` the loss in words if a number does not say it,
+    `says` all other faults, `answer` that of a check.
     """
 
     cut: Cut
@@ -119,7 +123,7 @@ class Crash:
 
 @dataclass(slots=True)
 class JudgedStates:
-    """The sum of many states."""
+    """The totals over many states."""
 
     states: int = 0
     losing: int = 0  # acknowledged records are gone
@@ -127,7 +131,7 @@ class JudgedStates:
     crashes: list[Crash] = field(default_factory=list)
 
     def add_crash(self, crash: Crash) -> None:
-        """Counts one state."""
+        """Count one state."""
         self.states += 1
         self.losing += crash.lost is not None
         self.repaired += bool(crash.says)
@@ -136,27 +140,27 @@ class JudgedStates:
 
     @property
     def first_loss(self) -> Crash | None:
-        """The earliest cut that loses something."""
+        """The loss with the earliest cut; None if nothing was lost."""
         losing = (crash for crash in self.crashes if crash.lost is not None)
         return min(losing, key=lambda crash: crash.cut.after, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeInput:
-    """The material of a judgement: the image before the first write, the log, and how to look at what is left."""
+    """The input of a judgement: the image before the first write, the log, and how to examine what is left."""
 
     base: Path
     log: WriteLog
     filesystem: str
     form: str
-    names: tuple[str, ...]  # of the files that are looked at
-    acknowledged: Callable[[int], int]  # the newest record that had been, after so many requests
+    names: tuple[str, ...]  # of the files to read
+    acknowledged: Callable[[int], int]  # the newest record acknowledged after so many requests
     lost: Callable[[int, dict[str, bytes | None]], int | None]
-    moment: Callable[[int], int]  # how many requests there were when it had just been
+    moment: Callable[[int], int]  # the number of requests when that record had just been acknowledged
     reader: Reader | None = None
 
     def is_exact(self, entries: Sequence[Entry], cut: Cut) -> bool:
-        """Whether nothing survives that was written after the newest record had been acknowledged."""
+        """Return True if nothing survives that was written after the newest record had been acknowledged."""
         moment = self.moment(cut.after)
         later = entries[moment : cut.kept]
         return not any(entry.length for entry in later) and all(piece.entry < moment for piece in cut.pieces)
@@ -165,7 +169,7 @@ class JudgeInput:
 def judge_cuts(
     evidence: JudgeInput, entries: Sequence[Entry], cuts: Sequence[Cut], parent: Path
 ) -> JudgedStates:
-    """Judges every cut, on as many processors as serve; images are made below `parent`."""
+    """Judge every cut, by several workers at once; images are made below `parent`. Raises `MachineError`."""
     directory = keeper().directory("cut", parent, mode=0o711)
     total = JudgedStates()
     try:

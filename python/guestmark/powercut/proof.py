@@ -1,4 +1,4 @@
-"""A proof: the crash states of a log of writes, with the controls that show that a loss would have been found."""
+"""A proof: the crash states of a log of writes, with controls which show that a loss would have been found."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ CONTROL = Tag("guestmark-control:", "controls")
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A part of the log, from `start` to `end`, in which `count` records were written; after `settled` requests the
-    machine had synced all it had.
+    """A part of the log, from request `start` to `end`, in which `count` records were written.
+
+    After `settled` requests the machine had synced all it had.
     """
 
     tag: Tag
@@ -48,13 +49,13 @@ class LogPart:
     settled: int
 
     def read_acknowledgements(self, log: WriteLog) -> Acknowledged:
-        """The acknowledgements, each with its moment."""
+        """Return the acknowledgements, each with its moment."""
         return Acknowledged.from_marks(log.entries, self.start, self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class FlushCounts:
-    """Flushes that the guest's kernel has sent, and that the hypervisor counted; None where they are not counted."""
+    """Flushes that the guest's kernel sent, and those that the hypervisor counted; None if not counted."""
 
     guest: int | None = None
     hypervisor: int | None = None
@@ -62,8 +63,10 @@ class FlushCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofRequest:
-    """One proof to make: `location` is the directory in which the image lies, `control` what was written unsafely
-    after what is judged, `seed` the seed of random states.
+    """One proof to make.
+
+    `location` is the directory of the image, `control` what was written unsafely after the part that is judged, `seed`
+    that of random states.
     """
 
     files: LoggedFiles
@@ -75,14 +78,14 @@ class ProofRequest:
     seed: int
     written: LogPart
     control: LogPart | None = None
-    unsafe: str = "barrier=0"  # how the control was written
+    unsafe: str = "barrier=0"  # the mount option with which the control was written
     reader: Reader | None = None
     counts: FlushCounts = FlushCounts()
-    unfollowed: str = ""  # why the program may have flushed in ways that nobody saw
+    unfollowed: str = ""  # why the program may have flushed unseen
 
 
 def prove_durability(asked: ProofRequest) -> Proven:
-    """Judges the log, and keeps it."""
+    """Judge the log, keep it as evidence, and return the proof. Raises `MachineError`."""
     begin = time.monotonic()
     part = asked.written
     with WriteLog(asked.files.log) as log:
@@ -101,6 +104,7 @@ def prove_durability(asked: ProofRequest) -> Proven:
             _make_judge_input(asked, log, seen, part), main, chosen.cuts, _scratch_parent(asked)
         )
         settled = log.entries[: part.settled]
+        # If a record is missing with nothing cut, the disk or the log is at fault, and no word can be given.
         nothing_cut = judge_cuts(
             _make_judge_input(asked, log, seen, part),
             settled,
@@ -127,7 +131,7 @@ def prove_durability(asked: ProofRequest) -> Proven:
 
 
 def _most_states(asked: ProofRequest) -> int | None:
-    """A server takes a second for each state, so only the requested number is judged; of others all are."""
+    """Return the limit of states for a database server, which takes a second for each; None for others."""
     return asked.states if asked.method.is_served else None
 
 
@@ -147,15 +151,16 @@ def _find_lost_record(
 
 
 def _control_without_flushes(asked: ProofRequest, log: WriteLog, entries: Sequence[Entry]) -> Control:
-    """The same log as a hypervisor that drops flushes would have left it."""
+    """Judge the same log as a hypervisor that drops flushes would have left it."""
     start = max(asked.written.start, asked.written.read_acknowledgements(log).first_request)
     return _run_control(asked, log, cuts.without_flushes(entries, start), asked.written, "no-flush")
 
 
 def _control_without_barriers(asked: ProofRequest, log: WriteLog, part: LogPart) -> Control:
-    """The part that was written without barriers; nothing is ever in flight where each write is flushed at once."""
+    """Judge the part that was written without barriers; it does not apply if each write is flushed at once."""
     entries = log.entries[: part.end]
     control = _run_control(asked, log, entries, part, asked.unsafe)
+    # Nothing is ever in flight then, so even a disk that drops flushes could not lose anything.
     through = not asked.method.is_served and cuts.is_write_through(entries, part.start)
     control.applies = not through
     return control
@@ -176,12 +181,12 @@ def _run_control(
 
 
 def _control_states(asked: ProofRequest) -> int:
-    """A server takes a second for each."""
+    """Return the number of control states; a database server takes a second for each."""
     return min(_CONTROL_STATES, asked.states) if asked.method.is_served else _CONTROL_STATES
 
 
 def _scratch_parent(asked: ProofRequest) -> Path:
-    """The directory for crash states: they are small and memory is fast, but confined servers cannot see it."""
+    """Return the directory for crash states: memory is fast, but confined servers cannot see it."""
     if asked.reader is not None:
         return Path(_ON_DISK)
     shared = Path(SHARED_MEMORY)
@@ -224,7 +229,7 @@ def _describe_loss(crash: Crash) -> str:
 
 
 def compare_flush_counts(counts: FlushCounts, flushes: int) -> str:
-    """Who saw how many flushes; one of them who saw fewer than the one above has dropped or merged some."""
+    """Return who saw how many flushes; a lower layer that saw fewer than the one above dropped or merged some."""
     seen = [
         *([f"the guest's kernel sent {counts.guest}"] if counts.guest is not None else []),
         *([f"the hypervisor counted {counts.hypervisor}"] if counts.hypervisor is not None else []),
@@ -236,6 +241,7 @@ def compare_flush_counts(counts: FlushCounts, flushes: int) -> str:
 def _decide_word(
     judged: JudgedStates, controls: Sequence[Control], layers: list[stack.Layer], flushes: str
 ) -> tuple[Durability, str]:
+    """Return the word of the proof, and its reason."""
     if judged.losing:
         return Durability.LOST, flushes
     below = stack.find_volatile(layers)

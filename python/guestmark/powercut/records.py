@@ -1,6 +1,6 @@
-"""Numbered records: how they are made durable, which had been acknowledged at a cut, and what has to be left of them.
+"""Numbered records: how they are made durable, which had been acknowledged at a cut, and what must be left of them.
 
-The agent writes them (`crates/agent/src/records.rs`); a record is 64-byte lines that name it.
+The agent writes them (`crates/agent/src/records.rs`); a record consists of 64-byte lines that name it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from guestmark.core.temporary import scratch_directory
 from guestmark.powercut.writelog import Entry
 
 LINE = 64
-SLOTS = 8  # of an overwritten file
+SLOTS = 8  # records in an overwritten file
 
 
 class Method(StrEnum):
@@ -35,26 +35,26 @@ class Method(StrEnum):
 
     @property
     def description(self) -> str:
-        """For tables."""
+        """The method in words, for tables."""
         return _WORDS[self]
 
     @property
     def record_size(self) -> int:
-        """Bytes of a record."""
+        """The size of a record in bytes."""
         return 4096 if self in (Method.REPLACE, Method.OVERWRITE) else 512
 
     @property
     def of_program(self) -> bool:
-        """Whether a program of the user's writes, and what is left is looked at while it is mounted."""
+        """True if a user's program writes, and what is left is examined while it is mounted."""
         return self in {Method.COMMAND, Method.SYNCS}
 
     @property
     def is_served(self) -> bool:
-        """Whether a database server commits the records, and has to recover them."""
+        """True if a database server commits the records, and has to recover them."""
         return self in {Method.MARIADB, Method.POSTGRESQL}
 
     def file_names(self, name: str) -> tuple[str, ...]:
-        """The files that hold records, of which the main one is called `name`."""
+        """Return the files that hold records; the main one is called `name`."""
         return (name, f"{name}-wal") if self is Method.SQLITE else (name,)
 
 
@@ -73,14 +73,17 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Records acknowledged after each number of requests, from the marks of a log: 0 is the start, k + 1 record k."""
+    """Records acknowledged after each number of requests, by the marks of a log.
+
+    Mark 0 is the start, mark k + 1 acknowledges record k.
+    """
 
     after_requests: tuple[int, ...]  # ascending
     newest: tuple[int, ...]  # the newest record then; -1 for the start
 
     @classmethod
     def from_marks(cls, entries: Sequence[Entry], start: int, end: int) -> Acknowledged:
-        """From the marks between two moments of a log."""
+        """Return the acknowledgements between two moments of a log."""
         marks = [
             (position + 1, entries[position].mark)
             for position in range(start, min(end, len(entries)))
@@ -90,27 +93,27 @@ class Acknowledged:
 
     @property
     def first_request(self) -> int:
-        """How many requests there were before the first record; 0 without any mark."""
+        """The number of requests before the first record; 0 without a mark."""
         return self.after_requests[0] if self.after_requests else 0
 
     @property
     def acknowledgement_moments(self) -> tuple[int, ...]:
-        """After how many requests each record had been acknowledged."""
+        """The numbers of requests after which each record had been acknowledged."""
         return tuple(at for at, newest in zip(self.after_requests, self.newest, strict=True) if newest >= 0)
 
     def newest_after(self, requests: int) -> int:
-        """The newest record that had been acknowledged after so many requests; -1 when there was none."""
+        """Return the newest record acknowledged after so many requests; -1 if there was none."""
         at = bisect.bisect_right(self.after_requests, requests)
         return self.newest[at - 1] if at else -1
 
     def moment_of_newest(self, requests: int) -> int:
-        """How many requests there were when that record had just been acknowledged."""
+        """Return the number of requests when that record had just been acknowledged."""
         at = bisect.bisect_right(self.after_requests, requests)
         return self.after_requests[at - 1] if at else 0
 
 
 def make_record(tag: str, number: int, size: int) -> bytes:
-    """The bytes of a record."""
+    """Return the bytes of a record."""
     line = f"{tag}{number:08};".encode()
     return line.ljust(LINE, b"%c" % (ord("a") + number % 26)) * (size // LINE)
 
@@ -118,7 +121,7 @@ def make_record(tag: str, number: int, size: int) -> bytes:
 def find_lost_record(  # noqa: PLR0911 (one for each way)
     method: Method, tag: str, acknowledged: int, content: bytes | None
 ) -> int | None:
-    """The first acknowledged record that is not whole in what is left of the file; None when all are."""
+    """Return the first acknowledged record that is not whole in what is left of the file; None if all are."""
     if acknowledged < 0:
         return None
     if content is None:
@@ -132,11 +135,12 @@ def find_lost_record(  # noqa: PLR0911 (one for each way)
                 if content[number * size : (number + 1) * size] != make_record(tag, number, size):
                     return number
         case Method.REPLACE:
-            # A newer one may have been renamed over it already: that must be whole as well.
+            # A newer record may already have been renamed over it; that must be whole as well.
             found = _number(tag, content)
             if found < acknowledged or content != make_record(tag, found, size):
                 return acknowledged
         case Method.OVERWRITE:
+            # The next record may have been half written into this slot, which proves nothing.
             under_way = (acknowledged + 1) % SLOTS
             for number in range(max(0, acknowledged - SLOTS + 1), acknowledged + 1):
                 slot = number % SLOTS
@@ -148,7 +152,7 @@ def find_lost_record(  # noqa: PLR0911 (one for each way)
 
 
 def _missing(method: Method, tag: str, acknowledged: int, rows: bytes) -> int | None:
-    """As `find_lost_record`, of rows that a server has, each a line."""
+    """Return the first acknowledged record that is not among the rows of a server, one per line; None if all are."""
     there = set(rows.splitlines())
     numbers = range(acknowledged + 1)
     return next(
@@ -157,6 +161,7 @@ def _missing(method: Method, tag: str, acknowledged: int, rows: bytes) -> int | 
 
 
 def _number(tag: str, content: bytes) -> int:
+    """Return the number of the record that a file begins with; -1 if it begins with none."""
     start = len(tag)
     digits = content[start : start + 8]
     return int(digits) if content.startswith(tag.encode()) and digits.isdigit() else -1
@@ -180,12 +185,12 @@ os._exit(0)  # nothing is tidied up: closing the last connection would
 
 
 def command(path: str, tag: str, count: int) -> list[str]:
-    """The program that writes that many rows into the database `path`."""
+    """Return the command that writes `count` rows into the SQLite database `path`."""
     return [sys.executable, "-I", "-S", "-c", _WRITER, path, tag, str(count)]
 
 
 def lost_rows(tag: str, acknowledged: int, name: str, files: Mapping[str, bytes | None]) -> int | None:
-    """The first acknowledged row that the database does not have when SQLite has recovered it; None when it has all."""
+    """Return the first acknowledged row that the database lacks after SQLite has recovered it; None if it has all."""
     if acknowledged < 0:
         return None
     if files.get(name) is None:

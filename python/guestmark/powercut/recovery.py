@@ -1,11 +1,11 @@
 """Recovers a disk after a power cut and reads what is left: the format's check, the filesystem's, files.
 
 Filesystems whose tools recover an image by themselves (ext2 to ext4) need neither root nor a mount. The others are
-mounted through a loop device, in a namespace that ends with the agent in it: only a kernel replays their journals.
+mounted through a loop device, in a mount namespace that ends with the agent in it, because only a kernel replays their
+journals.
 
-A qcow2 image is read here, as starting a program takes longer than reading a small image. The format is in QEMU's
-docs/interop/qcow2.txt; what is not plain (compressed clusters, a backing image, an external data file) is left to
-qemu-img.
+A qcow2 image is read here, as starting a program takes longer than reading a small image. The format is described in
+QEMU's docs/interop/qcow2.txt. Compressed clusters, a backing image or an external data file are left to qemu-img.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import AgentError, MachineError
 from guestmark.core.keeper import keeper
 from guestmark.disks import daemon, loop
-from guestmark.powercut.answer import Answer
+from guestmark.powercut.check_answer import Answer
 from guestmark.setting.image import Format
 
 _HEADER = struct.Struct(">4sIQIIQIIQQIIQ")  # to the offset of the snapshots
 _FEATURES = struct.Struct(">Q")
 _MAGIC = b"QFI\xfb"
-_HARMLESS = 0b11  # incompatible features: dirty, corrupt, which the format's own check has judged
+# Incompatible features that do not matter here: dirty and corrupt, which the format's own check has judged.
+_HARMLESS = 0b11
 _OFFSET = 0x00FF_FFFF_FFFF_FE00
 _COMPRESSED, _ZERO = 1 << 62, 1
 _PIECE = 1 << 20
 
 
 def convert_to_raw(image: Path, raw: Path) -> bool:
-    """Writes the content; False, and nothing, where the image is not plain. Raises `OSError`."""
+    """Write the content of a qcow2 image; return False, without writing, if it is not plain. Raises `OSError`."""
     with image.open("rb") as read:
         first = read.read(_HEADER.size + _FEATURES.size)
         if len(first) < _HEADER.size + _FEATURES.size:
@@ -67,7 +68,7 @@ def convert_to_raw(image: Path, raw: Path) -> bool:
 def _read_extents(
     image: int, table: int, entries: int, cluster: int, size: int
 ) -> list[tuple[int, int, int]] | None:
-    """Offsets of the disk's bytes in the image, neighbours merged; None for clusters that are not plain."""
+    """Return the disk's data as (disk offset, image offset, length), neighbours merged; None if not plain."""
     found: list[tuple[int, int, int]] = []
     per_table = cluster // 8
     wanted = -(-size // (cluster * per_table))
@@ -88,7 +89,7 @@ def _read_extents(
 
 
 def _read_numbers(image: int, at: int, count: int) -> array[int]:
-    """Big-endian numbers of 64 bits; what is beyond the image's end is none."""
+    """Return big-endian numbers of 64 bits; beyond the end of the image there are none."""
     data = os.pread(image, count * 8, at)
     numbers = array("Q", data[: len(data) // 8 * 8])
     if sys.byteorder == "little":
@@ -99,21 +100,23 @@ def _read_numbers(image: int, at: int, count: int) -> array[int]:
 _DEADLINE_S = 60.0
 _TRUNCATED = 64 << 20
 _MOST_PROCESSORS = 2
-_SUPERBLOCK_MENDED = 2  # the exit status
-# What e2fsck says of repairs, and what of that is the ordinary end of a journal's replay, or only makes a tree smaller.
+_SUPERBLOCK_MENDED = 2  # exit status of `btrfs rescue super-recover`
+# Lines of e2fsck about repairs, and those among them that any journal replay prints or that only shrink a tree.
 _REPAIR = re.compile(r"\? yes|FIXED|Clear")
 _ORDINARY = re.compile(
     r"recovering journal|^Fix\? yes$|orphaned inode|extent tree .*could be (shorter|narrower)|"
     r"(free (blocks|inodes) count|[Ff]ree (blocks|inodes) count wrong).*"
 )
-# The kernel tells btrfs filesystems apart by an identity that copies share; newer ones make up another for a copy.
+# The kernel identifies btrfs filesystems by an id that copies share; newer kernels give a mounted copy another one.
 _TEMPORARY_ID = Path("/sys/fs/btrfs/features/temp_fsid")
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What is left: the wanted files by name (None: not there), `repairs` beyond a journal's replay, `damage` that
-    kept it from being mounted, `lost` what is missing in words. `answer` is a check's, of a reader that runs one.
+    """What is left after recovery.
+
+    `files` are the wanted files by name (None: missing), `repairs` those beyond a replay of the journal, `damage` what
+    kept the disk from being mounted, `lost` what is missing in words. `answer` is that of a reader that runs a check.
     """
 
     files: dict[str, bytes | None]
@@ -124,14 +127,14 @@ class Recovered:
 
 
 class Reader(Protocol):
-    """Looks at a filesystem that is mounted, and may change it: a database server that recovers its files."""
+    """Examines a mounted filesystem, and may change it, as a database server does that recovers its files."""
 
     def read(
         self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
     ) -> Recovered:
-        """The files left in the directory, as `agent` sees them; `newest` was acknowledged last, -1 for none.
+        """Return what is left in the directory, as `agent` sees it.
 
-        `exact`: nothing that was written after that is there.
+        `newest` is the record acknowledged last, -1 for none. With `exact` nothing written after that is there.
         """
 
 
@@ -139,13 +142,14 @@ class Recovery(Protocol):
     """Recovers images of one filesystem."""
 
     def recover(self, image: Path, names: Sequence[str], newest: int, *, exact: bool) -> Recovered:
-        """Recovers a raw image, changing it, and reads the files `names` at its top; `newest` and `exact` as
-        in `Reader.read`.
+        """Recover a raw image in place and read the files `names` at its top.
+
+        `newest` and `exact` as in `Reader.read`.
         """
 
 
 class ExtRecovery:
-    """ext2, ext3, ext4: e2fsck replays the journal and checks, debugfs reads."""
+    """Recovers ext2, ext3 and ext4: e2fsck replays the journal and checks, debugfs reads."""
 
     def __init__(self) -> None:
         self._check, self._read = daemon.find_program("e2fsck"), daemon.find_program("debugfs")
@@ -160,7 +164,7 @@ class ExtRecovery:
         )
 
     def replay_journal(self, image: Path) -> Recovered:
-        """The image as a machine that boots leaves it: its journal replayed, and what else e2fsck mends."""
+        """Leave the image as a booting machine does: journal replayed, and mended by e2fsck."""
         done = _run_tool([self._check, "-fy", str(image)])
         said = done.stdout.decode(errors="replace")
         if done.returncode & ~3:
@@ -180,7 +184,7 @@ class ExtRecovery:
 
 
 class MountedRecovery:
-    """Any other filesystem: this host's kernel mounts the image, and its checker looks at it after that."""
+    """Recovers any other filesystem: this host's kernel mounts the image, then the filesystem's checker examines it."""
 
     def __init__(self, filesystem: str, agent: Agent, directory: Path, reader: Reader | None = None) -> None:
         self._filesystem = filesystem
@@ -192,7 +196,7 @@ class MountedRecovery:
     def recover(self, image: Path, names: Sequence[str], newest: int, *, exact: bool) -> Recovered:
         """See `Recovery`."""
         options = "nouuid" if self._filesystem == "xfs" else ""
-        # A superblock that is torn keeps the kernel from mounting; machines check theirs first.
+        # A torn superblock keeps the kernel from mounting; booting machines check their disks first.
         checked = ExtRecovery().replay_journal(image) if self._filesystem.startswith("ext") else Recovered({})
         if checked.damage:
             return checked
@@ -225,10 +229,10 @@ class MountedRecovery:
         return ""
 
     def _mend_superblock(self, device: str) -> bool:
-        """Whether a superblock that a power cut tore was mended, which the kernel does not do.
+        """Mend a superblock that a power cut tore, which the kernel does not do; return True if it was mended.
 
         A disk of 512-byte sectors may tear those of btrfs, of 4096 bytes. `btrfs-rescue(8)` takes the copy, whose trees
-        are still there.
+        still exist.
         """
         if self._filesystem != "btrfs":
             return False
@@ -258,7 +262,7 @@ class MountedRecovery:
 
 
 class FormattedRecovery:
-    """An image in a format: its own check comes first, then the filesystem in it."""
+    """Recovers an image in a format: its own check comes first, then the filesystem in it."""
 
     def __init__(self, inner: Recovery, form: Format) -> None:
         self._inner = inner
@@ -269,7 +273,8 @@ class FormattedRecovery:
         """See `Recovery`."""
         if self._format.checked:
             done = _run_tool([self._program, "check", *self._format.name_image(image)])
-            if done.returncode not in (0, 3):  # 3: only leaked clusters
+            # 3 means leaked clusters, which lose no data.
+            if done.returncode not in (0, 3):
                 lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
                 return Recovered({}, damage=f"qemu-img check: {lines[0] if lines else done.returncode}")
         raw = image.with_suffix(".raw")
@@ -286,14 +291,17 @@ class FormattedRecovery:
 
 
 def why_not_recoverable(filesystem: str, *, mounted: bool = False) -> str:
-    """Why crash states of a filesystem cannot be judged here; empty when they can. `mounted`: it is not only read."""
+    """Return why crash states of a filesystem cannot be judged here; empty if they can.
+
+    `mounted`: the files are not only read, so the filesystem has to be mounted.
+    """
     if filesystem.startswith("ext") and not mounted:
         return ""
     return loop.explain_no_loop() or loop.explain_unknown_filesystem(filesystem)
 
 
 def count_workers(filesystem: str, *, mounted: bool = False) -> int:
-    """How many states are judged at once: mounting is mostly waiting, which needs no processor."""
+    """Return how many states to judge at once; mounting mostly waits, which needs no processor."""
     if filesystem == "btrfs" and not _TEMPORARY_ID.exists():
         return 1
     processors = min(_MOST_PROCESSORS, os.cpu_count() or 1)
@@ -304,7 +312,7 @@ def count_workers(filesystem: str, *, mounted: bool = False) -> int:
 def start_recovery(
     filesystem: str, form: str, directory: Path, reader: Reader | None = None
 ) -> Iterator[Recovery]:
-    """A machine that recovers images of a filesystem in a format. `directory` is for its own use."""
+    """Yield a recovery for images of a filesystem in a format; `directory` is for its own use."""
     with contextlib.ExitStack() as stack:
         inner: Recovery
         if filesystem.startswith("ext") and reader is None:

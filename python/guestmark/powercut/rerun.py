@@ -1,4 +1,4 @@
-"""Goes back to a crash state of a kept log: its recovered disk, for the check that judged it, or for a shell."""
+"""Returns to a crash state of a kept log: its recovered disk, for the check that judged it, or for a shell."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from guestmark.core.errors import UsageError
 from guestmark.core.temporary import scratch_directory
-from guestmark.powercut import checks, evidence, recovery
-from guestmark.powercut.answer import Answer, Ending
-from guestmark.powercut.checks import Check, Limit
+from guestmark.powercut import evidence, recovery, user_check
+from guestmark.powercut.check_answer import Answer, Ending
 from guestmark.powercut.cuts import Cut
 from guestmark.powercut.judge import Replay
 from guestmark.powercut.records import Acknowledged
 from guestmark.powercut.recovery import Reader, Recovered
+from guestmark.powercut.user_check import Check, Limit
 from guestmark.powercut.writelog import WriteLog
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ _ROOM = Path("/var/tmp")
 
 
 def check_again(name: str, after: int, survival: str | None, ledger: Path | None) -> Iterator[str]:
-    """Runs the check on the disk that a cut leaves; what it says, in lines. Raises `UsageError` without a check."""
+    """Run the check on the disk that a cut leaves, and yield what it says in lines. Raises `UsageError` without a
+    check.
+    """
     kept = evidence.load_evidence(name, ledger)
     if not kept.check:
         raise UsageError(
@@ -36,7 +38,12 @@ def check_again(name: str, after: int, survival: str | None, ledger: Path | None
             hint="--rerun is for powercut --check; see --shell",
         )
     reader = Check(
-        kept.check, kept.lines, Limit(_LIMIT_S), apart=not checks.why_not_apart(), always=True, forgetful=True
+        kept.check,
+        kept.lines,
+        Limit(_LIMIT_S),
+        apart=not user_check.why_not_apart(),
+        always=True,
+        forgetful=True,
     )
     cut, left = _recover_cut(kept, after, survival, reader)
     yield f"cut {cut.after}, {cut.survival.as_clause}"
@@ -54,7 +61,7 @@ def _describe_ending(answer: Answer) -> str:
 
 
 def open_shell(name: str, after: int, survival: str | None, ledger: Path | None) -> int:
-    """Opens a shell on the disk that a cut leaves, which is thrown away at its end. Returns the shell's exit status.
+    """Open a shell on the disk that a cut leaves, which is then thrown away; return the shell's exit status.
 
     Raises `UsageError` for a disk that cannot be mounted.
     """
@@ -71,7 +78,7 @@ def open_shell(name: str, after: int, survival: str | None, ledger: Path | None)
 
 @dataclass(slots=True)
 class _Shell:
-    """A reader that is a person: the check is `$CHECK`, and what it was told is in the file `$ACKNOWLEDGED`."""
+    """A reader that is a person: the check is in `$CHECK`, its input in the file `$ACKNOWLEDGED`."""
 
     check: str
     lines: Sequence[bytes]
@@ -85,7 +92,7 @@ class _Shell:
         room.mkdir()
         told.write_bytes(b"".join(line + b"\n" for line in self.lines[: newest + 1]))
         shell = os.environ.get("SHELL") or "/bin/sh"
-        argv = [*(() if checks.why_not_apart() else checks.world_command(room, directory)), shell]
+        argv = [*(() if user_check.why_not_apart() else user_check.world_command(room, directory)), shell]
         env = {**os.environ, "CHECK": self.check, "ACKNOWLEDGED": str(told)}
         run = agent.run_interactive if sys.stdin.isatty() else agent.run_piped
         self.status = run(argv, cwd=str(directory), env=env)

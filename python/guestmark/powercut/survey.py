@@ -19,28 +19,30 @@ from guestmark.core.errors import Interrupted, MachineError
 from guestmark.core.keeper import keeper
 from guestmark.core.units import format_duration
 from guestmark.powercut import recovery
-from guestmark.powercut.answer import Answer, Ending, mask_numbers
-from guestmark.powercut.checks import Check
+from guestmark.powercut.check_answer import Answer, Ending, mask_numbers
 from guestmark.powercut.cuts import ChosenCuts, Cut
 from guestmark.powercut.judge import Replay
 from guestmark.powercut.recovery import Recovery
+from guestmark.powercut.user_check import Check
 from guestmark.powercut.writelog import Entry, WriteLog
 
-_BATCH_S = 4.0  # how long the states take that are judged without a look at the time
+# Seconds of judging between two looks at the time and at Ctrl-C.
+_BATCH_S = 4.0
 _LARGEST_BATCH = 400
 _FORECAST_AFTER = 5  # states
-# Of what fails in the same way, so many are judged again, the first of them more often: a check that fails by chance
-# does not fail that often in a row.
+# So many states that fail in the same way are judged again, the first of them several times: a check that fails by
+# chance does not fail that often in a row.
 _CONFIRMED, _FIRST_TIMES = 8, 3
 INTERRUPTED = "it was interrupted"
-_LATE_AGAIN = 3  # states that were late beside others and are judged alone
+# So many states that were late beside others are judged again alone.
+_LATE_AGAIN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """One crash state as it was judged: the newest record acknowledged by then, and what the check answered.
+    """One judged crash state: the newest record acknowledged by then, and the answer of the check.
 
-    `damage` kept the disk from being mounted, so that there is no answer; `repairs` were needed.
+    `damage` is what kept the disk from being mounted, so that there is no answer; `repairs` were needed.
     """
 
     cut: Cut
@@ -51,22 +53,22 @@ class CrashState:
 
     @property
     def is_failed(self) -> bool:
-        """Whether it is lost, or broken."""
+        """True if something is lost or broken."""
         return bool(self.damage) or (self.answer is not None and self.answer.ending is Ending.FAILED)
 
     @property
     def is_judged(self) -> bool:
-        """Whether anything can be said about it."""
+        """True if anything can be said about it."""
         return bool(self.damage) or (self.answer is not None and self.answer.is_conclusive)
 
     @property
     def fault(self) -> str:
-        """What is wrong with it."""
+        """What is wrong with the state."""
         return self.damage or (self.answer.summary if self.answer is not None else "")
 
 
 class Bench:
-    """Recovers states of one log with several workers at once, each of which has an image and an agent of its own."""
+    """Recovers states of one log with several workers at once, each of which has its own image and agent."""
 
     def __init__(
         self, workers: Sequence[_Worker], lone: _Worker, lone_check: Check, acknowledged: Callable[[int], int]
@@ -78,11 +80,11 @@ class Bench:
 
     @property
     def worker_count(self) -> int:
-        """How many states are judged at once."""
+        """The number of states that are judged at once."""
         return len(self._workers)
 
     def judge_cuts(self, cuts: Sequence[Cut]) -> list[CrashState]:
-        """Judges these states at once, in no particular order."""
+        """Judge these states at once, and return them in no particular order."""
         in_order = sorted(cuts, key=lambda cut: (cut.kept, cut.after))
         share = -(-len(in_order) // len(self._workers)) or 1
         parts = [
@@ -96,11 +98,11 @@ class Bench:
             raise
 
     def judge_alone(self, cut: Cut) -> CrashState:
-        """Judges a state while no other is judged, with a check that remembers nothing."""
+        """Judge a state while no other is judged, with a check that remembers nothing."""
         return self._lone.judge_cut(cut, self._acknowledged(cut.after))
 
     def judge_told(self, cut: Cut, lines: Sequence[bytes]) -> CrashState:
-        """As `judge_alone`, but the check is told these lines."""
+        """Judge a state as `judge_alone` does, with these lines as input of the check."""
         check, before = self._lone_check, self._lone_check.lines
         check.lines = lines
         try:
@@ -109,7 +111,7 @@ class Bench:
             check.lines = before
 
     def close(self) -> None:
-        """Waits for what is judged."""
+        """Wait for states that are being judged."""
         self._stopped.set()
         self._pool.shutdown()
 
@@ -138,9 +140,9 @@ class _Worker:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The disk whose log is judged: the image before the first write, and how it is recovered.
+    """The disk whose log is judged: the image before the first write, and how to recover it.
 
-    `entries` are those of the log that may be on it, `acknowledged` the newest record by how many there were.
+    `entries` are those of the log that may be on it, `acknowledged` maps their number to the newest record.
     """
 
     base: Path
@@ -153,7 +155,7 @@ class Disk:
 
 @contextlib.contextmanager
 def start_bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
-    """Workers for states of the disk, with images below `parent`. Raises `MachineError`."""
+    """Yield workers for states of the disk, with images below `parent`. Raises `MachineError`."""
     directory = keeper().directory("cut", parent, mode=0o711)
     count = recovery.count_workers(disk.filesystem, mounted=True) if check.apart else 1
     try:
@@ -202,29 +204,29 @@ class Survey:
 
     @property
     def losing_count(self) -> int:
-        """States that are lost or broken."""
+        """The number of states that are lost or broken."""
         return sum(len(group.states) for group in self.groups.values())
 
     @property
     def judged_states(self) -> list[CrashState]:
-        """States about which something can be said."""
+        """The states about which something can be said."""
         return [state for state in self.states if state.is_judged]
 
     @property
     def unjudged_states(self) -> list[CrashState]:
-        """States at which the check came to no end, or to no beginning."""
+        """The states in which the check did not start or did not end."""
         return [state for state in self.states if not state.is_judged]
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyLimits:
-    """When a survey ends early: at a moment of the monotonic clock, or with so many states that fail."""
+    """When a survey ends early: at a moment of the monotonic clock, or with so many failing states."""
 
     deadline: float | None = None
     enough: int | None = None
 
     def why_reached(self, survey: Survey) -> str:
-        """Why it is time to end; empty when it is not."""
+        """Return why the survey has to end; empty if it goes on."""
         if survey.unsteady is not None:
             return "the check does not repeat itself"
         if self.enough is not None and survey.losing_count >= self.enough:
@@ -242,9 +244,10 @@ def conduct_survey(
     *,
     counts: Callable[[CrashState], bool],
 ) -> Survey:
-    """Judges the chosen states; of those that fail, only states for which `counts` holds do.
+    """Judge the chosen states; a failing state only counts as such if `counts` holds for it.
 
-    `tell` hears how far it is. When the user stops, what was judged by then is returned; see `Interrupted`.
+    `tell` is called with progress messages. If the user interrupts, what was judged by then is returned; see
+    `Interrupted`.
     """
     order = chosen.sampling_order()
     survey = Survey(len(order))
@@ -289,12 +292,12 @@ def _record_states(
 
 
 def _judge_late_again(bench: Bench, survey: Survey, state: CrashState) -> CrashState:
-    """A state for which there was no time beside others, alone."""
+    """Return a state that had too little time beside others, judged alone."""
     return bench.judge_alone(state.cut) if len(survey.unjudged_states) < _LATE_AGAIN else state
 
 
 def _confirm_failure(bench: Bench, survey: Survey, group: FailureGroup, state: CrashState) -> bool:
-    """Whether it fails again, if that is asked; else the survey knows that it does not."""
+    """Return True if the state fails again, as far as that is checked; else mark the survey as unsteady."""
     if group.confirmed >= _CONFIRMED:
         return True
     for _ in range(1 if group.confirmed else _FIRST_TIMES):

@@ -1,8 +1,8 @@
-"""The data that a program's own calls promised to be on its disk, looked for in a crash state.
+"""Looks in a crash state for the data that a program's own calls promised to be on its disk.
 
 The agent stops the program after each such call and prints what it has promised (`crates/agent/src/syncs.rs`). At that
-very moment all of it has to be on the disk. Later the program may write over some of it: of a file that was promised
-before, only blocks that are the same when it is next seen are looked for, under any path that it has had since.
+very moment all of it has to be on the disk. Later the program may write over some of it. So of a file that was promised
+earlier, only blocks that are unchanged when it is next seen are expected, under any path that it has had since.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import PurePosixPath
 
 from guestmark.core.findings import Unsynced
 
-_STOPPED = "stopped"  # there was enough
-BLOCK = 4096  # bytes that have a digest of their own
+_STOPPED = "stopped"  # the status of a program that was ended because it had promised enough
+BLOCK = 4096  # bytes per digest
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file as it was read: digests of its blocks by number, without those of zeroes; of a directory its names."""
+    """A file as it was read: digests of its blocks by number, without blocks of zeroes; of a directory its names."""
 
     size: int
     blocks: Mapping[int, int]
@@ -27,7 +27,7 @@ class FileState:
 
     @classmethod
     def parse(cls, line: str) -> FileState | None:
-        """From a line of `guestmark-agent digests`; None for a file that is not there."""
+        """Parse a line of `guestmark-agent digests`; None for a file that does not exist."""
         head, *rest = line.split(" ")
         match head:
             case "-":
@@ -39,8 +39,8 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A file after so many promises; `promised` blocks were promised then, `changed` ones were others before, if only
-    for a while.
+    """A file after so many promises; `promised` blocks were promised then, `changed` ones differed before, if only
+    briefly.
     """
 
     after: int
@@ -71,7 +71,7 @@ class ExpectedFile:
     names: frozenset[str] | None = None
 
     def describe_missing(self, found: Mapping[str, FileState | None]) -> str:
-        """What is not there, in words; empty when all is."""
+        """Return what is not there, in words; empty if all is."""
         wrong = [why for path in self.paths if (why := self._describe_fault(found.get(path)))]
         if len(wrong) < len(self.paths):
             return ""
@@ -107,7 +107,7 @@ class Promises:
         self._known: dict[tuple[int, bool], tuple[ExpectedFile, ...]] = {}
 
     def add_line(self, line: str) -> bool:
-        """Takes a line of the agent; whether that ends a promise, after which the program waits."""
+        """Add a line of the agent; return True if it ends a promise, after which the program waits."""
         kind, *words = line.split(" ")
         match kind:
             case "file":
@@ -138,7 +138,7 @@ class Promises:
         return kind == "sync"
 
     def has_failed(self, statuses: Sequence[int]) -> bool:
-        """Whether the program ended with none of these statuses."""
+        """Return True if the program ended with none of these statuses."""
         return self.status not in (_STOPPED, *map(str, statuses))
 
     def _add_file(self, words: Sequence[str]) -> None:
@@ -154,7 +154,7 @@ class Promises:
         file.paths.append((after, path))
 
     def expected_files(self, newest: int, *, exact: bool) -> tuple[ExpectedFile, ...]:
-        """What has to be there when promise `newest` was the last one; `exact`: the program waits there."""
+        """Return what has to be there if promise `newest` was the last; `exact`: the program waits there."""
         exact = exact and newest >= 0 and self.calls[newest][1]
         if (newest, exact) not in self._known:
             found = [
@@ -195,7 +195,8 @@ class Promises:
         paths = [path for after, path in file.paths if after == last]
         since = [(after, path) for after, path in file.paths if after > last]
         if not all(paths):
-            return None  # another thread removed it while it was being promised
+            # Another thread removed the file while it was being promised.
+            return None
         upcoming = next((path for after, path in since if after > newest), paths[-1])
         if any(not path for after, path in since if after <= newest) or (not exactly and not upcoming):
             return None
@@ -203,7 +204,7 @@ class Promises:
             paths += [path for _, path in since if path]
         if not promised and not least:
             return None
-        # No sync of a file promises that it was renamed: after fdatasync the old name may be all there is.
+        # A sync of a file does not promise its rename: after fdatasync only the old name may exist.
         paths += [old for path in paths for old in sorted(self._renamed.get(path, ()))]
         most = least if exactly and self._promised_whole(file, last) else None
         return ExpectedFile(self.calls[last][0], tuple(dict.fromkeys(paths)), least, most, promised)

@@ -1,9 +1,9 @@
-"""Logs of writes as guestmark's agent, QEMU's `blklogwrites` and Linux's `dm-log-writes` make them.
+"""Reads logs of writes as guestmark's agent, QEMU's `blklogwrites` and Linux's `dm-log-writes` make them.
 
-The format is in the kernel's Documentation/admin-guide/device-mapper/log-writes.rst: a superblock, then entries of
-one sector each, the data of a write behind its entry. The superblock says how many there are only from time to time, so
-that the entries themselves are believed: the first that is empty is the end. Where others have the length of data, the
-agent has of a flush how many entries it covers, plus one (none that were written while it went on), and of a mark its
+The format is described in the kernel's Documentation/admin-guide/device-mapper/log-writes.rst: a superblock, then
+entries of one sector each, with the data of a write behind its entry. The superblock is updated only from time to time,
+so its number of entries is ignored: the first empty entry is the end. In the field for the length of data, the agent
+stores for a flush how many entries it covers, plus one (not those written while it was going on), and for a mark its
 number.
 """
 
@@ -35,7 +35,7 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One request: bytes of the disk that it wrote (or discarded), and where they stand in the log."""
+    """One request: the bytes of the disk that it wrote or discarded, and where they are in the log."""
 
     offset: int
     length: int
@@ -46,23 +46,23 @@ class Entry:
 
     @property
     def is_flush(self) -> bool:
-        """Whether everything before it is on the disk once it is done."""
+        """True if everything before it is on the disk once it is done."""
         return bool(self.flags & Flag.FLUSH)
 
     @property
     def is_write(self) -> bool:
-        """Whether it has data."""
+        """True if it has data."""
         return self.length > 0 and not self.flags & (Flag.DISCARD | Flag.MARK)
 
 
 def count_requests(path: Path) -> int:
-    """How many requests a log has by now."""
+    """Return the number of requests in a log."""
     with WriteLog(path) as log:
         return len(log)
 
 
 class WriteLog:
-    """A log, mapped rather than read: its size does not matter."""
+    """A log, mapped rather than read, so that its size does not matter."""
 
     def __init__(self, path: Path, sector: int = 512) -> None:
         self._file = path.open("rb")
@@ -79,13 +79,13 @@ class WriteLog:
         self.close()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         if self._map is not None:
             self._map.close()
         self._file.close()
 
     def read_data(self, entry: Entry) -> bytes:
-        """The bytes that the request wrote."""
+        """Return the bytes that the request wrote."""
         assert self._map is not None
         return self._map[entry.at : entry.at + entry.length]
 
@@ -100,7 +100,8 @@ class WriteLog:
             if version != 1 or said < 512 or said & (said - 1):
                 raise MachineError(f"the log of writes has version {version} and sectors of {said} bytes")
             sector = said
-        elif magic:  # no flush has arrived yet: it is still empty
+        # A superblock of zeroes belongs to a log that no flush has reached yet.
+        elif magic:
             raise MachineError("this is not a log of writes: its superblock is missing")
         entries = []
         at = sector
@@ -114,7 +115,8 @@ class WriteLog:
             entry = Entry(first * sector, count * sector, Flag(flags), at, covers, mark)
             if entry.is_write:
                 at += entry.length
-                if at > size:  # whoever wrote it was killed
+                # The writer was killed before all data of this entry were in the file.
+                if at > size:
                     break
             entries.append(entry)
         return entries

@@ -296,7 +296,7 @@ def _drop_losers(
     This happens before `run` would give a verdict, so it has its own rule: a one-sided t interval with moderated
     variances, whose `error` is spread over all looks and over all candidates that are compared with a leader chosen by
     the same blocks. In simulation, under 5 % of races drop a candidate within the margin of the best
-    (docs/results/tuning.md). The final winner is judged by the rule of `run` in fresh blocks.
+    (docs/results/statistics.md). The final winner is judged by the rule of `run` in fresh blocks.
     """
     for name in list(race.alive):
         if not _count_values(values, name):

@@ -19,8 +19,8 @@ from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.units import format_size
 from guestmark.disks.mounted import DISK, make_work_directory
-from guestmark.powercut import deeds
-from guestmark.powercut.deeds import Call
+from guestmark.powercut import calls
+from guestmark.powercut.calls import Call
 from guestmark.powercut.recovery import Recovered
 from guestmark.powercut.syncs import FileState, Promises
 
@@ -50,7 +50,7 @@ class Acknowledging:
         self._note = note
         self._cures: Sequence[tuple[str, str]] | None = None
         self.lines: list[bytes] = []
-        self.deeds: list[Call] | None = None  # what it did to the files of its disk, if it was followed
+        self.calls: list[Call] | None = None  # on the files of its disk, if it was followed
 
     def follow(self, cures: Sequence[tuple[str, str]]) -> None:
         """From now on the program is followed, and everything is synced after these calls, by kind and path."""
@@ -68,7 +68,7 @@ class Acknowledging:
         try:
             followed = [PROGRAM, "follow", "--disk", directory, "--log", log, *after, "--", *argv]
             count = self._run(agent, followed, directory, mark, limit_s)
-            self.deeds = deeds.parse_calls(agent.read_file(log).decode())
+            self.calls = calls.parse_calls(agent.read_file(log).decode())
         finally:
             agent.exec(["rm", "-f", log], timeout_s=_READ_S)
         return count

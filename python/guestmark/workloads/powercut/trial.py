@@ -32,7 +32,7 @@ from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_count
 from guestmark.disks import logged
 from guestmark.disks.traffic import read_block_columns
-from guestmark.powercut import checked, proof, records, recovery, writelog
+from guestmark.powercut import check_proof, proof, records, recovery, writelog
 from guestmark.powercut.records import Method
 from guestmark.powercut.survey import INTERRUPTED
 from guestmark.setting.disk import Disks, DiskSpec, Role
@@ -258,11 +258,11 @@ class PowercutTrial(powercut.PowercutWorkload):
             location=disk.spec.location, method=self._method, states=self.params.states, seed=self._seed, written=part,
             counts=counts,
         )  # fmt: skip
-        return checked.prove_by_check(
+        return check_proof.prove_by_check(
             request,
-            checked.CheckRequest(
+            check_proof.CheckRequest(
                 command=self.params.check, lines=program.lines, limit_s=self.params.check_limit_s, deadline=deadline,
-                confirms=self._confirms, tell=self.tell, deeds=program.deeds,
+                confirms=self._confirms, tell=self.tell, calls=program.calls,
             ),
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A proof by a check of the user's: it is tried first, must fail where nothing was flushed, and is heard."""
+"""A proof by a user's check: it is tried first, must fail if nothing was flushed, and is quoted in the report."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from guestmark.core.findings import Control, Durability, Explanation, Proven, Re
 from guestmark.core.temporary import scratch_directory
 from guestmark.core.units import format_count
 from guestmark.disks import stack
-from guestmark.powercut import checks, cuts, deeds, evidence, explanation, proof
-from guestmark.powercut.answer import Answer, Ending
-from guestmark.powercut.checks import Check, Limit
+from guestmark.powercut import calls, cuts, evidence, explanation, proof, user_check
+from guestmark.powercut.calls import Call, CallKind
+from guestmark.powercut.check_answer import Answer, Ending
 from guestmark.powercut.cuts import TEARING, ChosenCuts, Survival
-from guestmark.powercut.deeds import Call, CallKind
 from guestmark.powercut.judge import Crash, JudgedStates
 from guestmark.powercut.records import Acknowledged
 from guestmark.powercut.survey import (
@@ -29,47 +28,59 @@ from guestmark.powercut.survey import (
     conduct_survey,
     start_bench,
 )
+from guestmark.powercut.user_check import Check, Limit
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
 
-_TRIED_S = 60.0  # for the first run of a check that is given no limit
-_LEAST_LIMIT_S, _TIMES_TRIED = 20.0, 10.0  # the limit of the others: as many times as long
+# Time limit of the first run of a check without a limit of its own.
+_TRIED_S = 60.0
+# Limit of its other runs: so many times as long as the first, but at least so many seconds.
+_LEAST_LIMIT_S, _TIMES_TRIED = 20.0, 10.0
 _CONTROL_STATES, _SCRAMBLED_STATES = 24, 96
-_CONTROL_SHARE = 0.2  # of the time
-_FEWEST = 20  # states that a word can be about, where there are as many
+_CONTROL_SHARE = 0.2  # of the time left until the deadline
+# A word needs so many judged states, unless there are fewer in all.
+_FEWEST = 20
 _REASONS = 8
 _SUSPECTS = 2
 _ENOUGH_AGAIN = 5  # failing states of a second log
 _EXPLAINED_S = 60.0
-_FAR = 1_000_003  # beyond any number that a program may have acknowledged
+# Added to an acknowledged number, this gives one beyond any that a program may have acknowledged.
+_FAR = 1_000_003
 _ROOM = Path("/var/tmp")
 _CONSISTENCY = "reordered and torn writes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
-    """A command whose exit status judges a disk, the `lines` that it is told, and how long each and all may take."""
+    """A command whose exit status judges a disk.
+
+    `lines` are the acknowledged lines that it gets as input, `limit_s` the seconds that one run may take, `deadline`
+    the end of all runs on the monotonic clock (None: no limit). `tell` is called with progress messages.
+    """
 
     command: str
     lines: Sequence[bytes]
     limit_s: float | None = None
     deadline: float | None = None  # of the monotonic clock
-    confirms: bool = (
-        False  # of a second log: it only has to show that a check fails that was tried, and that can
-    )
+    # True for a second log, which only has to show that a check fails that was tried before, and that can fail.
+    confirms: bool = False
     tell: Callable[[str], None] = lambda _: None
-    deeds: Sequence[Call] | None = None  # of the program, which is followed to explain a failure
+    # The calls of the program, which is followed to explain a failure.
+    calls: Sequence[Call] | None = None
 
     @property
     def only_consistency(self) -> bool:
-        """Whether nothing was acknowledged, so that each state only has to be whole."""
+        """True if nothing was acknowledged, so that each state only has to be consistent."""
         return not self.lines
 
 
 def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Proven, list[tuple[str, str]]]:
-    """Judges the log by the check, and keeps it; also after which calls a sync would mend what was found, by their kind
-    and path, where the program was followed. Raises `WorkloadError` for a check that fails with nothing cut."""
+    """Judge the log by the check, and keep it as evidence.
+
+    Returns the proof, and the calls after which a sync would mend what was found, by their kind and path; the latter is
+    empty unless the program was followed. Raises `WorkloadError` if the check fails with nothing cut.
+    """
     begin = time.monotonic()
-    alone = checks.why_not_apart()
+    alone = user_check.why_not_apart()
     check = Check(
         asked.command,
         asked.lines,
@@ -97,7 +108,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
                 counts=_counts_as_failure(asked),
             )
             explained = None
-            if asked.deeds is not None and survey.groups and survey.unsteady is None:
+            if asked.calls is not None and survey.groups and survey.unsteady is None:
                 asked.tell("looking for what made it fail")
                 explained = _explain_failure(disk, check, survey, asked)
         found = _build_proven(request, asked, log.entries[seen.first_request : part.end], survey, controls)
@@ -120,13 +131,13 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
 def _explain_failure(
     disk: Disk, check: Check, survey: Survey, asked: CheckRequest
 ) -> tuple[Explanation, list[tuple[str, str]]] | None:
-    """What had to differ for the commonest failure, and after which calls a sync would mend that."""
+    """Return what had to differ for the commonest failure, and after which calls a sync would mend it."""
     group = max(survey.groups.values(), key=lambda group: len(group.states))
-    # Of damage there is no answer, and half a write is no call's fault unless nothing else is.
+    # A damaged disk has no answer, and a torn write is blamed on a call only if nothing else failed.
     answered = [state for state in group.states if state.answer is not None]
     whole_writes = [state for state in answered if state.cut.survival not in TEARING]
     state = next(reversed(whole_writes or answered), None)
-    if state is None or asked.deeds is None:
+    if state is None or asked.calls is None:
         return None
     until = time.monotonic() + _EXPLAINED_S
     told = asked.lines[: state.newest + 1]
@@ -144,14 +155,15 @@ def _explain_failure(
     if not whole_writes:
         torn = f"a write to {differ[0].path} was torn, which no sync prevents"
         return Explanation(said=state.fault, files=files, calls=[torn]), []
-    before = deeds.calls_before_record(asked.deeds, len(asked.lines), state.newest)
-    guilty = [found for each in differ if (found := deeds.find_unsynced_call(before, each)) is not None]
-    if not guilty:  # what is missing was written to another file at first, such as a log
-        guilty = deeds.list_unsynced_writes(before)[:_SUSPECTS]
-    calls = list(dict.fromkeys(each.words for each in guilty))
-    # No call writes through a mapping, so there is none to sync after.
+    before = calls.calls_before_record(asked.calls, len(asked.lines), state.newest)
+    guilty = [found for each in differ if (found := calls.find_unsynced_call(before, each)) is not None]
+    if not guilty:
+        # What is missing was first written to another file, such as a log.
+        guilty = calls.list_unsynced_writes(before)[:_SUSPECTS]
+    words = list(dict.fromkeys(each.words for each in guilty))
+    # Writes through a mapping are no calls, so there is no call to sync after.
     cures = list(dict.fromkeys(each.sync_point for each in guilty if each.call.kind is not CallKind.MAP))
-    return Explanation(said=state.fault, files=files, calls=calls), cures
+    return Explanation(said=state.fault, files=files, calls=words), cures
 
 
 def _counts_as_failure(asked: CheckRequest) -> Callable[[CrashState], bool]:
@@ -159,9 +171,9 @@ def _counts_as_failure(asked: CheckRequest) -> Callable[[CrashState], bool]:
 
 
 def _try_check(at: Bench, check: Check, entries: Sequence[Entry], asked: CheckRequest) -> bool:
-    """Runs the check on the disk as the program left it. Whether it passes there whatever it is told.
+    """Run the check on the disk as the program left it; return True if it passes there whatever it is told.
 
-    Raises `WorkloadError` when it does not pass.
+    Raises `WorkloadError` if it does not pass.
     """
     state = at.judge_alone(cuts.cut_at(entries, len(entries), Survival.ALL))
     answer = state.answer
@@ -181,6 +193,7 @@ def _try_check(at: Bench, check: Check, entries: Sequence[Entry], asked: CheckRe
 
 
 def _make_refusal(answer: Answer) -> WorkloadError:
+    """Return the error about a check that does not pass with nothing cut."""
     said = " | ".join([*answer.out[-2:], *answer.err[-3:]])
     heard = f": {said}" if said else ", and said nothing"
     match answer.ending:
@@ -202,7 +215,7 @@ def _make_refusal(answer: Answer) -> WorkloadError:
 
 
 def forge_unacknowledged_line(lines: Sequence[bytes]) -> bytes:
-    """A line that looks like the last one, and that the program never printed."""
+    """Return a line that looks like the last one, but that the program never printed."""
     last = lines[-1]
     numbers = list(re.finditer(rb"\d+", last))
     if not numbers:
@@ -222,7 +235,7 @@ def _choose_cuts(entries: Sequence[Entry], seen: Acknowledged, request: proof.Pr
 def _run_control(
     at: Bench, entries: Sequence[Entry], seen: Acknowledged, request: proof.ProofRequest, asked: CheckRequest
 ) -> Control:
-    """The log as a hypervisor that drops flushes would have left it; one state that is lost is enough."""
+    """Judge the log as a hypervisor that drops flushes would have left it; one lost state is enough."""
     start = max(request.written.start, seen.first_request)
     dropped = cuts.without_flushes(entries, start)
     if asked.only_consistency:
@@ -281,6 +294,7 @@ def _describe_loss(state: CrashState) -> str:
 def _decide_word(
     survey: Survey, controls: list[Control], layers: list[stack.Layer], flushes: str, asked: CheckRequest
 ) -> tuple[Durability, str]:
+    """Return the word of the proof, and its reason."""
     if survey.unsteady is not None:
         first, _ = survey.unsteady
         return Durability.UNKNOWN, (
@@ -300,7 +314,7 @@ def _decide_word(
 
 
 def _explain_missing_states(survey: Survey) -> str:
-    """Why too little was judged for a word; empty when it was not."""
+    """Return why too few states were judged for a word; empty if enough were."""
     if survey.unjudged_states:
         several = format_count(len(survey.unjudged_states), "crash state")
         return f"{several} could not be judged: {survey.unjudged_states[0].fault}"
@@ -313,7 +327,7 @@ def _explain_missing_states(survey: Survey) -> str:
 def _decide_consistency(
     controls: list[Control], unseen: stack.Layer | None, flushes: str
 ) -> tuple[Durability, str]:
-    """Of a program that acknowledges nothing, when nothing broke."""
+    """Return the word and its reason for a program that acknowledges nothing, if nothing broke."""
     if unseen is not None:
         return Durability.UNKNOWN, f"below is {unseen}"
     if not all(control.caught for control in controls):
@@ -327,7 +341,7 @@ def _decide_consistency(
 def _decide_durability(
     controls: list[Control], unseen: stack.Layer | None, flushes: str
 ) -> tuple[Durability, str]:
-    """When nothing was lost."""
+    """Return the word and its reason if nothing was lost."""
     if missed := [control.name for control in controls if not control.caught]:
         return Durability.REACHED, f"no proof: {missed[0]} should lose records here and did not"
     if unseen is not None:
@@ -355,6 +369,7 @@ def _build_reason(state: CrashState, states: int, judged: bool) -> Reason:
 
 
 def _judged_states(survey: Survey) -> JudgedStates:
+    """Return the survey's states as evidence keeps them."""
     judged = JudgedStates()
     for state in sorted(survey.states, key=lambda state: state.cut.after):
         lost = state.newest if state.is_failed else None

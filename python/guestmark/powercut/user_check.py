@@ -1,7 +1,7 @@
-"""A check of the user's: run on what a power cut left, in a world of its own, and heard.
+"""A user's check: it runs on what a power cut left, in a world of its own, and what it says is kept.
 
-Somebody's script is not to be trusted with a verdict. It ends passed or failed; if it neither ended in time nor could
-be started, nothing was judged. Where a program sees the same files and is told the same, it is run once.
+Somebody's script is not to be trusted with a verdict. It passes or fails; if it did not end in time or could not be
+started, nothing was judged. It runs only once on the same files with the same input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from guestmark.core.errors import MachineError
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.temporary import scratch_directory
-from guestmark.powercut.answer import Answer, Ending
+from guestmark.powercut.check_answer import Answer, Ending
 from guestmark.powercut.recovery import Recovered
 
 if TYPE_CHECKING:
@@ -28,28 +28,30 @@ if TYPE_CHECKING:
 
 _DIGEST_S = 120.0
 _TRIED_S = 10.0
-_HEARD = 64 << 10  # bytes of each stream that are kept, of which the last lines are shown
+# Bytes of each stream that are kept; the last lines of them are shown.
+_HEARD = 64 << 10
 _LINES, _WIDTH = 8, 400
-_NOT_EXECUTABLE, _NOT_FOUND = 126, 127  # as shells say it
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127  # exit statuses of POSIX shells
 
 
-# States are recovered by more workers than that, as they mostly wait; a check may need all that it gets of a processor.
+# More workers than this recover states, since they mostly wait for mounts; a check may need a whole processor.
 _AT_ONCE = threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
 _NOTHING_ASKED = Answer(Ending.PASSED, 0, (), (), 0.0)
 
 
 @dataclass(slots=True)
 class Limit:
-    """How long a check may take; set once it is known how long it does."""
+    """How long a check may take; it is changed once the time of the first run is known."""
 
     seconds: float
 
 
 class Check:
-    """A shell command that judges a mounted disk, as a `recovery.Reader`; it is told the acknowledged `lines`.
+    """A shell command that judges a mounted disk, as a `recovery.Reader`; its input are the acknowledged `lines`.
 
-    With `apart` each run of it has a world of its own. `always`: also where nothing had been acknowledged, as the disk
-    has to be whole then as well. Unless it is `forgetful`, it is not run again where it was run on the same files.
+    With `apart` each run has a world of its own. With `always` it also runs where nothing had been acknowledged,
+    because the disk has to be consistent then as well. Unless `forgetful`, it is not run again on files that it has
+    seen.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Check:
         self._lock = threading.Lock()
 
     def without_memory(self) -> Check:
-        """The same check, run anew each time."""
+        """Return the same check, which runs anew each time."""
         return Check(
             self.command, self.lines, self.limit, apart=self.apart, always=self.always, forgetful=True
         )
@@ -100,6 +102,7 @@ class Check:
                 hint="see the kernel's log",
             )
         key = (done.stdout.strip(), len(told))
+        # Two workers may have equal files at the same time; the second one waits for the answer of the first.
         with self._lock:
             answered = self._known.get(key)
             if answered is None:
@@ -134,7 +137,7 @@ class Check:
 
 
 def run_check_here(check: Check, room: Path, directory: Path, told: Sequence[bytes]) -> Answer:
-    """Runs a check on files of this host; `room` is for its own use."""
+    """Run a check on files of this host; `room` is a directory for its own use."""
     own = room / "room"
     own.mkdir()
     begin = time.monotonic()
@@ -164,7 +167,7 @@ def _classify_status(status: int | None) -> Ending:
 
 
 def _last_lines(said: bytes) -> tuple[str, ...]:
-    """The last lines, in characters that every document can have."""
+    """Return the last lines, with unprintable characters replaced so that every document can hold them."""
     lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
     return tuple(
         "".join(each if each.isprintable() else "?" for each in line)[:_WIDTH] for line in lines[-_LINES:]
@@ -172,13 +175,13 @@ def _last_lines(said: bytes) -> tuple[str, ...]:
 
 
 def world_command(room: Path, directory: Path) -> tuple[str, ...]:
-    """What begins a command that may change the directory and nothing else; `room` is an empty directory."""
+    """Return the start of a command that may change the directory and nothing else; `room` is an empty directory."""
     return (str(find_agent_binary()), "world", "--room", str(room), "--writable", str(directory), "--")
 
 
 @functools.cache
 def why_not_apart() -> str:
-    """Why a check cannot have a world of its own on this host; empty when it can. Found out once, by trying."""
+    """Return why a check cannot have a world of its own on this host, found out by trying; empty if it can."""
     with scratch_directory("world") as room:
         try:
             done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a program did to the files of its disk, call by call, and which of its calls left something unsynced."""
+"""The calls of a program on the files of its disk, and which of them left something unsynced."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OF_CONTENT = frozenset({CallKind.WRITE, CallKind.TRUNCATE, CallKind.MAP})
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call, with the paths that it is about, from the top of the disk."""
+    """One call, with the paths that it is about, relative to the top of the disk."""
 
     kind: CallKind
     paths: tuple[str, ...]
@@ -45,7 +45,7 @@ class Call:
 
 
 def parse_calls(text: str) -> list[Call]:
-    """From the lines of `guestmark-agent follow`; what is cut short is left out."""
+    """Parse the lines of `guestmark-agent follow`; a line that is cut short is left out."""
     found = []
     for line in text.splitlines():
         deed, *paths = line.split(" ")
@@ -79,14 +79,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class UnsyncedCall:
-    """A call that left something unsynced, in words, and where a sync would have to be added."""
+    """A call that left something unsynced, described in words."""
 
     words: str
     call: Call
 
     @property
     def sync_point(self) -> tuple[str, str]:
-        """The call and the path after which to sync: all below a directory, where names are made of numbers."""
+        """The kind of call and the path after which to sync; a whole directory if its names are made of numbers."""
         path = PurePosixPath(self.call.path)
         while any(character.isdigit() for character in path.name) and path.parent != path:
             path = path.parent
@@ -95,13 +95,13 @@ class UnsyncedCall:
 
 
 def calls_before_record(done: Sequence[Call], lines: int, newest: int) -> Sequence[Call]:
-    """The calls before record `newest` was acknowledged, of `lines` of them; all where that cannot be told."""
+    """Return the calls before record `newest` of `lines` was acknowledged; all calls if that is unknown."""
     said = [number for number, each in enumerate(done) if each.kind is CallKind.SAID]
     return done[: said[newest]] if len(said) == lines and newest >= 0 else done
 
 
 def find_unsynced_call(done: Sequence[Call], difference: Difference) -> UnsyncedCall | None:
-    """The call that left this unsynced; None when none did."""
+    """Return the call that left this difference unsynced; None if there is none."""
     named = _last_call(done, difference.path, _OF_NAMES)
     bare = None if named is None or _name_synced(done, named) else named
     if difference.change is not Change.CONTENT:
@@ -122,7 +122,7 @@ def find_unsynced_call(done: Sequence[Call], difference: Difference) -> Unsynced
 
 
 def list_unsynced_writes(done: Sequence[Call]) -> list[UnsyncedCall]:
-    """All calls that left the content of a file unsynced, where nothing says which of them mattered."""
+    """Return all calls that left the content of a file unsynced; used if nothing tells which of them mattered."""
     paths = dict.fromkeys(each.path for each in reversed(done) if each.kind in _OF_CONTENT)
     found = (find_unsynced_call(done, Difference(path, Change.CONTENT)) for path in paths)
     return [each for each in found if each is not None and each.call.kind in _OF_CONTENT]
@@ -136,7 +136,7 @@ def _last_call(done: Sequence[Call], path: str, kinds: frozenset[CallKind]) -> i
 
 
 def _changes_name(done: Call, path: str) -> bool:
-    """Whether a call changes that name; of those that are given two, a link leaves the first."""
+    """Return True if a call changes that name; a rename changes both of its names, a link only the new one."""
     return path == done.path or (done.kind is CallKind.RENAME and path in done.paths)
 
 
@@ -149,7 +149,7 @@ def _name_synced(done: Sequence[Call], at: int) -> bool:
 
 
 def _last_content_change(done: Sequence[Call], path: str) -> tuple[int | None, set[str]]:
-    """The last call that changed a file's content, and the names that it has had since."""
+    """Return the last call that changed a file's content, and the names that the file has had since."""
     aliases = {path}
     for number in reversed(range(len(done))):
         each = done[number]

@@ -1,4 +1,4 @@
-"""What a check of the user's answered about a disk."""
+"""The answer of a user's check about a disk."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class Ending(StrEnum):
 
     PASSED = "passed"
     FAILED = "failed"
-    LATE = "late"  # it did not end within its limit
+    LATE = "late"  # not within its time limit
     UNSTARTED = "not started"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a check answered, with the last lines of its standard output and of its standard error."""
+    """The answer of a check, with the last lines of its standard output and standard error."""
 
     ending: Ending
     status: int | None  # None when a signal or the limit ended it
@@ -28,18 +28,21 @@ class Answer:
 
     @property
     def is_conclusive(self) -> bool:
-        """Whether it says anything about the disk."""
+        """True if the answer says anything about the disk."""
         return self.ending in {Ending.PASSED, Ending.FAILED}
 
     @property
     def summary(self) -> str:
-        """In a line: its last words, else how it ended."""
+        """The answer in one line: the check's last words, else how it ended."""
         words = next((lines[-1] for lines in (self.err, self.out) if lines), "")
         if self.ending is Ending.LATE:
-            return f"it did not end within {self.took_s:.0f} s{f': {words}' if words else ''}"
-        return words or ("a signal ended it" if self.status is None else f"status {self.status}")
+            late = f"it did not end within {self.took_s:.0f} s"
+            return f"{late}: {words}" if words else late
+        if words:
+            return words
+        return "a signal ended it" if self.status is None else f"status {self.status}"
 
 
 def mask_numbers(said: str) -> str:
-    """The same for messages that differ in numbers only."""
+    """Return the message with its numbers masked, so that messages that differ only in numbers are equal."""
     return re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f]*\b", "N", said)

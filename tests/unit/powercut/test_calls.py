@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.powercut.deeds import (
+from guestmark.powercut.calls import (
     Call,
     CallKind,
     Change,
