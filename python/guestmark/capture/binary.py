@@ -1,4 +1,4 @@
-"""Finding and calling `guestmark-capture`."""
+"""Finds and calls `guestmark-capture`."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ def _find_binary(override: str | None) -> Path:
 
 
 def capture_binary() -> Path:
-    """Path of `guestmark-capture`: `GUESTMARK_CAPTURE`, else the checkout's build, else beside the scripts.
+    """Return the path of `guestmark-capture`: `GUESTMARK_CAPTURE`, else the build of the checkout, else beside the
+    scripts.
 
-    A checkout builds it when it is first asked for. Raises `GuestmarkError` when there is none.
+    A checkout builds it on first use. Raises `GuestmarkError` if there is none.
     """
     return _find_binary(os.environ.get("GUESTMARK_CAPTURE"))
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to look at. `filter_by` is HOST, PORT or FLOW; `memory_mb` bounds open connections."""
+    """What to analyse. `filter_by` is HOST, PORT or FLOW; `memory_mb` bounds the memory for open connections."""
 
     files: tuple[str, ...]
     filter_by: str | None = None
@@ -57,7 +58,7 @@ class Selection:
     live: bool = False  # the one of `files` is an interface
 
     def to_arguments(self) -> list[str]:
-        """As arguments of the program."""
+        """Return the arguments of the program."""
         out = []
         if self.filter_by is not None:
             out.append(f"--filter={self.filter_by}")
@@ -95,7 +96,7 @@ class Wanted:
     requests: bool = False
 
     def to_arguments(self) -> list[str]:
-        """As arguments of the program."""
+        """Return the arguments of the program."""
         out = ["--format=json"]
         if self.top is not None:
             out.append(f"--top={self.top}")
@@ -137,13 +138,13 @@ def read_document(program: subprocess.Popen[bytes]) -> tuple[Document, int]:
 
 
 def analyse_capture(selection: Selection, wanted: Wanted = Wanted()) -> tuple[Document, int]:
-    """The same at once. Raises as `read_document`."""
+    """Run the program and return its answer and status. Raises as `read_document` does."""
     with start_analysis(selection, wanted) as program:
         return read_document(program)
 
 
 def extract_packets(file: str, frames: Iterable[int], output: Path) -> None:
-    """Writes the packets `frames` of `file` to `output`, as pcapng. Raises `GuestmarkError` when it cannot."""
+    """Write the packets `frames` of `file` to `output`, as pcapng. Raises `GuestmarkError` if that fails."""
     numbers = ",".join(str(frame) for frame in sorted(frames))
     command = [str(capture_binary()), f"--extract={output}", f"--frames={numbers}", "--", file]
     if check_status(subprocess.run(command, check=False).returncode):
@@ -151,7 +152,7 @@ def extract_packets(file: str, frames: Iterable[int], output: Path) -> None:
 
 
 def analyse_file(path: Path, *, filter_by: str | None = None, sequence: bool = False) -> Trace:
-    """The analysis of one capture file. Raises `GuestmarkError` when it cannot be read to its end."""
+    """Return the analysis of one capture file. Raises `GuestmarkError` if it cannot be read to its end."""
     wanted = Wanted(histograms=True, sequences=int(sequence))
     found, _ = analyse_capture(Selection((str(path),), filter_by), wanted)
     trace = found.files[0]
@@ -163,17 +164,17 @@ def analyse_file(path: Path, *, filter_by: str | None = None, sequence: bool = F
 
 
 class NotPermittedError(GuestmarkError):
-    """This process may not capture; a program that is installed for that perhaps may."""
+    """This process may not capture; a program that is installed for that purpose perhaps may."""
 
 
 @contextlib.contextmanager
 def _run_program(
     command: Sequence[str], selection: Selection, output: int | None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The program at work; it does not outlive an error of ours.
+    """Run the program while the context lasts; an error in the context kills it.
 
-    What was captured until a signal comes is the result. Ctrl-C ends whoever writes a capture to standard input; the
-    program that captures by itself is told, of whatever ends this process.
+    What was captured until a signal comes is the result. Ctrl-C ends whoever writes a capture to standard input. The
+    program that captures by itself is told of any signal that ends this process.
     """
     started: list[subprocess.Popen[bytes]] = []
 
@@ -202,7 +203,9 @@ def _run_program(
 def handle_signals(
     handlers: Mapping[signal.Signals, signal.Handlers | Callable[..., None]],
 ) -> Iterator[None]:
-    """Signals go to `handlers` meanwhile, where this is the thread that may say so."""
+    """Send signals to `handlers` while the context lasts, if this is the main thread; other threads cannot set
+    handlers.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -215,7 +218,10 @@ def handle_signals(
 
 
 def check_status(status: int) -> int:
-    """The program's exit status. Raises `UsageError` for bad arguments, `GuestmarkError` when a signal ended it."""
+    """Return the program's exit status.
+
+    Raises `UsageError` for bad arguments, `GuestmarkError` if a signal ended the program or nothing was captured.
+    """
     if status == USAGE_STATUS:
         raise UsageError("the capture was not analysed", hint="see the messages above")
     if status == _UNAVAILABLE:

@@ -1,4 +1,4 @@
-"""Capturing from an interface, by the tools that may do that."""
+"""Captures from a network interface with the tools that are permitted to."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from guestmark.core.distribution import install_hint
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.temporary import open_unnamed_file
 
-_HEADERS, _WHOLE = 320, 65_535  # bytes of a packet; headers, and the messages of DHCP, DNS and TFTP
+# Bytes kept of a packet: the first holds headers and the messages of DHCP, DNS and TFTP.
+_HEADERS, _WHOLE = 320, 65_535
 _BUFFER_MIB = 64
-_BY_SIGNAL = 128  # of a supervisor, whose command has ended by a signal
-# A command in, and around the life of its process: what to start instead, and a descriptor that this inherits.
+# A supervisor whose command was ended by a signal exits with at least this status.
+_BY_SIGNAL = 128
+# Takes a command, and yields the command to start in its place and a descriptor that it has to inherit.
 Supervised = Callable[[Sequence[str]], AbstractContextManager[tuple[list[str], int]]]
 
 
 @contextlib.contextmanager
 def capture_packets(interface: str, supervised: Supervised, *, whole: bool = False) -> Iterator[int]:
-    """A descriptor from which the `whole` packets of `interface`, or their headers, come as a capture, until a signal.
+    """Yield a descriptor from which packets of `interface` are read as a capture until a signal ends it.
 
-    The tool that captures is `supervised`: it does not outlive this process. Raises `GuestmarkError` when nothing
-    can be captured.
+    With `whole` packets are captured entirely, else only their headers. The tool that captures is `supervised`, so that
+    it does not outlive this process. Raises `GuestmarkError` if nothing can be captured.
     """
     # A tool writes packets out at once, and its messages are told only if it fails.
     length = str(_WHOLE if whole else _HEADERS)
@@ -66,7 +68,7 @@ def capture_packets(interface: str, supervised: Supervised, *, whole: bool = Fal
 
 
 def _failure_reason(said: list[str]) -> str:
-    """The line of a tool's messages that says why: the first that is more than a heading."""
+    """Return the line of a tool's messages that tells why it failed: the first that is more than a heading."""
     told = [line.strip() for line in said if line.strip() and not line.startswith("Capturing on")]
     return next(
         (line for line in told if "ermission" in line or "could not" in line), told[0] if told else ""

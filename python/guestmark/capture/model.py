@@ -1,6 +1,6 @@
-"""The document `guestmark-capture` writes (schema `guestmark-capture/2`), typed.
+"""The document that `guestmark-capture` writes (schema `guestmark-capture/2`), typed.
 
-Times are seconds unless a name ends in `_ns`, sizes are bytes. Fields that do not apply are None.
+Times are in seconds unless a name ends in `_ns`, sizes in bytes. Fields that do not apply are None.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class Causes(msgspec.Struct, frozen=True):
-    """What time was spent on; the parts add up to the whole. All None where only one direction was captured.
+    """What time was spent on; the parts add up to the whole. All are None if only one direction was captured.
 
-    `network_s` and `window_s` are only in documents of schema 1, which knew six causes.
+    `network_s` and `window_s` only occur in documents of schema 1, which had six causes.
     """
 
     client_s: float | None = None
@@ -59,7 +59,7 @@ class RoundTrips(msgspec.Struct, frozen=True):
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One endpoint of a connection: what it sent, how fast it answered."""
+    """One endpoint of a connection: what it sent, and how fast it answered."""
 
     address: str
     port: int
@@ -105,14 +105,14 @@ class Connection(msgspec.Struct, frozen=True):
     unknown_share: float | None
     capture_point: str
     causes: Causes = Causes()
-    confidence: str | None = None  # high, medium or low: how far the causes can be relied on
-    waited_s: float | None = None  # the duration without idleness
-    longest_wait_s: float | None = None  # the longest time for one thing
-    longest_wait_for: str | None = None  # a cause
+    confidence: str | None = None  # in the causes: high, medium or low
+    waited_s: float | None = None  # the duration without idle time
+    longest_wait_s: float | None = None  # the longest wait for a single cause
+    longest_wait_for: str | None = None  # that cause
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """All connections of one server (address and port) or one client (address) added up."""
+    """The totals over all connections of one server (address and port) or one client (address)."""
 
     address: str
     port: int | None
@@ -132,12 +132,12 @@ class Endpoint(msgspec.Struct, frozen=True):
     resets: int
     response: Response
     histogram: list[tuple[float, float, int]] | None = None
-    own_s: float = 0.0  # of its program
-    longest_wait_s: float = 0.0  # for its program at once; 0 without any
+    own_s: float = 0.0  # the time of its program
+    longest_wait_s: float = 0.0  # the longest single wait for its program; 0 without any
 
 
 class Shares(msgspec.Struct, frozen=True):
-    """Parts of the time of all connections, each 0..1."""
+    """Shares of the time of all connections, each from 0 to 1."""
 
     client: float | None
     server: float | None
@@ -145,7 +145,7 @@ class Shares(msgspec.Struct, frozen=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """Something that limits the truth of the figures; `text` continues the count as a sentence."""
+    """Something that limits how far the figures hold; `text` follows the count in a sentence."""
 
     kind: str
     count: int
@@ -161,9 +161,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class SequencePoint(msgspec.Struct, frozen=True):
-    """One packet: `kind` is data, repeated or ack, `to` the end of its payload in the sender's stream, `acked` what
-    it acknowledges of the peer's, `room` where its window ends there; all are counted from the stream's first
-    sequence number.
+    """One packet of a connection in time.
+
+    `kind` is data, repeated or ack, `to` the end of its payload in the sender's stream, `acked` what it acknowledges of
+    the peer's stream, `room` where its window ends there; all count from the first sequence number of the stream.
     """
 
     t: float
@@ -176,7 +177,7 @@ class SequencePoint(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A piece of a connection's time, in seconds since its first packet, and its cause."""
+    """A part of a connection's time, in seconds since its first packet, and its cause."""
 
     from_s: float
     to_s: float
@@ -191,7 +192,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Sequence(msgspec.Struct, frozen=True):
-    """Points of one of the connections that waited longest; each `stride`-th packet is kept."""
+    """Points of one of the connections that waited longest; every `stride`-th packet is kept."""
 
     connection: int
     stride: int
@@ -204,7 +205,7 @@ class Sequence(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One message of an exchange, in the protocol's words."""
+    """One message of an exchange, in the protocol's terms."""
 
     at_s: float
     client: bool
@@ -214,7 +215,7 @@ class Message(msgspec.Struct, frozen=True):
 class Exchange(msgspec.Struct, frozen=True):
     """A DHCP lease, a TFTP transfer, a QUIC handshake, or all questions to one DNS server.
 
-    `count` is blocks or questions, `answers` what the server took for each of them.
+    `count` is the number of blocks or questions, `answers` the time that the server took for each.
     """
 
     protocol: str
@@ -235,11 +236,12 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request and its answer; in TLS the client's first message, and the end of the handshake; in DNS a question.
+    """One request and its answer; in TLS the first message of the client and the end of the handshake; in DNS a
+    question.
 
-    `first_byte_s` and `last_byte_s` are from the request's last byte to the answer's first and last one, None where
-    these are not in the capture. `frame` holds the request's last byte, `answer_frames` the answer's first and last.
-    `repeated` is how often a question was asked again; its times run from the first asking.
+    `first_byte_s` and `last_byte_s` run from the last byte of the request to the first and last one of the answer; None
+    if these were not captured. `frame` holds the last byte of the request, `answer_frames` the first and last of the
+    answer. `repeated` counts how often a question was asked again; its times run from the first time.
     """
 
     name: str
@@ -258,7 +260,7 @@ class Request(msgspec.Struct, frozen=True):
 class Served(msgspec.Struct, frozen=True):
     """All requests in one protocol (`http`, `tls` or `dns`) to one server; `longest` are up to 16 of them.
 
-    `failed` have an answer that says so: HTTP's status from 400 on, in DNS any response code but 0.
+    `failed` counts answers that say so: in HTTP a status from 400 on, in DNS any response code but 0.
     """
 
     protocol: str
@@ -281,7 +283,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """One file, or several read as one."""
+    """One file, or several that were read as one."""
 
     file: str
     connections: list[Connection]
@@ -298,11 +300,11 @@ class Trace(msgspec.Struct, frozen=True):
     error: Fault | None
     causes: Causes = Causes()
     exchanges: list[Exchange] = []
-    # Those of the connections that waited longest after it, where more than one was asked for.
+    # The connections that waited longest after that one, if more than one was requested.
     sequences: list[Sequence] = []
-    # By cause those that ended the longest waits, where they were asked for.
+    # By cause the packets that ended the longest waits, if requested.
     guilty: list[Ended] = []
-    # By server, where they were asked for.
+    # By server, if requested.
     requests: list[Served] = []
 
 
@@ -313,11 +315,11 @@ class Document(msgspec.Struct, frozen=True):
     files: list[Trace]
 
 
-_POINTS = 600  # of the time-sequence view
+_POINTS = 600  # drawn in a time-sequence view
 
 
 def reduce_for_drawing(trace: Trace) -> Trace:
-    """The endpoints with their histograms, and one connection in time."""
+    """Return the endpoints with their histograms and one connection in time, with no more points than are drawn."""
     sequence = trace.sequence
     if sequence is not None and len(sequence.points) > _POINTS:
         step = -(-len(sequence.points) // _POINTS)

@@ -1,4 +1,6 @@
-"""Connections or endpoints as Parquet, in bounded memory: the program's CSV goes through polars' streaming engine."""
+"""Writes connections or endpoints as Parquet in bounded memory: the program's CSV goes through polars' streaming
+engine.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from guestmark.core.temporary import scratch_directory
 
 
 def write_parquet(selection: Selection, by: str, output: Path, options: list[str]) -> int:
-    """Writes `output`; returns the program's exit status. Raises `GuestmarkError` when it cannot be written."""
+    """Write `output` and return the program's exit status. Raises `GuestmarkError` if it cannot be written."""
     install_extra("polars", "frames", "data frames and Parquet")
     import polars as pl
 
@@ -26,10 +28,10 @@ def write_parquet(selection: Selection, by: str, output: Path, options: list[str
                 "there are no connections to write", hint="see what the capture holds: --format table"
             )
         names = pl.read_csv(rows, n_rows=0).columns
-        schema: dict[str, type[pl.DataType]] = {
-            name: pl.String if name in texts else pl.Float64 if _is_fraction(name) else pl.Int64
-            for name in names
-        }
+        schema: dict[str, type[pl.DataType]] = {}
+        for name in names:
+            number: type[pl.DataType] = pl.Float64 if _is_fraction(name) else pl.Int64
+            schema[name] = pl.String if name in texts else number
         try:
             pl.scan_csv(rows, schema=schema).sink_parquet(output)
         except OSError as error:

@@ -1,6 +1,7 @@
-"""The picture: response-latency distributions and a time-sequence view, as one HTML file without any other resource.
+"""Draws latency distributions and a time-sequence view as one HTML file that needs no other resource.
 
-The markup is in `templates`, where Jinja2 escapes every value; what is active in text is spelled out before that.
+The markup is in `templates`, where Jinja2 escapes every value. Control characters in texts are made visible before
+that.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 MOST_ENDPOINTS = 12
-_PER_LETTER = 0.009  # of the bar's width: smaller shares have no room for their name
+# Share of the bar's width that a letter takes; shares too small for their name are not labelled.
+_PER_LETTER = 0.009
 _VISIBLE = 0.001
 
 
 def write_picture(document: Document, path: Path) -> None:
-    """Writes the picture of `document` (with histograms and sequence). Raises `GuestmarkError` when it cannot."""
+    """Write the picture of `document` (with histograms and sequence). Raises `GuestmarkError` if that fails."""
     try:
         path.write_text(render_picture(document), encoding="utf-8")
     except OSError as error:
@@ -35,24 +37,24 @@ def write_picture(document: Document, path: Path) -> None:
 
 
 def render_picture(document: Document) -> str:
-    """The HTML text."""
+    """Return the HTML text."""
     traces = [_prepare_trace(trace) for trace in document.files]
     return _template_environment().get_template("page.html.j2").render(traces=traces) + "\n"
 
 
 def draw_distributions(endpoints: Sequence[Endpoint]) -> str:
-    """An SVG drawing with a row for each endpoint, which must have a histogram, on a common axis."""
+    """Return an SVG drawing with a row for each endpoint, which must have a histogram, on a common axis."""
     return _render_macro("distributions", Distributions.for_all_widths(list(endpoints)))
 
 
 def draw_sequences(trace: Trace) -> str:
-    """The connections of `trace` in time: a heading and one SVG drawing for each direction."""
+    """Return the connections of `trace` in time: a heading and one SVG drawing for each direction."""
     return _render_macro("sequences", Sequences.from_trace(trace))
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """A part of the time, with its colour's class."""
+    """A share of the time, with the CSS class of its colour."""
 
     css: str
     name: str
@@ -65,7 +67,7 @@ class _Share:
 
 @dataclass(frozen=True, slots=True)
 class _PageTrace:
-    """What the page says of one trace; no shares where they are unknown."""
+    """What the page shows of one trace; no shares if they are unknown."""
 
     file: str
     verdict: tuple[_Share, ...]

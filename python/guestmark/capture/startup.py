@@ -1,4 +1,4 @@
-"""What follows a lease in a capture: the phases of a network boot, of a guest's or a physical machine's."""
+"""What follows a DHCP lease in a capture: the phases of a network boot, of a guest or of a physical machine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from guestmark.capture.units import format_seconds, format_size
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """Seconds: until the address was acknowledged, from then until something was fetched, and of fetching.
+    """Seconds until the address was acknowledged, from then until something was fetched, and of fetching.
 
-    `fetched` are connections and transfers that brought something, `between_s` lies between them.
+    `fetched` counts connections and transfers that brought something; `between_s` is the time between them.
     """
 
     address_s: float
@@ -24,25 +24,24 @@ class Startup:
 
 
 def find_startup(trace: Trace) -> Startup | None:
-    """The phases after the first lease that was given; None without one, or when nothing was fetched after it."""
+    """Return the phases after the first granted lease; None without one, or if nothing was fetched after it."""
     lease = find_lease(trace, last=False)
     if lease is None:
         return None
     given = lease.start_ns + round(lease.duration_s * 1e9)
-    fetched = [
-        (connection.start_ns, connection.duration_s, connection.server.unique_bytes)
-        for connection in trace.connections
-        if connection.protocol == "tcp" and connection.server.unique_bytes
-    ] + [
-        (exchange.start_ns, exchange.duration_s, exchange.bytes)
-        for exchange in trace.exchanges
-        if exchange.protocol == "tftp" and exchange.bytes
-    ]
+    fetched = []
+    for connection in trace.connections:
+        if connection.protocol == "tcp" and connection.server.unique_bytes:
+            fetched.append((connection.start_ns, connection.duration_s, connection.server.unique_bytes))
+    for exchange in trace.exchanges:
+        if exchange.protocol == "tftp" and exchange.bytes:
+            fetched.append((exchange.start_ns, exchange.duration_s, exchange.bytes))
     after = sorted(fetch for fetch in fetched if fetch[0] >= given)
     if not after:
         return None
     busy, end = 0.0, after[0][0]
-    for start, seconds, _ in after:  # what overlaps counts once
+    # Fetches that overlap count once.
+    for start, seconds, _ in after:
         until = start + round(seconds * 1e9)
         busy += max(until - max(start, end), 0) / 1e9
         end = max(end, until)
@@ -57,13 +56,13 @@ def find_startup(trace: Trace) -> Startup | None:
 
 
 def find_lease(trace: Trace, *, last: bool = True) -> Exchange | None:
-    """The exchange that gave an address: of several that were answered the last, or the first."""
+    """Return the exchange that granted an address, the last one or the first; None without any."""
     leases = [exchange for exchange in trace.exchanges if exchange.protocol == "dhcp" and exchange.server]
     return leases[-1 if last else 0] if leases else None
 
 
 def describe_startup(trace: Trace) -> str | None:
-    """The phases in a line; None where there are none."""
+    """Return the phases in one line; None if there are none."""
     found = find_startup(trace)
     if found is None:
         return None

@@ -1,10 +1,10 @@
-"""Durations, sizes and shares as text of three significant digits."""
+"""Formats durations, sizes and shares with three significant digits."""
 
 from __future__ import annotations
 
 
 def format_seconds(seconds: float | None) -> str:
-    """`256 µs`, `13.2 ms`, `19.5 s`: three significant digits."""
+    """Return text such as `256 µs`, `13.2 ms` or `19.5 s`."""
     if seconds is None:
         return "–"
     for factor, unit in ((1e9, "ns"), (1e6, "µs"), (1e3, "ms")):
@@ -14,7 +14,7 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_size(count: float | None, unit: str = "B") -> str:
-    """`105 MB`: three significant digits, powers of 1000."""
+    """Return text such as `105 MB`, in powers of 1000."""
     if count is None:
         return "–"
     for prefix in ("", "k", "M", "G"):
@@ -25,11 +25,14 @@ def format_size(count: float | None, unit: str = "B") -> str:
 
 
 def format_percent(share: float | None) -> str:
-    """`94 %`."""
+    """Return text such as `94 %`."""
     return "–" if share is None else f"{share * 100:.0f} %"
 
 
 def _three_digits(value: float) -> str:
     if value == int(value) and value < 1000:
         return str(int(value))
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+    # The bounds are where rounding would add a digit.
+    if value < 9.995:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"

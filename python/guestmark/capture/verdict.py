@@ -21,30 +21,30 @@ NAMES = {
     "recovery": "loss recovery",
     "idle": "idle",
     "unknown": "unknown",
-    # Of documents that earlier versions wrote.
+    # Causes in documents of earlier versions.
     "network": "network",
     "window": "receive window closed",
 }
 _ALWAYS = ("client", "server")
 _NO_PACKETS = {"idle", "unknown"}
-_TOLD = 3  # of the longest waits
+_TOLD = 3  # longest waits that are named
 
 
 @dataclass(frozen=True, slots=True)
 class CauseShare:
-    """One cause and its share of the time, 0..1."""
+    """One cause and its share of the time, from 0 to 1."""
 
     cause: str
     share: float
 
     @property
     def name(self) -> str:
-        """As it is written out."""
+        """The name of the cause, as it is printed."""
         return NAMES[self.cause]
 
 
 def cause_shares(causes: Causes) -> tuple[CauseShare, ...]:
-    """Every cause with its share, in the order of `NAMES`; none when the causes or the time are unknown."""
+    """Return every cause with its share, in the order of `NAMES`; empty if the causes or the time are unknown."""
     seconds = {cause: getattr(causes, f"{cause}_s") or 0.0 for cause in NAMES}
     whole = sum(seconds.values())
     if causes.client_s is None or not whole:
@@ -53,12 +53,13 @@ def cause_shares(causes: Causes) -> tuple[CauseShare, ...]:
 
 
 def cause_percents(causes: Causes) -> tuple[tuple[str, int], ...]:
-    """Causes with their percent, which add up to 100, largest first; none when they are unknown."""
+    """Return the causes in percent, which add up to 100, largest first; empty if they are unknown."""
     known = cause_shares(causes)
     if not known:
         return ()
     exact = {part.cause: 100 * part.share for part in known}
     whole = {cause: int(percent) for cause, percent in exact.items()}
+    # The missing percents go to the causes that lost most by rounding down, so that the sum is 100.
     for cause in sorted(exact, key=lambda cause: whole[cause] - exact[cause])[: 100 - sum(whole.values())]:
         whole[cause] += 1
     shown = [cause for cause in exact if cause in _ALWAYS or whole[cause]]
@@ -67,28 +68,28 @@ def cause_percents(causes: Causes) -> tuple[tuple[str, int], ...]:
 
 
 def describe_causes(causes: Causes) -> str | None:
-    """All causes in a sentence, largest first; None when they are unknown."""
+    """Return all causes in a sentence, largest first; None if they are unknown."""
     return ", ".join(f"{NAMES[cause]} {percent} %" for cause, percent in cause_percents(causes)) or None
 
 
 def main_cause(causes: Causes) -> CauseShare | None:
-    """The cause that took most time."""
+    """Return the cause that took most time; None if unknown."""
     return max(cause_shares(causes), key=lambda part: part.share, default=None)
 
 
 def find_guilty_packets(trace: Trace) -> list[Ended]:
-    """The packets that ended the longest waits for the main cause of the whole trace, longest first."""
+    """Return the packets that ended the longest waits for the main cause of the whole trace, longest first."""
     main = main_cause(trace.causes)
     return [ended for ended in trace.guilty if main is not None and ended.cause == main.cause]
 
 
 def display_filter(packets: Sequence[Ended]) -> str:
-    """Shows these packets in Wireshark."""
+    """Return a display filter of Wireshark that shows these packets."""
     return f"frame.number in {{{', '.join(str(frame) for frame in sorted(p.frame for p in packets))}}}"
 
 
 def describe_longest_waits(trace: Trace) -> str | None:
-    """The longest waits for the main cause, with the frames that ended them; None where no cause can be blamed."""
+    """Return the longest waits for the main cause with the frames that ended them; None if no cause is to blame."""
     main, packets = main_cause(trace.causes), find_guilty_packets(trace)
     found = find_doubt(trace)
     if main is None or not packets or main.cause in _NO_PACKETS or (found is not None and found.refused):
@@ -112,7 +113,7 @@ _REFUSED_UNKNOWN, _REFUSED_MISSING, _REFUSED_MERGED, _DOUBTED = 1 / 3, 0.1, 1 / 
 
 
 def find_doubt(trace: Trace) -> Doubt | None:
-    """What speaks against the verdict of a whole trace; None when nothing does."""
+    """Return what speaks against the verdict of a whole trace; None if nothing does."""
     unknown = next((part.share for part in cause_shares(trace.causes) if part.cause == "unknown"), 0.0)
     sides = [side for connection in trace.connections for side in (connection.client, connection.server)]
     missing = sum(side.missing_bytes for side in sides)
@@ -125,6 +126,7 @@ def find_doubt(trace: Trace) -> Doubt | None:
     late = sum(known.duration_s for known in streams if known.captured in _BEGUN_BEFORE) / whole
     twice = sum(known.duration_s for known in streams if "merged" in known.marks) / whole
     merging = f"captures of two points were merged ({merged:,} connections, {twice:.0%} of the time)"
+    # The first reason that holds counts; those that refuse a verdict come first.
     found = (
         (overlapping, "the files overlap in time", True),
         (merged and twice >= _REFUSED_MERGED, merging, True),
