@@ -96,7 +96,7 @@ fn done(what: &str, path: &[u8], result: io::Result<()>) -> Result<Done, Failure
         .map_err(|error| os_failure(&format!("{what} {name}"), &error))
 }
 
-/// The clocks now.
+/// Reads the clocks.
 pub fn clock() -> Clock {
     Clock {
         monotonic_ns: sys::monotonic_ns(),
@@ -111,7 +111,7 @@ fn line_of(path: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Who we are.
+/// Describes this agent.
 pub fn hello(phases: &[Phase], window: Option<u32>) -> Hello {
     let name = rustix::system::uname();
     Hello {

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use crate::sys;
 
 /// `guestmark-agent connect SOCKET`, until the peer closes; the end of standard input ends the sending only. A zero
-/// byte comes before all that the peer sends: whoever reads both output streams as one knows by it that there is a peer.
+/// byte comes before all that the peer sends: whoever reads both output streams as one knows by it that there is a
+/// peer.
 pub fn connect(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (Some(path), None) = (arguments.next(), arguments.next()) else {
         return Err(sys::usage("connect SOCKET"));
@@ -17,7 +18,7 @@ pub fn connect(mut arguments: impl Iterator<Item = OsString>) -> io::Result<Exit
     let mut receiving = UnixStream::connect(&path).map_err(|error| sys::of(&path, &error))?;
     let mut sending = receiving.try_clone()?;
     std::thread::spawn(move || {
-        // A peer that has gone is noticed by the receiving side.
+        // The receiving side notices when the peer is gone.
         let _ = io::copy(&mut io::stdin().lock(), &mut sending);
         let _ = sending.shutdown(Shutdown::Write);
     });

@@ -40,8 +40,8 @@ impl Counters {
         Self(events.iter().map(open).collect())
     }
 
-    /// What each counted, scaled where the hardware had to take turns; the negative error number of one that could not be
-    /// had.
+    /// Counts of the events, scaled where the hardware had to take turns; a negative error number for an event that
+    /// could not be opened.
     pub fn read(&self) -> Vec<i64> {
         self.0
             .iter()

@@ -23,11 +23,11 @@ const INPUT_LIMIT: usize = 4 << 20;
 
 /// One running program.
 pub struct Job {
-    /// Of its request.
+    /// Number of the request.
     pub id: u64,
     /// Process id, also its process group and session.
     pub pid: libc::pid_t,
-    /// When it is to be killed.
+    /// Time at which it is killed.
     pub deadline: Option<Instant>,
     started_ns: u64,
     timed_out: bool,
@@ -76,7 +76,7 @@ impl Job {
         let (pid, started_ns) = command
             .spawn()
             .map_err(|(step, error)| spawn_failure(step, &error, &shown, exec))?;
-        // A limit beyond what the clock can say is none.
+        // A limit beyond the clock's range is no limit.
         let deadline = exec
             .time_limit_ns
             .and_then(|limit| Instant::now().checked_add(Duration::from_nanos(limit)));
@@ -124,7 +124,7 @@ impl Job {
         }
     }
 
-    /// No more standard input will come.
+    /// Marks the end of standard input.
     pub fn end_input(&mut self) {
         if self.pty {
             // A terminal's end of file is a character (Ctrl-D).
@@ -162,14 +162,14 @@ impl Job {
         }
     }
 
-    /// Kills it for having reached its time limit.
+    /// Kills the program because its time limit is over.
     pub fn expire(&mut self) {
         self.timed_out = true;
         self.deadline = None;
         self.signal(libc::SIGKILL);
     }
 
-    /// Gives its terminal another size.
+    /// Resizes its terminal.
     pub fn resize(&self, size: Winsize) {
         if let (true, Some(fd)) = (self.pty, &self.input) {
             let _ = set_winsize(fd, size);
@@ -388,8 +388,8 @@ fn spawn_failure(step: Step, error: &io::Error, name: &str, exec: &Exec) -> Fail
     }
 }
 
-/// Where the kernel counts what it killed for lack of memory: of this process's own control group, as on a host others run
-/// out of memory in theirs; of the whole machine where it has none.
+/// Where the kernel counts what it killed for lack of memory: of this process's own control group, as on a host
+/// others run out of memory in theirs; of the whole machine where it has none.
 pub fn oom_counts() -> Option<File> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = groups.lines().find_map(|line| {

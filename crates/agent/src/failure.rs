@@ -1,10 +1,10 @@
-//! What the controller is told when a call fails.
+//! Failures of calls, as the controller gets them.
 
 use std::io;
 
 use guestmark_wire::{Failure, Kind};
 
-/// A failure that is not a system call's.
+/// A failure other than of a system call.
 pub fn failure(kind: Kind, message: &str) -> Failure {
     Failure {
         kind,
@@ -27,7 +27,7 @@ pub fn os_failure(what: &str, error: &io::Error) -> Failure {
     }
 }
 
-/// A source that ended too early.
+/// The failure of a source that ended too early.
 pub fn source_too_short(name: &str, found: u64, wanted: u64) -> Failure {
     failure(
         Kind::BadRequest,

@@ -25,7 +25,7 @@ pub struct Decoder {
 pub struct Oversized(pub usize);
 
 impl Decoder {
-    /// An empty one.
+    /// Creates an empty decoder.
     pub fn new() -> Self {
         Self {
             buffer: vec![0; HEADER + MAX_FRAME],

@@ -11,7 +11,8 @@
 //!   [`renew`]): the machine may be saved there, and go on as any number of others;
 //! - `guestmark.renewal=ignored`: what the renewal says is not done. Such a machine is a control: a proof that machines
 //!   are no twins has to see that it is one;
-//! - `guestmark.realtime=` seconds since 1970 when the machine was started, for those without a clock that keeps the date;
+//! - `guestmark.realtime=` seconds since 1970 when the machine was started, for those without a clock that keeps the
+//!   date;
 //! - `GUESTMARK_MARKS=1` (an environment variable of PID 1, so that it is known before `/proc` is): a line on the
 //!   console as soon as a step has ended, which whoever reads the console can tell the time of.
 //!
@@ -29,7 +30,7 @@ use rustix::mount::MountFlags;
 use crate::serve::{self, Channel, End};
 use crate::sys;
 
-/// How long the channel may take to appear.
+/// How long to wait for the channel to appear.
 const CHANNEL_PATIENCE: Duration = Duration::from_secs(20);
 
 /// A terminal's line discipline holds 4096 bytes and throttles its driver 128 before that. UML's driver takes its
@@ -44,7 +45,7 @@ pub fn run() -> ! {
     power_off()
 }
 
-/// One line on the console.
+/// Prints one line on the console.
 fn say(message: &str) {
     if let Ok(mut console) = File::options().write(true).open("/dev/console") {
         let _ = console.write_all(format!("guestmark-agent: {message}\r\n").as_bytes());

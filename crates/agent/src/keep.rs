@@ -3,14 +3,16 @@
 //! The controller names each path before it makes it, so there is no moment at which something exists that nobody
 //! would remove. Its supervisors hold the lifeline too: the keeper acts when the last of them has gone.
 //!
-//! A keeper is two processes, as one may be killed or stopped. The second one is told what the first one hears. It takes
-//! over when the first one has ended, with another second one, and acts alone when the first one does not.
+//! A keeper is two processes, as one may be killed or stopped. The second one is told what the first one hears. It
+//! takes over when the first one has ended, with another second one, and acts alone when the first one does not.
 //!
-//! When both have been killed with the controller, whoever still holds the lifeline has the names in a file, and removes what
-//! they stand for: the last of them has ended everything else. Where nobody holds it, the next controller finds the file.
+//! When both have been killed with the controller, whoever still holds the lifeline has the names in a file, and
+//! removes what they stand for: the last of them has ended everything else. Where nobody holds it, the next
+//! controller finds the file.
 //!
-//! A supervisor that is stopped when the controller ends would never let go of the lifeline: it is made to go on. One that
-//! hangs, in a circle, is killed; and so is either process of a keeper by the other one, which has done the work.
+//! A supervisor that is stopped when the controller ends would never let go of the lifeline: it is made to go on. One
+//! that hangs, in a circle, is killed; and so is either process of a keeper by the other one, which has done the
+//! work.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -29,7 +31,7 @@ use lexopt::ValueExt;
 
 use crate::{reap, sys};
 
-/// How long killed processes may take to leave their control group.
+/// How long to wait for killed processes to leave their control group.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads records from the lifeline, `+PATH` and `-PATH`, each ending with a null byte; at its end removes what was
@@ -65,13 +67,14 @@ pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
 const PATIENCE_WITH_FIRST: Duration = Duration::from_secs(1);
 /// How often those who hold the lifeline are looked at once the controller has ended.
 const LOOK: Duration = Duration::from_millis(200);
-/// A supervisor that runs whenever it is looked at, so often one after the other, hangs: those that work wait in between.
+/// A supervisor that runs whenever it is looked at, so often one after the other, hangs: those that work wait in
+/// between.
 const HANGS: u32 = 4;
 
 /// What a keeper's process knows of the other one.
 enum Place {
     First(Option<Second>),
-    /// Everything is over. The first one, if it has done nothing about it.
+    /// Removes what is left, unless the other process of the keeper has done so.
     Second(Option<libc::pid_t>),
 }
 
@@ -118,8 +121,8 @@ impl Lifeline {
         }
     }
 
-    /// Makes stopped supervisors go on when the controller has ended: they end what they supervise, and themselves. Ends
-    /// those that hang.
+    /// Makes stopped supervisors go on when the controller has ended: they end what they supervise, and themselves.
+    /// Ends those that hang.
     fn continue_holders(&self) {
         let Some(controller) = &self.controller else {
             return;
@@ -474,8 +477,8 @@ pub fn remove(path: &Path) {
     }
 }
 
-/// Ends what was confined and works in a directory that is to be removed. Where nothing but its parents ends a program's
-/// helpers, those parents may have been killed.
+/// Ends what was confined and works in a directory that is to be removed. Where nothing but its parents ends a
+/// program's helpers, those parents may have been killed.
 fn end_confined_in(path: &Path) {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {

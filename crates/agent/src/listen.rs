@@ -12,8 +12,8 @@ use std::process::{Command, ExitCode};
 
 use crate::sys;
 
-/// `guestmark-agent listen SOCKET SERVER… -- COMMAND…` becomes COMMAND as soon as SOCKET can be connected to. SERVER has
-/// the first connection as standard input and output, and ends with COMMAND at the latest.
+/// `guestmark-agent listen SOCKET SERVER… -- COMMAND…` becomes COMMAND as soon as SOCKET can be connected to. SERVER
+/// has the first connection as standard input and output, and ends with COMMAND at the latest.
 pub fn listen(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let path = arguments.next();
     let mut server = Vec::new();
@@ -54,7 +54,8 @@ fn becoming(command: &mut Command) -> io::Error {
     sys::of(command.get_program(), &error)
 }
 
-/// `guestmark-agent relay FD` joins standard input and output to a stream that it has inherited, until one of them ends.
+/// `guestmark-agent relay FD` joins standard input and output to a stream that it has inherited, until one of them
+/// ends.
 pub fn relay(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let number = arguments
         .next()

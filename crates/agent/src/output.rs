@@ -1,4 +1,4 @@
-//! What a program says: kept up to a bound or passed on, and counted beyond.
+//! Output of a program: kept up to a bound or passed on, and counted beyond.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -33,7 +33,8 @@ impl Output {
         }
     }
 
-    /// Reads what is there, at most a few buffers so that other calls get their turn. Returns whether there may be more.
+    /// Reads what is there, at most a few buffers so that other calls get their turn. Returns whether there may be
+    /// more.
     pub fn receive(&mut self, id: u64, out: &mut Outbox) -> bool {
         let Some(fd) = &self.fd else { return false };
         let fd = fd.as_raw_fd();

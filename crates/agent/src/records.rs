@@ -1,8 +1,8 @@
 //! `guestmark-agent records`: writes numbered records, each made durable before the next one is begun.
 //!
 //! Whoever reads a log of the writes below knows, without a clock, what had been acknowledged at any moment: a byte of
-//! record `k + 1` in the log means that the call which made record `k` durable had returned. With `--each` the number of
-//! each record is printed once that call has returned, and the next one waits for a byte of standard input.
+//! record `k + 1` in the log means that the call which made record `k` durable had returned. With `--each` the number
+//! of each record is printed once that call has returned, and the next one waits for a byte of standard input.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};

@@ -1,8 +1,9 @@
-//! `guestmark-agent sandbox`: makes a root that is thrown away and waits, then becomes the program that starts a sandbox.
+//! `guestmark-agent sandbox`: makes a root that is thrown away and waits, then becomes the program that starts a
+//! sandbox.
 //!
 //! The root is this host's under a layer in memory, so are all directories named as `--layer`. It is in namespaces of
-//! mounts and of processes whose first process becomes the program: when that ends, the kernel ends all that is in them.
-//! The *outer* process waits for it, and takes it along.
+//! mounts and of processes whose first process becomes the program: when that ends, the kernel ends all that is in
+//! them. The *outer* process waits for it, and takes it along.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -75,7 +76,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     })
 }
 
-/// Exits as the program did.
+/// Runs the subcommand; exits as the program did.
 pub fn sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let (prepared, go) = (taken(options.prepared)?, taken(options.go)?);
@@ -117,8 +118,9 @@ fn taken(fd: i32) -> io::Result<OwnedFd> {
 
 /// Becomes two processes: 0 in the first of new namespaces, its number in the outer one; and which group it is born in.
 ///
-/// To put a process into a group, the kernel waits until every processor has noticed, which takes 15 ms on a busy host. One
-/// that is born there waits for nothing; nor does a thread that puts itself into a group of the older kind (`join`).
+/// To put a process into a group, the kernel waits until every processor has noticed, which takes 15 ms on a busy
+/// host. One that is born there waits for nothing; nor does a thread that puts itself into a group of the older kind
+/// (`join`).
 fn first_process(options: &Options) -> io::Result<(libc::pid_t, Option<usize>)> {
     let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
     if options.own_users {
@@ -168,8 +170,8 @@ fn prepare(options: &Options, mut prepared: File, mut go: File) -> io::Result<()
     for name in ["root", "run", "shm"] {
         fs::create_dir(at.join(name))?;
     }
-    // A runtime's state is as fresh as the sandbox; so is shared memory, in which podman has locks for all containers of
-    // a host: a killed one would keep its own.
+    // A runtime's state is as fresh as the sandbox; so is shared memory, in which podman has locks for all containers
+    // of a host: a killed one would keep its own.
     if !at.starts_with("/run") {
         bind(&at.join("run"), "/run")?;
     }

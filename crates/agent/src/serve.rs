@@ -21,13 +21,13 @@ use crate::{calls, keep, lock, reap, sys};
 
 /// Answers waiting beyond this stop the production of more.
 const OUTBOX_LIMIT: usize = 4 << 20;
-/// How long processes that were killed may take to go.
+/// How long to wait for killed processes to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why serving ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
-    /// The controller has gone.
+    /// The controller is gone.
     Gone,
     /// The controller asked to switch off.
     PowerOff,
@@ -60,8 +60,8 @@ pub struct Channel {
 /// Exit status when the controller has left.
 pub const LEFT: u8 = 64;
 
-/// `guestmark-agent serve [--alive SECONDS] [--ahead FD] [--remove DIR]`: on standard input and output. The greeting says
-/// when this program began. The directory is removed at the end, unless the channel goes on.
+/// `guestmark-agent serve [--alive SECONDS] [--ahead FD] [--remove DIR]`: on standard input and output. The greeting
+/// says when this program began. The directory is removed at the end, unless the channel goes on.
 pub fn serve_stdio(
     arguments: impl Iterator<Item = OsString>,
     began_ns: u64,
@@ -286,7 +286,8 @@ impl Server<'_> {
         }
     }
 
-    /// What to wait for: signals, the channel's two sides, then three descriptors for each job, then the bell of bulk calls.
+    /// What to wait for: signals, the channel's two sides, then three descriptors for each job, then the bell of bulk
+    /// calls.
     fn watched(&self, fds: &mut Vec<libc::pollfd>, input: RawFd, output: RawFd, absent: bool) {
         let when = |wanted: bool, events| if wanted { events } else { 0 };
         let listening = !self.jobs.iter().any(Job::is_full);
@@ -337,7 +338,7 @@ impl Server<'_> {
         }
     }
 
-    /// How long nothing can happen by itself.
+    /// Time until the next event that needs no descriptor.
     fn timeout(&self, room: bool, absent: bool) -> Option<Duration> {
         if room && self.transfers.iter().any(Transfer::has_work) {
             return Some(Duration::ZERO);
@@ -400,7 +401,7 @@ impl Server<'_> {
         }
     }
 
-    /// Answers a request, or takes it up. Returns the end that it asks for.
+    /// Answers a request or starts it. Returns why serving ends, if the request asks for that.
     fn answer(&mut self, request: Request<'_>) -> Option<End> {
         let id = request.id;
         if request.ahead && lock::is_refused() {

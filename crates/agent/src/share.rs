@@ -1,8 +1,8 @@
 //! `guestmark-agent share DIRECTORY`: serves a directory by 9p on standard input and output, to be read only.
 //!
 //! Some hypervisors share no directories, and other servers for this tell files by their inode numbers, which are not
-//! those of one filesystem below a root that has mounts, and do not last on an overlay. Here a file is its path. What the
-//! protocol's messages are is in Linux's `net/9p` and in diod's description of 9P2000.L.
+//! those of one filesystem below a root that has mounts, and do not last on an overlay. Here a file is its path. What
+//! the protocol's messages are is in Linux's `net/9p` and in diod's description of 9P2000.L.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -40,7 +40,7 @@ enum Open {
     Directory(Vec<(OsString, FileType)>),
 }
 
-/// Until the client goes.
+/// Serves until the client disconnects.
 pub fn share(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (Some(root), None) = (arguments.next(), arguments.next()) else {
         return Err(sys::usage("share DIRECTORY"));

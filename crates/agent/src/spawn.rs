@@ -193,8 +193,8 @@ unsafe fn prepare_and_exec(plan: &mut Plan<'_>) -> Option<()> {
     None
 }
 
-/// The files that `execvp` would try for `name` from within `cwd`: as it is when it has a slash, else in the directories
-/// of `path`. Those that are certainly not programs are left out.
+/// The files that `execvp` would try for `name` from within `cwd`: as it is when it has a slash, else in the
+/// directories of `path`. Those that are certainly not programs are left out.
 pub fn candidates(name: &[u8], path: Option<&[u8]>, cwd: Option<&[u8]>) -> Vec<Vec<u8>> {
     if name.is_empty() {
         return Vec::new();

@@ -23,7 +23,7 @@ use crate::{reap, sys};
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// How long killed processes may take to go before their files are removed all the same.
+/// How long to wait for killed processes before their files are removed anyway.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Options {
@@ -103,8 +103,8 @@ pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
     Ok(ExitCode::from(status))
 }
 
-/// Whether a process ends by itself when it has removed what others made: the keeper of a controller that runs under us,
-/// which must run this very file, as anybody can be called `keep`; or Python's tracker of semaphores.
+/// Whether a process ends by itself when it has removed what others made: the keeper of a controller that runs under
+/// us, which must run this very file, as anybody can be called `keep`; or Python's tracker of semaphores.
 fn removes_what_others_made(pid: libc::pid_t) -> bool {
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = arguments.split(|&byte| byte == 0);

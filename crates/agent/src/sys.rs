@@ -88,7 +88,8 @@ pub fn clock_ns(clock: rustix::time::ClockId) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// How many processors are online, as the C library finds out: from `/sys`, from `/proc/stat`, or by asking the scheduler.
+/// How many processors are online, as the C library finds out: from `/sys`, from `/proc/stat`, or by asking the
+/// scheduler.
 pub fn processors() -> u32 {
     // SAFETY: no arguments that could be wrong.
     let found = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
@@ -196,7 +197,8 @@ pub fn close_inherited_on_exec() {
     unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 4_u32) };
 }
 
-/// Forks into new namespaces (`CLONE_NEW…`): returns 0 in the child, its process id in the parent, which stays where it is.
+/// Forks into new namespaces (`CLONE_NEW…`): returns 0 in the child, its process id in the parent, which stays where
+/// it is.
 ///
 /// The caller must have a single thread. Not by the C library's `clone`, which wants a stack and a function, nor by
 /// `clone3`, which filters of older container runtimes refuse.
@@ -403,7 +405,7 @@ pub fn leave_program_text(needed: &[*const u8]) {
     }
 }
 
-/// Whether the kernel does not have it, or whoever runs us does not allow it.
+/// Whether an error means that the kernel lacks a feature, or that our surroundings do not allow it.
 pub fn is_unavailable(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -20,7 +20,7 @@ const HASHED: usize = 256 << 10; // at a time: other calls wait for it
 
 /// A running call that moves bytes.
 pub struct Transfer {
-    /// Of its request.
+    /// Number of the request.
     pub id: u64,
     bytes: u64,
     started_ns: u64,
@@ -52,7 +52,7 @@ enum What {
 }
 
 impl Transfer {
-    /// Takes up a call.
+    /// Starts a call.
     pub fn start(id: u64, call: Call<'_>) -> Result<Self, Failure> {
         let open = |options: &mut std::fs::OpenOptions, path: &[u8]| {
             let name = String::from_utf8_lossy(path).into_owned();

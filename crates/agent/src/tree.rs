@@ -20,7 +20,7 @@ use crate::sys;
 const BLOCK: usize = 4096;
 const READ: usize = 64 * BLOCK;
 
-/// Prints the digest of a directory.
+/// Prints the digest of a directory tree.
 pub fn tree(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let directory = arguments
         .next()

@@ -1,7 +1,7 @@
 //! `guestmark-agent trials`: one controller's conversations, one after the other on the same standard input and output.
 //!
-//! Each has an agent of its own, a new process that this one starts and outlives. Between two of them nothing is left of
-//! the first: its descendants are killed, wherever they went, and the directory that it had is emptied.
+//! Each has an agent of its own, a new process that this one starts and outlives. Between two of them nothing is left
+//! of the first: its descendants are killed, wherever they went, and the directory that it had is emptied.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ use crate::serve::LEFT;
 use crate::spawn::Command;
 use crate::{reap, sys};
 
-/// How long killed processes may take to go.
+/// How long to wait for killed processes to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 struct Options {

@@ -1,7 +1,7 @@
 //! How fast this machine's time-stamp counter runs.
 //!
-//! Under TCG a guest reads the host's counter. Its kernel calibrates it with emulated timers, which fails on machine types
-//! without HPET and ACPI timer (QEMU's microvm) and goes wrong on busy hosts; so the kernel is told.
+//! Under TCG a guest reads the host's counter. Its kernel calibrates it with emulated timers, which fails on machine
+//! types without HPET and ACPI timer (QEMU's microvm) and goes wrong on busy hosts; so the kernel is told.
 
 /// Counts per millisecond, measured over 50 ms against `CLOCK_MONOTONIC`; `None` where there is no such counter.
 #[cfg(target_arch = "x86_64")]

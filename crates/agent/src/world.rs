@@ -1,8 +1,9 @@
 //! `guestmark-agent world`: runs a program in a world of its own, which ends as a whole with the program.
 //!
-//! It has its own network, of which the loopback device is up, its own processes, and its own `$HOME`. Of the host it sees
-//! all files and changes none: what it writes to `/tmp`, `/var/tmp`, `/run` and `/dev/shm` is kept in memory and gone
-//! with it, and everything else but the named directory is read-only. So two of them at once do not disturb each other.
+//! It has its own network, of which the loopback device is up, its own processes, and its own `$HOME`. Of the host it
+//! sees all files and changes none: what it writes to `/tmp`, `/var/tmp`, `/run` and `/dev/shm` is kept in memory and
+//! gone with it, and everything else but the named directory is read-only. So two of them at once do not disturb each
+//! other.
 
 use std::ffi::{CStr, OsString};
 use std::io;
@@ -19,7 +20,7 @@ use crate::sys;
 
 const COVERED: [&CStr; 2] = [c"/run", c"/var/tmp"];
 const HOME: &str = "/tmp/guestmark-home";
-/// So many that no program misses one, and few enough for those outside.
+/// Enough processes for any program, and few enough to leave some for the host.
 const PROCESSES: u32 = 16 << 10;
 
 #[derive(Debug)]

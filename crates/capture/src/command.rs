@@ -237,7 +237,7 @@ pub fn main() -> ExitCode {
     match writer.finish() {
         Ok(()) if whole => ExitCode::SUCCESS,
         Ok(()) => ExitCode::from(1),
-        // Whoever read the output has seen enough.
+        // The reader of the output has closed it.
         Err(e) if e.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("guestmark: the output cannot be written: {e}");
@@ -329,7 +329,8 @@ struct Job {
     requests: bool,
 }
 
-/// The first Ctrl-C ends whoever writes the capture, and with that the input; what was captured is still told.
+/// The first Ctrl-C ends the program that writes the capture, and with it the input; what was captured is still
+/// reported.
 fn outlive_interrupt() {
     extern "C" fn nothing(_: libc::c_int) {}
     // SAFETY: all-zero is a valid action, and a handler that does nothing is async-signal-safe.
@@ -378,7 +379,7 @@ impl Job {
         });
         chosen.truncate(self.sequences);
         if !piped && !chosen.is_empty() {
-            // The second look keeps the points of the connections that the first one found.
+            // The second pass keeps the points of the connections that the first one found.
             let wanted = chosen.iter().map(|connection| connection.index).collect();
             let again = Some(Watch::new(Some(wanted)));
             report.watch = self.read(files, again, &mut |_: &_| {}).1.watch;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// A share of what is available: an analysis is rarely alone on a machine.
+/// Use a share of the available memory, because an analysis is rarely alone on a machine.
 const SHARE: u64 = 8;
 const LEAST_MB: u64 = 128;
 /// Enough for ten million open connections.

@@ -297,7 +297,7 @@ pub struct Hello {
     pub hostname: String,
     /// Identifies one boot of one kernel.
     pub boot_id: String,
-    /// The clocks now.
+    /// Reads the clocks.
     pub clock: Clock,
     /// Most bytes the controller may have on their way without an acknowledgement; without limit when absent.
     #[serde(default)]

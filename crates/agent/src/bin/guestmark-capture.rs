@@ -1,5 +1,5 @@
-//! `guestmark-capture`: the command behind `guestmark capture`. It is built here because a wheel carries the programs of
-//! one package.
+//! `guestmark-capture`: the command behind `guestmark capture`. It is built here because a wheel carries the programs
+//! of one package.
 
 use std::process::ExitCode;
 

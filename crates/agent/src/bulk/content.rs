@@ -23,7 +23,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Of this pattern.
+    /// A generator of this pattern.
     pub fn new(pattern: Pattern) -> Self {
         let base = match pattern {
             Pattern::Random => random(PERIOD),

@@ -1,5 +1,5 @@
-//! Moving bytes between files: one block after the other through the page cache, or with `O_DIRECT` and several requests
-//! under way, so that no byte passes through the processor.
+//! Moving bytes between files: one block after the other through the page cache, or with `O_DIRECT` and several
+//! requests under way, so that no byte passes through the processor.
 //!
 //! The requests are made by threads. With blocks of megabytes there are only some hundreds of them a gigabyte, so a
 //! ring shared with the kernel (`io_uring`) would win nothing, and not every kernel has it or allows it.
@@ -19,7 +19,7 @@ use super::meter::Meter;
 use crate::failure::{failure, os_failure, source_too_short};
 use crate::sys;
 
-/// What offsets, lengths and addresses of direct I/O are multiples of: the largest that a device asks for here.
+/// Offsets, lengths and addresses of direct I/O are multiples of this, the largest that devices here require.
 const ALIGNMENT: u64 = 4096;
 /// Where buffers start, so that the kernel can back them with huge pages: a request then has few segments.
 const HUGE_PAGE: usize = 2 << 20;
@@ -174,7 +174,7 @@ fn write_file(
     // the page cache, whatever was asked for.
     let blocks = Blocks::new(size, how.block_size, !preallocated);
     run(&blocks, &mut buffers, |buffer, offset, count| {
-        // What direct I/O moves too much is cut off at the end.
+        // Direct I/O moves whole sectors; the excess is cut off at the end.
         let whole = whole(count, how);
         match from {
             Origin::File(source) => read_full(source, buffer, offset, count, how)?,
@@ -376,7 +376,7 @@ fn run(
                 let died = |_| Err(failure(Kind::Os, "a thread that moved bytes has died"));
                 thread.join().unwrap_or_else(died)
             });
-            // All are waited for; the first failure is told.
+            // Wait for all of them, and report the first failure.
             ended.fold(Ok(()), Result::and)
         });
     };

@@ -1,4 +1,4 @@
-//! What is noted from the start to the end of a call that moves bytes.
+//! Measurements from the start to the end of a call that moves bytes.
 
 use std::fs::{self, File};
 
@@ -16,7 +16,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Starts it.
+    /// Starts measuring.
     pub fn start() -> Self {
         let (dirtied, used_us) = (dirtied_bytes(), sys::processor_time_us());
         Self {

@@ -1,5 +1,5 @@
-//! Calls that move whole disks' worth of bytes. Each runs in a thread of its own, so that the channel stays watched: when
-//! the controller goes, the process ends and the thread with it.
+//! Calls that move whole disks' worth of bytes. Each runs in a thread of its own, so that the channel stays watched:
+//! when the controller goes, the process ends and the thread with it.
 
 mod content;
 mod engine;
@@ -20,7 +20,7 @@ use crate::sys;
 
 pub use meter::{flush, Meter};
 
-/// What a call came to.
+/// The outcome of a call.
 enum Outcome {
     Transferred(Transferred),
     Checksum(Checksum),
@@ -38,7 +38,7 @@ pub struct Bulk {
 }
 
 impl Bulk {
-    /// None under way.
+    /// No calls yet.
     pub fn new() -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel();
         let (bell, ring) = sys::pipe()?;
@@ -51,12 +51,12 @@ impl Bulk {
         })
     }
 
-    /// What to wait for.
+    /// Descriptors to poll.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Takes up a call.
+    /// Starts a call.
     pub fn start(&self, id: u64, call: Call<'_>, out: &mut Outbox) {
         // What borrows from the request's frame never comes here; the others own what they hold.
         let work: Box<dyn FnOnce() -> Result<Outcome, Failure> + Send> = match call {
@@ -77,7 +77,7 @@ impl Bulk {
         };
         let (sender, ring) = (self.sender.clone(), Arc::clone(&self.ring));
         let started = thread::Builder::new().name("bulk".into()).spawn(move || {
-            // The server may have ended meanwhile: then nobody wants to know.
+            // The server may have ended meanwhile, and then no one needs the answer.
             let _ = sender.send((id, work()));
             let _ = sys::write(ring.as_raw_fd(), &[0]);
         });

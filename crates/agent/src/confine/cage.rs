@@ -1,8 +1,8 @@
 //! Namespaces around a program and all that it starts: processes, mounts, message queues, names, networks.
 //!
 //! Three processes make a cage. The *outer* one stays where it was started, waits, and ends as the program ended. The
-//! *first* one is process 1 of the namespace: the kernel ends whatever is left in there when it ends, and it ends with the
-//! outer one, with the controller, and with the program. The third becomes the program.
+//! *first* one is process 1 of the namespace: the kernel ends whatever is left in there when it ends, and it ends
+//! with the outer one, with the controller, and with the program. The third becomes the program.
 //!
 //! Where no namespaces can be had, the outer process is the program's parent and reaps what that leaves behind.
 
@@ -15,13 +15,13 @@ use super::connections::Connections;
 use crate::reap;
 use crate::sys::{self, check};
 
-/// How long killed processes may take to go where no namespace ends them.
+/// How long to wait for killed processes where no namespace ends them.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Of the first process: it could not make the cage, and nothing has happened yet.
+/// The first process reports that it could not make the cage; nothing has happened yet.
 const UNAVAILABLE: u8 = b'u';
-/// Of the first process: the program's wait status follows.
+/// The first process reports the program's end; its wait status follows.
 const ENDED: u8 = b'e';
-/// Of the first process: it has said what is wrong; the exit status follows.
+/// The first process reports that it failed and has printed why; the exit status follows.
 const FAILED: u8 = b'f';
 
 /// What separates the program from its host.
@@ -45,7 +45,7 @@ impl Walls {
     }
 }
 
-/// Where this process finds itself.
+/// Which process this is after the call.
 pub enum Place {
     /// The first process of a cage.
     Inside(First),
@@ -215,7 +215,7 @@ impl First {
         unsafe { libc::_exit(0) }
     }
 
-    /// It has been said what is wrong.
+    /// Ends the cage after a failure that has been printed.
     pub fn fail(&self, status: u8) -> ! {
         self.say(FAILED, status.into());
         // SAFETY: ends this process.
@@ -277,7 +277,7 @@ impl First {
     }
 }
 
-/// To wait until one of these can be read; those that are not there are passed over.
+/// Waits until one of these can be read; absent ones are skipped.
 fn readable<const N: usize>(fds: [Option<RawFd>; N]) -> [libc::pollfd; N] {
     fds.map(|fd| libc::pollfd {
         fd: fd.unwrap_or(-1),
@@ -304,7 +304,8 @@ fn seclude(look: bool) -> io::Result<()> {
 }
 
 /// Where there is no cage: this process stays the parent of the program and of what that leaves behind, and ends all of
-/// it with the controller, with its own parent and with the program. Returns in the process that is to become the program.
+/// it with the controller, with its own parent and with the program. Returns in the process that is to become the
+/// program.
 pub fn watch(
     lifeline: Option<&OwnedFd>,
     mut connections: Option<Connections>,

@@ -1,5 +1,5 @@
-//! A seccomp filter for what namespaces and Landlock leave: sockets, other processes' settings, more namespaces, and, where
-//! mounts are not read-only, modes, owners, times and attributes of files.
+//! A seccomp filter for what namespaces and Landlock leave: sockets, other processes' settings, more namespaces, and,
+//! where mounts are not read-only, modes, owners, times and attributes of files.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -103,15 +103,15 @@ const OF_OTHERS: &[(libc::c_long, u32)] = &[
     (libc::SYS_sched_setattr, 0),
 ];
 
-/// The requests that programs may make of files, terminals, disks and devices: whatever is not among them gets the answer of
-/// a device that does not know it. A device may act although it was only opened to be read, and Landlock keeps requests in
-/// from kernel 6.10 on alone.
+/// The requests that programs may make of files, terminals, disks and devices: whatever is not among them gets the
+/// answer of a device that does not know it. A device may act although it was only opened to be read, and Landlock
+/// keeps requests in from kernel 6.10 on alone.
 ///
-/// Of descriptors: `FIOCLEX`, `FIONCLEX`, `FIONBIO`, `FIOASYNC`, `FIONREAD`, `TIOCOUTQ`, `FIOQSIZE`. Of terminals what they
-/// are, and the other end of a pair that the program has made: `TCGETS`, `TCGETS2`, `TIOCGWINSZ`, `TIOCGPGRP`, `TIOCGSID`,
-/// `TIOCGPTN`, `TIOCSPTLCK`, `TIOCGPTPEER`. Of files: `FIGETBSZ`, `FS_IOC_FIEMAP`, flags, version and geometry, and sharing of
-/// blocks with a file that was opened to be written (`FICLONE`, `FICLONERANGE`). Of disks what they are, and discarding and
-/// zeroing what was opened to be written.
+/// Of descriptors: `FIOCLEX`, `FIONCLEX`, `FIONBIO`, `FIOASYNC`, `FIONREAD`, `TIOCOUTQ`, `FIOQSIZE`. Of terminals
+/// what they are, and the other end of a pair that the program has made: `TCGETS`, `TCGETS2`, `TIOCGWINSZ`,
+/// `TIOCGPGRP`, `TIOCGSID`, `TIOCGPTN`, `TIOCSPTLCK`, `TIOCGPTPEER`. Of files: `FIGETBSZ`, `FS_IOC_FIEMAP`, flags,
+/// version and geometry, and sharing of blocks with a file that was opened to be written (`FICLONE`, `FICLONERANGE`).
+/// Of disks what they are, and discarding and zeroing what was opened to be written.
 const OF_ANY: &[u32] = &[
     0x5451,
     0x5450,
@@ -158,8 +158,8 @@ const OF_ANY: &[u32] = &[
     0x8004_1285, // BLKGETNRZONES
     0x0301,      // HDIO_GETGEO
 ];
-/// Requests that change a file's flags, version or project, by a descriptor that was opened to read; and flushing a disk's
-/// pages, which takes rights to change it. For builders of filesystems alone, whose mounts are read-only.
+/// Requests that change a file's flags, version or project, by a descriptor that was opened to read; and flushing a
+/// disk's pages, which takes rights to change it. For builders of filesystems alone, whose mounts are read-only.
 const OF_METADATA: &[u32] = &[
     0x4008_6602, // FS_IOC_SETFLAGS
     0x4004_6602,
@@ -176,7 +176,8 @@ const OF_USER: u32 = 3;
 /// Types of Unix sockets that send to whom they are connected; a datagram goes wherever it says.
 const CONNECTED: &[libc::c_int] = &[libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
 const SOCKET_TYPE: u32 = 0xf;
-/// Of `fcntl`: leases, which keep whoever writes to a file waiting, and news of directories. Both take no right to write.
+/// Of `fcntl`: leases, which keep whoever writes to a file waiting, and news of directories. Both take no right to
+/// write.
 const OF_FILES: &[libc::c_int] = &[libc::F_SETLEASE, libc::F_NOTIFY];
 /// Refused: whatever changes a file's metadata by its name, and by descriptor but for its mode.
 const REFUSED: &[libc::c_long] = &[
@@ -239,7 +240,7 @@ const ARGUMENTS: u32 = 16;
 /// System calls of the x32 kind, which are others of the same architecture.
 const X32: u32 = 0x4000_0000;
 
-/// What is refused.
+/// Groups of system calls to refuse.
 #[derive(Clone, Copy)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -264,7 +265,7 @@ pub struct Refused {
     pub connections: Answer,
 }
 
-/// What becomes of a system call.
+/// How the filter answers a system call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     Allowed,
@@ -279,7 +280,8 @@ pub struct Installed {
     pub questions: Option<OwnedFd>,
 }
 
-/// Installs it. None where the kernel has no filters, or for an architecture whose numbers are not known here.
+/// Installs the filter. None where the kernel has no filters, or for an architecture whose call numbers are not known
+/// here.
 pub fn install(refused: Refused) -> io::Result<Option<Installed>> {
     let Some(architecture) = ARCHITECTURE else {
         return Ok(None);
@@ -679,8 +681,9 @@ mod tests {
     #[test]
     fn devices_are_told_nothing_that_is_not_known_to_be_needed() {
         let asked = |refused, request: u64| outcome(refused, libc::SYS_ioctl, [3, request, 0]);
-        // Loop devices, terminals (TCSETS, TIOCSWINSZ, TCSETS2, TIOCSTI, TIOCLINUX), CDROMEJECT, EVIOCGRAB, IPMI, I2C, GPIO,
-        // HID, SPI, NVMe, SCSI, USB, graphics, cameras, sound, watchdogs, TPM, VFIO, vhost, sg, mei, FUSE, Btrfs' snapshots
+        // Loop devices, terminals (TCSETS, TIOCSWINSZ, TCSETS2, TIOCSTI, TIOCLINUX), CDROMEJECT, EVIOCGRAB, IPMI,
+        // I2C, GPIO, HID, SPI, NVMe, SCSI, USB, graphics, cameras, sound, watchdogs, TPM, VFIO, vhost, sg, mei, FUSE,
+        // Btrfs' snapshots
         for request in [
             0x4c00,
             0x4c01,

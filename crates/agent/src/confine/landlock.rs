@@ -66,8 +66,9 @@ impl Abi {
         self.0 >= 3
     }
 
-    /// This process and what it starts write only beneath `writable`, and to harmless devices, which alone get requests;
-    /// they look at no process but their own, and, without `network`, neither open nor accept TCP connections.
+    /// This process and what it starts write only beneath `writable`, and to harmless devices, which alone get
+    /// requests; they look at no process but their own, and, without `network`, neither open nor accept TCP
+    /// connections.
     pub fn restrict(self, writable: &[CString], network: bool) -> io::Result<bool> {
         let files = self.files();
         let handled = Handled {

@@ -1,12 +1,12 @@
-//! `guestmark-agent confine`: becomes a hypervisor or one of its helpers that can change nothing of the host but what is
-//! named to it.
+//! `guestmark-agent confine`: becomes a hypervisor or one of its helpers that can change nothing of the host but what
+//! is named to it.
 //!
 //! A guest that is root, or that has broken out of its hypervisor, has the rights of the process that serves it. So
-//! those are taken away before that process runs. It lives in namespaces of its own, a *cage*: there are no other processes
-//! than its own, no networks, no message queues, no terminals, and all of it ends together. Every mount is read-only but
-//! for the named paths, and Landlock says the same once more where the kernel has it. Capabilities that hypervisors do not
-//! need are dropped, a filter refuses what a namespace does not hide, above all sockets, and no program that it executes
-//! gains anything. What held is said in its environment, for attestation.
+//! those are taken away before that process runs. It lives in namespaces of its own, a *cage*: there are no other
+//! processes than its own, no networks, no message queues, no terminals, and all of it ends together. Every mount is
+//! read-only but for the named paths, and Landlock says the same once more where the kernel has it. Capabilities that
+//! hypervisors do not need are dropped, a filter refuses what a namespace does not hide, above all sockets, and no
+//! program that it executes gains anything. What held is said in its environment, for attestation.
 //!
 //! What a kernel or a container does not allow is left out and said to be missing; anything else that fails ends it.
 
@@ -34,15 +34,15 @@ use crate::options::{read_until_command, to_io_error};
 use crate::sys::check;
 use crate::{spawn, sys};
 
-/// What holds, as a list of words: `mounts,landlock,filter`.
+/// Variable that lists which restrictions took effect: `mounts,landlock,filter`.
 const CONFINED: &str = "GUESTMARK_CONFINED";
-/// Where the host's memory runs out, by whatever is not bounded, this is what its kernel ends first.
+/// Makes the kernel kill this process first when the host runs out of memory.
 pub const ENDED_FIRST: &str = "1000";
 pub const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// What a program is left with.
+/// What a program keeps.
 #[derive(Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -194,8 +194,8 @@ fn limit_processes(most: u32) -> io::Result<()> {
 /// What the process that is to become the command has: its mounts, and whom its filter asks about connections.
 type Inside = (mounts::Done, Option<OwnedFd>);
 
-/// Goes on in a cage, if one can be had, as the process that is to become the command. In those that wait for it, how it
-/// ended.
+/// Goes on in a cage, if one can be had, as the process that is to become the command. In those that wait for it, how
+/// it ended.
 fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<Inside, ExitCode>> {
     let is_root = rustix::process::geteuid().is_root();
     let lifeline = options.lifeline.as_ref();
@@ -353,7 +353,7 @@ fn restrict(
     Ok(held)
 }
 
-/// Returns only when that fails, after it has been said why.
+/// Executes a command. Returns only on failure, after printing why.
 pub fn become_command(words: &[OsString]) -> io::Result<ExitCode> {
     let path = std::env::var_os("PATH");
     let files = spawn::candidates(

@@ -46,8 +46,8 @@ pub struct Done {
     pub own_memory: bool,
 }
 
-/// Makes every mount of this process's namespace, which is its own, read-only but for what the layout says. It shows the
-/// processes of the cage and no others, and no terminals.
+/// Makes every mount of this process's namespace, which is its own, read-only but for what the layout says. It shows
+/// the processes of the cage and no others, and no terminals.
 pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
     if !has_mount_setattr() {
         return Ok(Done::default());
@@ -76,7 +76,7 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
             Some(options),
         ))?;
     }
-    // Before anything is mounted over them.
+    // This has to be done before anything is mounted over them.
     let trees = layout
         .writable
         .iter()

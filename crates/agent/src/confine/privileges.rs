@@ -1,4 +1,4 @@
-//! Capabilities, and never more of them.
+//! Capabilities: dropping them, and keeping programs from gaining any.
 
 use std::io;
 
@@ -42,7 +42,7 @@ const OF_FILE_SERVERS: [u32; 11] = [
 /// What it takes to give files the owners that they have elsewhere.
 const OF_BUILDERS: [u32; 4] = [CHOWN, DAC_OVERRIDE, FSETID, SETFCAP];
 
-/// What is left.
+/// What stays allowed.
 #[derive(Clone, Copy)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -159,8 +159,8 @@ pub fn become_user(user: u32, group: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// The kernel neither writes the memory of a dead process to a file nor gives it to a program of the host's: it takes 1 for
-/// none in both cases. A hard limit of 0, which no plain user can raise, stays, and forbids the file alone.
+/// The kernel neither writes the memory of a dead process to a file nor gives it to a program of the host's: it takes
+/// 1 for none in both cases. A hard limit of 0, which no plain user can raise, stays, and forbids the file alone.
 pub fn leave_no_cores() -> io::Result<()> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

@@ -1,7 +1,7 @@
 //! A log of writes as Linux's `dm-log-writes` has it (Documentation/admin-guide/device-mapper/log-writes.rst).
 //!
-//! The length of data, which is nothing otherwise, says of a flush how many entries it covers, plus one (those behind were
-//! written while it went on), and of a mark its number.
+//! The length of data, which is nothing otherwise, says of a flush how many entries it covers, plus one (those behind
+//! were written while it went on), and of a mark its number.
 
 use std::fs::File;
 use std::io;
@@ -37,7 +37,7 @@ impl Log {
         Ok(log)
     }
 
-    /// How many there are.
+    /// Number of causes.
     pub fn entries(&self) -> u64 {
         self.entries
     }

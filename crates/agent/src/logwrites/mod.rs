@@ -1,10 +1,10 @@
 //! `guestmark-agent log-writes`: serves an image as a plain file, and logs each write and each flush of it.
 //!
-//! Whatever opens that file is a hypervisor to us: what reaches this host's kernel as a write is a write, what reaches it
-//! as `fsync` or `fdatasync` is a flush, and `close` is neither. One request is served after the other, so that the log
-//! has the order of the disk. A flush takes a while, as on a disk, and covers only what had been written when it was asked
-//! for. Whoever knows that something was acknowledged marks that moment by an `ioctl`: a mark that comes before the end of
-//! its flush was acknowledged too early.
+//! Whatever opens that file is a hypervisor to us: what reaches this host's kernel as a write is a write, what
+//! reaches it as `fsync` or `fdatasync` is a flush, and `close` is neither. One request is served after the other, so
+//! that the log has the order of the disk. A flush takes a while, as on a disk, and covers only what had been written
+//! when it was asked for. Whoever knows that something was acknowledged marks that moment by an `ioctl`: a mark that
+//! comes before the end of its flush was acknowledged too early.
 
 mod fuse;
 mod log;

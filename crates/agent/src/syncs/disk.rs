@@ -107,8 +107,8 @@ impl Disk {
         Ok(old)
     }
 
-    /// Says how a file is now, and which bytes of it are promised: of what was there before, where that is known, what is
-    /// the same now and was not changed in between, as what is written may be undone again.
+    /// Says how a file is now, and which bytes of it are promised: of what was there before, where that is known,
+    /// what is the same now and was not changed in between, as what is written may be undone again.
     pub fn observe(
         &mut self,
         file: File,

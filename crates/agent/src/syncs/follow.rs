@@ -1,10 +1,10 @@
 //! `guestmark-agent follow`: writes down what a program does to the files of a disk, and may sync after some of it.
 //!
 //! The program keeps its standard streams. A line for each call that did not fail, `CALL PATH…` with paths below the
-//! disk in hexadecimal: what changes a file's content (`write`, `truncate`, `map`), its name (`create`, `rename`, `link`,
-//! `remove`), or promises one of both (`fsync`, `sync`, `write-synced`). `said` stands for the end of each line of its standard
-//! output. With `--sync-after CALL:PATH` everything is synced after each such call, before
-//! the program goes on, as if its author had added that; a path that ends in `/` stands for all below it.
+//! disk in hexadecimal: what changes a file's content (`write`, `truncate`, `map`), its name (`create`, `rename`,
+//! `link`, `remove`), or promises one of both (`fsync`, `sync`, `write-synced`). `said` stands for the end of each
+//! line of its standard output. With `--sync-after CALL:PATH` everything is synced after each such call, before the
+//! program goes on, as if its author had added that; a path that ends in `/` stands for all below it.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -53,7 +53,7 @@ struct Deed {
     paths: Vec<PathBuf>,
 }
 
-/// Runs it, and ends as it did.
+/// Runs the program, and exits as it did.
 pub fn follow(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let job = parse(arguments).map_err(|error| to_io_error(&error))?;
     let mut follower = Follower {

@@ -2,17 +2,18 @@
 //!
 //! After each such call it prints what the call has promised, as digests of blocks, and waits for a byte of standard
 //! input before the program goes on: whoever logs the writes below marks that moment meanwhile. Promises are `fsync`,
-//! `fdatasync`, `msync(MS_SYNC)`, `sync`, `syncfs`, and writes with `O_SYNC`, `O_DSYNC`, `RWF_SYNC` or `RWF_DSYNC`, made
-//! as calls or by `io_uring` and `io_submit`. A program that may flush in another way (an `io_uring` to which a thread of
-//! the kernel's looks, another instruction set) is named in the last line. Only files below `--disk` count.
+//! `fdatasync`, `msync(MS_SYNC)`, `sync`, `syncfs`, and writes with `O_SYNC`, `O_DSYNC`, `RWF_SYNC` or `RWF_DSYNC`,
+//! made as calls or by `io_uring` and `io_submit`. A program that may flush in another way (an `io_uring` to which a
+//! thread of the kernel's looks, another instruction set) is named in the last line. Only files below `--disk` count.
 //!
 //! Lines, whose paths and names are hexadecimal:
 //!
-//! - `file ID PATH SIZE SURE FIRST END BLOCK:DIGEST…`: the state of a file of `SIZE` bytes, of which it had at least `SURE`
-//!   all the time that the call took. Listed are the blocks that differ from the last such line of that file; digest 0 is a block of zeroes, and `?` after one says that it changed during
-//!   the call. Promised are the blocks from `FIRST` to `END`; none where they are equal.
-//! - `touched ID SIZE BLOCK…`: these blocks of a file may have been others for a while since the last promise, and it may
-//!   have had only `SIZE` bytes.
+//! - `file ID PATH SIZE SURE FIRST END BLOCK:DIGEST…`: the state of a file of `SIZE` bytes, of which it had at least
+//!   `SURE` all the time that the call took. Listed are the blocks that differ from the last such line of that file;
+//!   digest 0 is a block of zeroes, and `?` after one says that it changed during the call. Promised are the blocks
+//!   from `FIRST` to `END`; none where they are equal.
+//! - `touched ID SIZE BLOCK…`: these blocks of a file may have been others for a while since the last promise, and it
+//!   may have had only `SIZE` bytes.
 //! - `path ID PATH`: a file has another path now; `-` when it has none.
 //! - `renamed PATH PATH`: something is being renamed, from the first path to the second.
 //! - `directory PATH NAME,…`: the names in it are promised.
@@ -56,7 +57,7 @@ use tracer::{Begun, Call, Job, Promise, Tracer, RWF_SYNCS, WRITE};
 const SAID: usize = 500;
 const STOPPED: &str = "stopped";
 
-/// Runs it; see the head of this file.
+/// Runs the subcommand that the head of this file describes.
 pub fn syncs(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let job = parse(arguments).map_err(|error| to_io_error(&error))?;
     let mut tracer = Tracer::of(job)?;

@@ -12,7 +12,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{fence, Ordering};
 
-/// Flags of `io_uring_setup(2)`: a kernel's thread submits (`SQPOLL`); the rings are the program's memory; others are newer than this.
+/// Flags of `io_uring_setup(2)`: a kernel's thread submits (`SQPOLL`); the rings are the program's memory; others are
+/// newer than this.
 const SQPOLL: u32 = 1 << 1;
 const NO_MMAP: u32 = 1 << 14;
 const REGISTERED_ONLY: u32 = 1 << 15;

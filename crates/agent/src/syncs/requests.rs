@@ -10,7 +10,8 @@ use super::tracer::{Call, Followed, Pending, Promise, Tracer, RWF_SYNCS, WRITE};
 
 /// Queues of one program that are followed.
 const MOST_QUEUES: usize = 64;
-/// What `io_uring_register(2)` is asked for: files that requests then name by numbers, other ones, rings of another size.
+/// What `io_uring_register(2)` is asked for: files that requests then name by numbers, other ones, rings of another
+/// size.
 const REGISTER_FILES: u64 = 2;
 const REPLACE_FILES: u64 = 6;
 const OTHER_FILES: [u64; 2] = [13, 14];

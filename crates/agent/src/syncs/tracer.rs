@@ -39,7 +39,8 @@ pub(super) struct Call {
     pub(super) promise: Promise,
     /// What it does itself.
     pub(super) change: Option<Change>,
-    /// What other tasks do to files meanwhile: it may be on the disk, half of it, or undone again by the end of the call.
+    /// What other tasks do to files meanwhile: it may be on the disk, half of it, or undone again by the end of the
+    /// call.
     pub(super) disturbed: Vec<Change>,
 }
 

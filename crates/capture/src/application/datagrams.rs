@@ -1,7 +1,8 @@
 //! Protocols over UDP: who asks and who answers, message by message.
 //!
-//! DHCP's messages go to and from all-zero and broadcast addresses, and a TFTP server answers from a new port: what belongs
-//! together becomes one flow here, and its waiting is seen. Questions for names are those of [`crate::application::dns`], and of QUIC the handshake is timed.
+//! DHCP's messages go to and from all-zero and broadcast addresses, and a TFTP server answers from a new port: what
+//! belongs together becomes one flow here, and its waiting is seen. Questions for names are those of
+//! [`crate::application::dns`], and of QUIC the handshake is timed.
 
 use crate::application::dns::{self, Asked, End, Questions, Way, DNS};
 use crate::application::exchange::Exchange;
@@ -27,7 +28,8 @@ const MOST_PENDING: usize = 65_536;
 pub struct Datagrams {
     /// In order of appearance.
     pub exchanges: Vec<Exchange>,
-    /// Transfers by client and server address: the exchange, the port the server answers from, and the one it was asked at.
+    /// Transfers by client and server address: the exchange, the port the server answers from, and the one it was
+    /// asked at.
     transfers: HashMap<(End, AddrWords), (usize, u16, u16)>,
     leases: HashMap<u32, usize>,
     servers: HashMap<AddrWords, usize>,
@@ -155,7 +157,7 @@ impl Datagrams {
         if !is_client {
             lease.server.get_or_insert(host);
         }
-        lease.turn(segment.ts, is_client, kind, u64::from(kind_number(kind)));
+        lease.note_message(segment.ts, is_client, kind, u64::from(kind_number(kind)));
         if let (Some(client), Some(server)) = (number(&name), number("dhcp")) {
             let ends = (
                 ([client, 0], DHCP_CLIENT),
@@ -178,7 +180,7 @@ impl Datagrams {
         let known = self.transfers.get(&(source, target.0)).copied();
         if let Some((at, 0, _)) = known {
             if self.exchanges[at].name.as_ref() == Some(&name) {
-                self.exchanges[at].turn(segment.ts, true, request_kind(operation), 0);
+                self.exchanges[at].note_message(segment.ts, true, request_kind(operation), 0);
                 return;
             }
         }
@@ -186,7 +188,7 @@ impl Datagrams {
         let at = self.open("tftp", host(source.0), Some(host(target.0)), segment.ts);
         if let Some(at) = at {
             self.exchanges[at].name = Some(name);
-            self.exchanges[at].turn(segment.ts, true, request_kind(operation), 0);
+            self.exchanges[at].note_message(segment.ts, true, request_kind(operation), 0);
             if self.transfers.len() < MOST_PENDING {
                 self.transfers.insert((source, target.0), (at, 0, target.1));
             }
@@ -244,7 +246,7 @@ impl Datagrams {
         };
         let exchange = &mut self.exchanges[at];
         let what = u64::from(operation) << 16 | u64::from(block);
-        if exchange.turn(segment.ts, is_client, kind, what) && operation == 3 {
+        if exchange.note_message(segment.ts, is_client, kind, what) && operation == 3 {
             exchange.count += 1;
             exchange.bytes += u64::from(segment.payload.saturating_sub(4));
         }
@@ -349,7 +351,7 @@ impl Datagrams {
             0 => segment.ts as u64,
             checksum => u64::from(checksum),
         };
-        exchange.turn(segment.ts, is_client, kind, contents);
+        exchange.note_message(segment.ts, is_client, kind, contents);
         exchange.done = kind == "1-rtt" && is_client;
     }
 }

@@ -99,7 +99,7 @@ impl Questions {
             }
             Entry::Occupied(mut entry) => {
                 let before = entry.insert(first);
-                self.told(way, before, None);
+                self.finish_question(way, before, None);
                 Asked::Instead
             }
         }
@@ -117,7 +117,7 @@ impl Questions {
         let asked = entry.remove();
         let took = segment.ts.saturating_sub(asked.at).max(0) as u64;
         let code = message.get(3).map(|flags| u16::from(flags & 15));
-        self.told(way, asked, Some((took, code, segment)));
+        self.finish_question(way, asked, Some((took, code, segment)));
         Some(took)
     }
 
@@ -126,13 +126,18 @@ impl Questions {
         let left: Vec<_> = self.pending.drain().collect();
         let silent = left.iter().map(|(way, _)| way.server).collect();
         for (way, asked) in left {
-            self.told(way, asked, None);
+            self.finish_question(way, asked, None);
         }
         self.served.iter_mut().for_each(Served::finish);
         (self.served, silent)
     }
 
-    fn told(&mut self, way: Way, asked: Pending, answer: Option<(u64, Option<u16>, &Segment)>) {
+    fn finish_question(
+        &mut self,
+        way: Way,
+        asked: Pending,
+        answer: Option<(u64, Option<u16>, &Segment)>,
+    ) {
         let next = self.served.len();
         let host = |words| Host::new(way.family, words, &[]).to_string();
         let at = match self.servers.entry((way.family, way.server)) {

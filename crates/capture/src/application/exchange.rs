@@ -63,7 +63,7 @@ pub struct Exchange {
 
 impl Exchange {
     /// One message; `what` tells whether it is the same as the last of its sender. False when it is said again.
-    pub(crate) fn turn(&mut self, ts: i64, is_client: bool, kind: &str, what: u64) -> bool {
+    pub(crate) fn note_message(&mut self, ts: i64, is_client: bool, kind: &str, what: u64) -> bool {
         let (last, by_client, before) = self.last;
         self.last = (ts, is_client, what);
         self.duration_s = self

@@ -1,7 +1,7 @@
 //! Requests over TCP, one by one: HTTP/1 with kept connections and pipelining, and TLS handshakes.
 //!
-//! Both directions are read in order. A segment that comes too early waits for the ones before it, so an answer is whole
-//! when its last hole is filled, as in Wireshark. Bodies are counted and not looked at.
+//! Both directions are read in order. A segment that comes too early waits for the ones before it, so an answer is
+//! whole when its last hole is filled, as in Wireshark. Bodies are counted and not looked at.
 
 use crate::application::flow::Flow;
 use crate::application::served::Served;
@@ -51,7 +51,7 @@ impl Requests {
         }
     }
 
-    /// Everything was read.
+    /// The input has ended.
     #[must_use]
     pub fn finish(mut self) -> Vec<Served> {
         for key in self.flows.keys().copied().collect::<Vec<_>>() {

@@ -101,7 +101,8 @@ impl Served {
         }
     }
 
-    /// The longest first; a question without an answer is longer than any, and a request may just not have been captured whole.
+    /// The longest first; a question without an answer is longer than any, and a request may just not have been
+    /// captured whole.
     fn keep_longest(&mut self) {
         let none = if self.protocol == "dns" {
             f64::INFINITY
@@ -113,7 +114,7 @@ impl Served {
         self.longest.truncate(MOST_NAMED);
     }
 
-    /// That was all.
+    /// The capture has ended.
     pub(crate) fn finish(&mut self) {
         self.first_byte = RoundTrips::new(&self.first, true);
         self.last_byte = RoundTrips::new(&self.last, true);

@@ -1,9 +1,9 @@
 //! What a connection's time was spent on, by cause: who would have had to act for it to pass sooner.
 //!
 //! Time is cut where something *moves on*: new data or a retransmission. Each piece is explained by what ended it (see
-//! [`crate::cause::explanation`]), as its sender saw the connection at that moment ([`crate::connection::view`]): which acknowledgements had
-//! reached it, and whether the window, the path or its own program held it up. The sender's view is the same wherever
-//! the capture was taken, so captures at both ends tell the same story.
+//! [`crate::cause::explanation`]), as its sender saw the connection at that moment ([`crate::connection::view`]):
+//! which acknowledgements had reached it, and whether the window, the path or its own program held it up. The
+//! sender's view is the same wherever the capture was taken, so captures at both ends tell the same story.
 //!
 //! The classes are those of T-RAT (Zhang, Breslau, Paxson, Shenker: On the Characteristics and Origins of Internet Flow
 //! Rates, SIGCOMM 2002) and of Dapper (Ghasemi, Benson, Rexford, SOSR 2017).
@@ -37,14 +37,14 @@ impl Conn {
             }
             grown += self.stamp_queue(segment, from);
         } else if moves {
-            grown += self.settle(segment, step);
+            grown += self.explain_time_before(segment, step);
             let whole = self.both_trips();
             if let Some(queues) = &mut self.queues {
                 queues[from].sent(segment.ts, whole);
             }
-            self.moved(from, segment.ts);
+            self.move_on(from, segment.ts);
         }
-        grown += self.measure(segment, from);
+        grown += self.measure_packet(segment, from);
         grown += self.notice_losses(segment, step, moves, before);
         if let Some(earlier) = earlier {
             let spent = self.account.spent;
@@ -138,7 +138,7 @@ impl Conn {
             };
             spent[cause] += left - network;
         }
-        self.correct(&mut spent);
+        self.correct_inferences(&mut spent);
         if spent[on::RECOVERY] > 0 && self.has_only_copies() {
             spent[on::UNKNOWN] += std::mem::take(&mut spent[on::RECOVERY]);
         }

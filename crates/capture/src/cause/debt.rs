@@ -1,21 +1,21 @@
 //! Who owes the next packet when nobody sends: idleness is what neither end owes.
 //!
-//! A server owes the answer to what it was asked, an end that is in the middle of a message the rest of it, an end in a TLS
-//! handshake its next message, and an end that was connected to the first word. How messages go on is read from them
-//! ([`crate::wire::message`]); of others only the order of packets is known.
+//! A server owes the answer to what it was asked, an end that is in the middle of a message the rest of it, an end in
+//! a TLS handshake its next message, and an end that was connected to the first word. How messages go on is read from
+//! them ([`crate::wire::message`]); of others only the order of packets is known.
 
 use crate::connection::conn::Conn;
 use crate::connection::spent::{on, IDLE_FROM};
 use crate::wire::message::{Debt, Says};
 use crate::wire::packet::{flag, Segment};
 
-/// An end is near where its part of the round trip is at most one in so many.
+/// An end is near when its part of the round trip is at most one in this many.
 const NEAR: u64 = 8;
 const DNS: u16 = 53;
 /// Shorter paths do not show which end is near.
 const FAR: u64 = 1_000_000;
 
-/// Bits of [`crate::connection::account::Causes::talk`]: what both ends have said.
+/// Bits of [`crate::connection::account::Account::talk`]: what both ends have said.
 mod talk {
     /// A TLS handshake has begun.
     pub const HELLO: u8 = 1;
@@ -30,7 +30,7 @@ mod talk {
     pub const BEGUN: u8 = 32;
 }
 
-/// Who owed to break a silence.
+/// Which end owed the packet that a silence lacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Debtor {
     /// This end.
@@ -44,9 +44,9 @@ enum Debtor {
 }
 
 impl Conn {
-    /// An end's own time of `nanos` until `segment` of it; but a long silence is whose who owed to break it.
+    /// Attribute `nanos` before `segment` to `end`'s program; a long silence goes to the end that owed the next packet.
     #[inline]
-    pub(crate) fn charge(&mut self, end: usize, nanos: u64, segment: &Segment) {
+    pub(crate) fn charge_own_time(&mut self, end: usize, nanos: u64, segment: &Segment) {
         let cause = if nanos < IDLE_FROM {
             on::APPLICATION + end
         } else {
@@ -57,17 +57,17 @@ impl Conn {
 
     #[cold]
     fn charge_silence(&mut self, end: usize, nanos: u64, segment: &Segment) -> usize {
-        match self.debtor(end, segment.payload > 0) {
+        match self.find_debtor(end, segment.payload > 0) {
             Debtor::End(debtor) => on::APPLICATION + debtor,
             Debtor::Perhaps(debtor) => {
-                self.doubt(debtor, nanos, true);
+                self.note_doubt(debtor, nanos, true);
                 on::APPLICATION + debtor
             }
             Debtor::Hidden => on::UNKNOWN,
             Debtor::Nobody => {
                 let goes_on = usize::from(self.account.from) == end;
                 if goes_on && self.paths[end].debt != Debt::Whole {
-                    // Of a message that cannot be read, it may have been in the middle.
+                    // It may have been in the middle of a message that cannot be read.
                     let micros = u32::try_from(nanos / 1000).unwrap_or(u32::MAX);
                     let rare = self.rare_mut(end);
                     rare.doubtful = rare.doubtful.saturating_add(micros);
@@ -77,10 +77,13 @@ impl Conn {
         }
     }
 
-    /// What a long silence at the end of all was spent on.
+    /// Cause of a long silence at the end of a connection.
     pub(crate) fn last_silence(&self) -> usize {
         let last = usize::from(self.account.from & 1);
-        match [last, 1 - last].into_iter().find(|&end| self.owes(end)) {
+        match [last, 1 - last]
+            .into_iter()
+            .find(|&end| self.is_in_message(end))
+        {
             Some(end) if self.is_near(end) => on::APPLICATION + end,
             Some(_) => on::UNKNOWN,
             None if self.is_unanswered() => on::APPLICATION + 1 - last,
@@ -88,12 +91,12 @@ impl Conn {
         }
     }
 
-    /// Who owed to break the silence that `end` broke, by saying something or without?
-    fn debtor(&self, end: usize, speaks: bool) -> Debtor {
+    /// Find who owed the packet before which `end` broke a silence; `speaks` when its packet has payload.
+    fn find_debtor(&self, end: usize, speaks: bool) -> Debtor {
         let other = 1 - end;
-        if self.is_asked(end) || self.owes(end) {
+        if self.is_asked(end) || self.is_in_message(end) {
             Debtor::End(end)
-        } else if self.owes(other) {
+        } else if self.is_in_message(other) {
             // It stopped in the middle, and whoever waited has given up.
             if self.is_near(other) {
                 Debtor::End(other)
@@ -121,7 +124,7 @@ impl Conn {
 
     /// Is `end` in the middle of a message?
     #[inline]
-    pub(crate) fn owes(&self, end: usize) -> bool {
+    pub(crate) fn is_in_message(&self, end: usize) -> bool {
         let path = &self.paths[end];
         matches!(path.debt, Debt::Body | Debt::Open | Debt::Record)
             || path.debt == Debt::Unknown && path.last_len > 0 && !path.pushed && self.was_full(end)

@@ -1,4 +1,4 @@
-//! Why something moved on just now and not before: the path, a window, a rule of TCP, or an end's own time.
+//! Why an end moved on at this moment and not before: the path, a window, a rule of TCP, or its own time.
 
 use crate::connection::conn::Conn;
 use crate::connection::losses::Silence;
@@ -18,18 +18,18 @@ const AGAIN_FROM: u64 = 200_000_000;
 const FEW_REPEATS: u16 = 3;
 /// An acknowledgement that is this late is delayed: by 40 ms at least, less what timers are early by.
 const DELAYED_FROM: u64 = 30_000_000;
-/// Paths that vary by more are not told from programs.
+/// A path that varies by more looks like a program's pauses.
 const MOST_VARIED: u64 = 60_000_000;
 /// How much sooner than usual an end may answer, besides a sixteenth of the round trip.
 const SOONER: i64 = 100_000;
-/// The same datagram again after this time was waited for in vain.
+/// A datagram that is repeated after this time was waited for in vain.
 const SAID_AGAIN_FROM: u64 = 50_000_000;
 const DHCP: u16 = 67;
 
 impl Conn {
-    /// Explain the time until `segment`, which moves on. Returns the heap's growth.
+    /// Attribute the time before `segment`, which moves on. Returns the heap's growth.
     #[inline]
-    pub(crate) fn settle(&mut self, segment: &Segment, step: &Step) -> usize {
+    pub(crate) fn explain_time_before(&mut self, segment: &Segment, step: &Step) -> usize {
         let gap = segment.ts.saturating_sub(self.account.mark).max(0) as u64;
         let from = usize::from(segment.from & 1);
         let continues = usize::from(self.account.from) == from;
@@ -40,7 +40,7 @@ impl Conn {
         if continues && segment.payload > 0 && self.paths[from].view.is_none() {
             grown = self.begin_view(from, step.next, segment.ts);
         }
-        let arrived = self.arrive(segment, from);
+        let arrived = self.deliver_acknowledgements(segment, from);
         grown += self.stamp_queue(segment, from);
         if self.account.unseen {
             self.account.unseen = false;
@@ -62,7 +62,7 @@ impl Conn {
                 self.rare_mut(from).ignored += 1;
                 self.account.spent[on::APPLICATION + (1 - from)] += gap;
             } else {
-                self.repeats(segment, gap);
+                self.attribute_repeat(segment, gap);
             }
             return grown;
         }
@@ -86,11 +86,11 @@ impl Conn {
         }
         let before = (gap >= AGAIN_FROM).then_some(self.account.spent);
         if continues || still && self.had_more(from) {
-            self.goes_on(segment, step, gap, from, flying, arrived);
+            self.explain_continuation(segment, step, gap, from, flying, arrived);
         } else {
             let gap = gap - self.wait_for_overtaken(gap);
             let gap = gap - self.wait_for_reader(gap, from);
-            self.answers(segment, step, gap, from);
+            self.explain_answer(segment, step, gap, from);
         }
         if let Some(before) = before.filter(|_| segment.payload > 0) {
             self.note_silence(segment, from, &before);
@@ -99,16 +99,16 @@ impl Conn {
         if let Some(view) = &mut self.paths[from].view {
             if !continues && !still {
                 view.forget_flight(segment.ts);
-                view.begins(segment.ts, whole);
+                view.begin_message(segment.ts, whole);
                 view.limit = on::LATENCY as u8;
             }
             let end = segment.seq.wrapping_add(segment.payload);
-            view.flies(end, largest, segment.ts);
+            view.note_flight(end, largest, segment.ts);
         }
         grown
     }
 
-    /// Remember what a long silence was put down to: perhaps what comes next tells that it was a loss.
+    /// Remember the cause of a long silence, in case later packets show that it was a loss.
     #[cold]
     fn note_silence(&mut self, segment: &Segment, from: usize, before: &Spent) {
         let own = [on::APPLICATION + from, on::IDLE, on::UNKNOWN];
@@ -141,8 +141,8 @@ impl Conn {
         waited
     }
 
-    /// The other end had no room for anything until it opened its window: for how long of the time since something moved on.
-    /// Where its sender's packets were followed, their room is.
+    /// The other end had no room for anything until it opened its window: for how long of the time since something
+    /// moved on. Where its sender's packets were followed, their room is.
     #[inline]
     fn wait_for_reader(&mut self, gap: u64, from: usize) -> u64 {
         let (shut, opened) = self.rare(1 - from).shut;
@@ -163,7 +163,7 @@ impl Conn {
 
     /// `from` answers what the other end sent: the way there and back is the path's, the rest its own.
     #[inline]
-    fn answers(&mut self, segment: &Segment, step: &Step, gap: u64, from: usize) {
+    fn explain_answer(&mut self, segment: &Segment, step: &Step, gap: u64, from: usize) {
         if self.paths[from].nearest == u64::MAX && self.account.covered == NO_TIME {
             // The acknowledgement that came first was lost or overtaken: how long the way takes, nothing tells.
             let cause = if gap < AGAIN_FROM {
@@ -180,48 +180,48 @@ impl Conn {
             // The acknowledgement of the last of many segments was not delayed: it tells the queues' length, too.
             Some(covered) if self.account.streaming => covered,
             // Another may have been, but then by more than a path varies.
-            Some(covered) if covered <= self.paths[from].varies_to() => covered,
-            _ => self.paths[from].usually(),
+            Some(covered) if covered <= self.paths[from].longest_undelayed() => covered,
+            _ => self.paths[from].usual_round_trip(),
         };
         let late = self
             .queues
             .as_ref()
-            .map_or(0, |queues| queues[from].variation().0);
+            .map_or(0, |queues| queues[from].recent_variation().0);
         let way = way.max(self.paths[from].round_trip() + late);
         let network = way.min(gap);
         let rest = gap - network;
-        let latency = network.min(self.paths[from].varies_to());
+        let latency = network.min(self.paths[from].longest_undelayed());
         self.account.spent[on::LATENCY] += latency;
         self.account.spent[on::BANDWIDTH] += network - latency;
         if let Some(lost) = self.lost_before(segment, step, rest) {
             let own = self.infer_loss(segment, lost, rest);
-            self.charge(from, own, segment);
+            self.charge_own_time(from, own, segment);
         } else if rest >= AGAIN_FROM
             && (step.order == Order::Perhaps || step.order == Order::Skipped && covered.is_none())
         {
             // A first packet that was lost and sent again looks like this behind the loss; and whoever acknowledges
             // nothing for so long has perhaps done so in a packet that did not pass.
             self.account.spent[on::UNKNOWN] += rest;
-        } else if rest <= self.varies(from) {
+        } else if rest <= self.tolerated_variation(from) {
             // Packets overtake each other by as much: the path may have taken it as well as the end.
             self.account.spent[on::UNKNOWN] += rest;
         } else {
             let next = matches!(step.order, Order::Next | Order::Earlier);
             if rest >= AGAIN_FROM && !next {
                 // Who thinks so long acknowledges first.
-                self.doubt(
+                self.note_doubt(
                     from,
                     rest,
                     covered.is_none() || step.order != Order::Unknown,
                 );
             }
-            self.charge(from, rest, segment);
+            self.charge_own_time(from, rest, segment);
         }
     }
 
     /// `from` sends again, or has data in flight.
     #[inline]
-    fn goes_on(
+    fn explain_continuation(
         &mut self,
         segment: &Segment,
         step: &Step,
@@ -247,7 +247,7 @@ impl Conn {
         if let Some(lost) = self.lost_before(segment, step, gap).filter(|_| !released) {
             self.account.release_held(false);
             let own = self.infer_loss(segment, lost, gap);
-            self.charge(from, own, segment);
+            self.charge_own_time(from, own, segment);
             return;
         }
         let blind = self.paths[1 - from].scale == NO_SCALE;
@@ -266,8 +266,8 @@ impl Conn {
         // Of a window whose scale is not known, only so much is sure as its plain number says.
         let least = segment.payload.min(self.largest_segment(from));
         let unproven = blind && !arrived.is_some_and(|known| known.has_room(segment.seq, least));
-        let answered =
-            within(path.varies_to().max(trip + slack)) || self.is_held(from, arrived, since);
+        let answered = within(path.longest_undelayed().max(trip + slack))
+            || self.is_held(from, arrived, since);
         if flying && !flies_on && answered && !whole && path.pushed && !unproven {
             // Nagle's rule: a small segment waited until the one before was acknowledged, over a path that varies.
             self.account.release_held(false);
@@ -297,7 +297,9 @@ impl Conn {
                 || limit == on::APPLICATION + from && !paused;
             if released || own || !short {
                 let cause = self.path_held_up(segment, gap, from);
-                let told = !blind || self.is_growing(segment, from) || self.stands(segment, from);
+                let told = !blind
+                    || self.is_growing(segment, from)
+                    || self.has_standing_queue(segment, from);
                 self.limited_by(from, if told { cause } else { on::UNKNOWN }, gap);
             } else {
                 self.account.spent[limit] += gap;
@@ -312,7 +314,7 @@ impl Conn {
         } else {
             // Whatever the sender did meanwhile: the queue before the path's slowest link kept that busy.
             let queue = if flying {
-                self.emptied(from, segment.ts).min(gap)
+                self.time_to_empty(from, segment.ts).min(gap)
             } else {
                 0
             };
@@ -322,9 +324,9 @@ impl Conn {
             } else {
                 let skipped = matches!(step.order, Order::Skipped | Order::Jumped(_));
                 if gap >= AGAIN_FROM && skipped {
-                    self.doubt(from, gap - queue, true);
+                    self.note_doubt(from, gap - queue, true);
                 }
-                self.charge(from, gap - queue, segment);
+                self.charge_own_time(from, gap - queue, segment);
             }
             let whole_trip = self.both_trips();
             if let Some(view) = &mut self.paths[from].view {
@@ -335,8 +337,9 @@ impl Conn {
         }
     }
 
-    /// Was what `from` sends held up by Nagle's rule until an acknowledgement that the other end had delayed, on a path that
-    /// varies more than it seemed? Nobody delays one for less than 40 ms, and the path adds what it usually does.
+    /// Was what `from` sends held up by Nagle's rule until an acknowledgement that the other end had delayed, on a
+    /// path that varies more than it seemed? Nobody delays one for less than 40 ms, and the path adds what it usually
+    /// does.
     #[inline]
     fn is_held(&self, from: usize, arrived: Option<Arrived>, since: Option<u64>) -> bool {
         let (Some(since), Some(at)) = (since, arrived.and_then(|arrived| arrived.at)) else {
@@ -349,8 +352,8 @@ impl Conn {
         !path.nodelay && delayed >= least && since <= most
     }
 
-    /// How many packets were lost before `segment`, which follows a silence of `gap`? What comes without data, or long after
-    /// anybody asked for anything, was not waited for.
+    /// How many packets were lost before `segment`, which follows a silence of `gap`? What comes without data, or
+    /// long after anybody asked for anything, was not waited for.
     #[inline]
     fn lost_before(&self, segment: &Segment, step: &Step, gap: u64) -> Option<u16> {
         let Order::Jumped(lost) = step.order else {
@@ -363,7 +366,7 @@ impl Conn {
 
     /// What the sender of `segment` knew, where that is followed.
     #[inline]
-    fn arrive(&mut self, segment: &Segment, from: usize) -> Option<Arrived> {
+    fn deliver_acknowledgements(&mut self, segment: &Segment, from: usize) -> Option<Arrived> {
         let least = segment.payload.min(self.largest_segment(from));
         let path = &mut self.paths[from];
         let trip = path.round_trip() as i64;
@@ -373,7 +376,7 @@ impl Conn {
         let until = segment
             .ts
             .saturating_sub((trip - trip / 16 - SOONER).max(0));
-        Some(view.arrive(until, need))
+        Some(view.deliver_until(until, need))
     }
 
     /// Follow what `from` knows from now on; so far it has sent up to `next`.
@@ -392,7 +395,7 @@ impl Conn {
             // The last acknowledgement is perhaps still on its way.
             let before = next.wrapping_sub(self.paths[from].last_len);
             let mut view = View::new(before, before.wrapping_add(window));
-            view.passes(covered, acked, window, u64::MAX, false);
+            view.note_acknowledgement(covered, acked, window, u64::MAX, false);
             view
         };
         view.limit = on::LATENCY as u8;
@@ -418,7 +421,7 @@ impl Conn {
             // A client that waits for more offers is in the middle of it.
             self.account.spent[on::APPLICATION + from] += gap;
         } else {
-            self.charge(from, gap, segment);
+            self.charge_own_time(from, gap, segment);
         }
         if let Some(earlier) = earlier {
             let spent = self.account.spent;
@@ -426,6 +429,6 @@ impl Conn {
                 .longest
                 .see(&earlier, &spent, on::is_waited_for);
         }
-        self.moved(from, segment.ts);
+        self.move_on(from, segment.ts);
     }
 }

@@ -1,12 +1,12 @@
 //! Losses of the network, told from packets that were only overtaken, and from packets that the capture itself lost.
 //!
-//! A hole that the receiver reports (RFC 2018, RFC 6675) begins an episode, which ends when everything is acknowledged that
-//! had arrived beyond it. Its time is loss recovery if something was sent again meanwhile; otherwise packets were
-//! overtaken, and the time is explained as usual. A block that lies below the highest acknowledgement tells nothing new: it
-//! is a duplicate (RFC 2883), or its packet was itself overtaken.
+//! A hole that the receiver reports (RFC 2018, RFC 6675) begins an episode, which ends when everything is
+//! acknowledged that had arrived beyond it. Its time is loss recovery if something was sent again meanwhile;
+//! otherwise packets were overtaken, and the time is explained as usual. A block that lies below the highest
+//! acknowledgement tells nothing new: it is a duplicate (RFC 2883), or its packet was itself overtaken.
 //!
-//! A hole in the capture that the receiver acknowledges was lost by the capture: what the time around it was spent on is
-//! not known.
+//! A hole in the capture that the receiver acknowledges was lost by the capture: what the time around it was spent on
+//! is not known.
 
 use crate::connection::conn::Conn;
 use crate::connection::losses::{Again, Hole, Losses};
@@ -186,8 +186,8 @@ impl Conn {
         }
     }
 
-    /// Does `segment` repeat what has passed next to the other end, which said nothing to it? Then nothing was lost on the way:
-    /// its queue of connections is full, or it drops what it gets.
+    /// Does `segment` repeat what has passed next to the other end, which said nothing to it? Then nothing was lost
+    /// on the way: its queue of connections is full, or it drops what it gets.
     pub(crate) fn is_ignored(&self, segment: &Segment, from: usize) -> bool {
         let phantom = u32::from(segment.flags & flag::FIN != 0);
         let length = segment.payload + phantom;
@@ -197,11 +197,12 @@ impl Conn {
         length > 0 && waited && unheard && self.is_near(peer)
     }
 
-    /// `segment` repeats something after `gap`, which counts as recovery until the other end says that nothing was lost.
+    /// `segment` repeats something after `gap`, which counts as recovery until the other end says that nothing was
+    /// lost.
     ///
-    /// A short first message that is repeated again and again was perhaps not lost: a server whose queue of connections is
-    /// full looks like this to its client.
-    pub(crate) fn repeats(&mut self, segment: &Segment, gap: u64) {
+    /// A short first message that is repeated again and again was perhaps not lost: a server whose queue of
+    /// connections is full looks like this to its client.
+    pub(crate) fn attribute_repeat(&mut self, segment: &Segment, gap: u64) {
         let from = usize::from(segment.from & 1);
         let peer = &self.sent[1 - from];
         let unaccepted = segment.payload > 0
@@ -231,8 +232,8 @@ impl Conn {
         }
     }
 
-    /// `lost` packets before `segment` did not pass after `gap`: they were lost, or it has overtaken them. Returns what of
-    /// `gap` their repeats cannot have taken, each of which waits twice as long as the one before.
+    /// `lost` packets before `segment` did not pass after `gap`: they were lost, or it has overtaken them. Returns
+    /// what of `gap` their repeats cannot have taken, each of which waits twice as long as the one before.
     pub(crate) fn infer_loss(&mut self, segment: &Segment, lost: u16, gap: u64) -> u64 {
         let first = TIMEOUT.max(self.both_trips()).saturating_mul(3) / 2;
         let most = first.saturating_mul((1 << lost.min(16)) - 1);
@@ -266,7 +267,8 @@ impl Conn {
         self.account.spent[on::APPLICATION + from] += gap;
     }
 
-    /// The other end has received twice what `end` sent again from `seq` on: it was not lost, only its acknowledgement was late.
+    /// The other end has received twice what `end` sent again from `seq` on: it was not lost, only its
+    /// acknowledgement was late.
     fn nothing_was_lost(&mut self, end: usize, seq: u32) {
         let Some(again) = self.account.losses.as_mut().and_then(|losses| {
             losses.again.take_if(|again| {
@@ -316,7 +318,7 @@ impl Conn {
         spent[on::RECOVERY] += took;
         self.account.spent = spent;
         self.account.held = 0;
-        self.moved(end, ts);
+        self.move_on(end, ts);
         if acked == self.sent[end].space.next() {
             self.account.covered = ts;
             self.account.streaming = true;
@@ -384,9 +386,10 @@ impl Conn {
         again
     }
 
-    /// What was only inferred does not hold where the capture itself lost packets; and on a path that loses, a long silence
-    /// before a packet without a number may have been a repeat of one that was lost before the point of capture.
-    pub(crate) fn correct(&self, spent: &mut Spent) {
+    /// What was only inferred does not hold where the capture itself lost packets; and on a path that loses, a long
+    /// silence before a packet without a number may have been a repeat of one that was lost before the point of
+    /// capture.
+    pub(crate) fn correct_inferences(&self, spent: &mut Spent) {
         let (hands, server) = (&self.handshake, 1 - self.client_end());
         let unanswered = hands.syn != NO_TIME && hands.synack >= hands.last_syn;
         if unanswered && hands.last_syn > hands.syn && self.is_near(server) {

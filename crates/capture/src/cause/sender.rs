@@ -1,4 +1,5 @@
-//! What held a sender up that had more to send: the path's length or rate, a window, its own buffer, or a pause of its program.
+//! What held up a sender that had more to send: the path's length or rate, a window, its own buffer, or a pause of
+//! its program.
 
 use crate::connection::conn::Conn;
 use crate::connection::queue::Queue;
@@ -51,12 +52,14 @@ impl Conn {
         })
     }
 
-    /// Does a queue stand that time stamps tell of?
+    /// Do time stamps show a standing queue?
     #[inline]
-    pub(crate) fn stands(&self, segment: &Segment, from: usize) -> bool {
-        let (least, overtaken) = (self.both_trips(), self.overtaken());
+    pub(crate) fn has_standing_queue(&self, segment: &Segment, from: usize) -> bool {
+        let (least, overtaken) = (self.both_trips(), self.reordering_time());
         let queues = self.queues.as_ref();
-        queues.is_some_and(|queues| queues[from].standing(segment.ts, least, overtaken) > least / 4)
+        queues.is_some_and(|queues| {
+            queues[from].standing_queue(segment.ts, least, overtaken) > least / 4
+        })
     }
 
     /// Did `from` leave room unused that acknowledgements had given it long before: a quarter of what it had in flight?
@@ -65,13 +68,13 @@ impl Conn {
         let (Some(view), Some(began)) = (&self.paths[from].view, arrived.began) else {
             return false;
         };
-        if self.emptied(from, segment.ts) > 0 {
+        if self.time_to_empty(from, segment.ts) > 0 {
             return false;
         }
         let least = 4 * self.largest_segment(from);
         let freed = view.ack.wrapping_sub(arrived.ack_before);
         let since = segment.ts.saturating_sub(began).max(0) as u64;
-        let slack = self.both_trips() / 16 + EXACTLY + self.varies(from);
+        let slack = self.both_trips() / 16 + EXACTLY + self.tolerated_variation(from);
         let flew = segment.seq.wrapping_sub(arrived.ack_before);
         freed >= least.max(flew / 4) && since > self.paths[from].round_trip() + slack
     }
@@ -84,27 +87,27 @@ impl Conn {
         };
         let whole = self.both_trips();
         if let Some(queues) = &mut self.queues {
-            queues[from].stamped(stamp, segment.ts, whole);
+            queues[from].note_stamped(stamp, segment.ts, whole);
             return 0;
         }
         let packets = self.sent[0].packets + self.sent[1].packets;
         if packets < SHORT && self.paths[from].view.is_none() {
             return 0;
         }
-        self.queues.get_or_insert_default()[from].stamped(stamp, segment.ts, whole);
+        self.queues.get_or_insert_default()[from].note_stamped(stamp, segment.ts, whole);
         size_of::<[Queue; 2]>()
     }
 
     /// How much of the time since `from` last sent its queues took to empty.
     #[inline]
-    pub(crate) fn emptied(&self, from: usize, ts: i64) -> u64 {
+    pub(crate) fn time_to_empty(&self, from: usize, ts: i64) -> u64 {
         let whole = self.both_trips();
         self.queues.as_ref().map_or(0, |queues| {
-            queues[from].emptied(ts, whole, self.overtaken())
+            queues[from].emptied(ts, whole, self.reordering_time())
         })
     }
 
-    /// Put `gap` down to `cause`, which also limits what `from` sends until something else does.
+    /// Attribute `gap` to `cause`, which limits `from` until another cause does.
     #[inline]
     pub(crate) fn limited_by(&mut self, from: usize, cause: usize, gap: u64) {
         self.account.spent[cause] += gap;
@@ -113,7 +116,7 @@ impl Conn {
         }
     }
 
-    /// Was the last packet of `from` as large as they get?
+    /// Was the last packet of `from` of full size?
     #[inline]
     pub(crate) fn was_full(&self, from: usize) -> bool {
         let path = &self.paths[from];
@@ -129,15 +132,16 @@ impl Conn {
         path.last_len + 40 >= mss || path.full > 0 && path.last_len >= path.full
     }
 
-    /// The sender had more to send and its window was open: the rate of the path, its length, or the sender's own buffer.
+    /// The sender had more to send and its window was open: the rate of the path, its length, or the sender's own
+    /// buffer.
     #[inline]
     pub(crate) fn path_held_up(&mut self, segment: &Segment, gap: u64, from: usize) -> usize {
         let least = self.both_trips();
-        let now = self.paths[0].recently() + self.paths[1].recently();
+        let now = self.paths[0].recent_round_trip() + self.paths[1].recent_round_trip();
         let queued = now > least + least / 2 + 2_000_000;
         let deeply = now > least.saturating_mul(3).saturating_add(2_000_000);
         let level = self.is_level(segment, from, least);
-        let overtaken = self.overtaken();
+        let overtaken = self.reordering_time();
         let Some(view) = &mut self.paths[from].view else {
             return on::LATENCY;
         };
@@ -155,7 +159,7 @@ impl Conn {
                 .max(view.usual.saturating_mul(16));
         let queue = self.queues.as_mut().map(|queues| &mut queues[from]);
         if let Some(queue) = queue.filter(|queue| long && queue.is_known()) {
-            let stands = queue.standing(segment.ts, least, overtaken) > least / 4;
+            let stands = queue.standing_queue(segment.ts, least, overtaken) > least / 4;
             queue.seen |= stands;
             if stands || queue.seen && overtaken == 0 && busy / 2 >= least {
                 view.latency_since = 0;
@@ -191,17 +195,17 @@ impl Conn {
 
     /// How much longer than usual a packet of `from` may take on a path that varies.
     #[inline]
-    pub(crate) fn varies(&self, from: usize) -> u64 {
+    pub(crate) fn tolerated_variation(&self, from: usize) -> u64 {
         let seen = self.losses().map_or(0, |losses| losses.varies);
         let queues = self.queues.as_ref();
         queues
-            .map_or(0, |queues| queues[from].variation().1)
+            .map_or(0, |queues| queues[from].recent_variation().1)
             .max(seen.saturating_mul(2))
     }
 
     /// By how much packets overtake each other, where they often do. What was lost and sent again may look like it.
     #[inline]
-    pub(crate) fn overtaken(&self) -> u64 {
+    pub(crate) fn reordering_time(&self) -> u64 {
         self.losses().map_or(0, |losses| {
             let packets = self.sent[0].packets + self.sent[1].packets;
             let often = u64::from(losses.overtaken) * OFTEN >= packets;

@@ -1,4 +1,4 @@
-//! One packet after the other: each is counted, and then the time before it is explained.
+//! Count one packet after another, and attribute the time before each.
 
 use crate::connection::conn::{Conn, Steps};
 use crate::connection::sent::sequence;
@@ -12,7 +12,7 @@ impl Conn {
     #[inline]
     pub fn update(&mut self, segment: &Segment) {
         let from = usize::from(segment.from & 1);
-        let mut grown = self.time(segment);
+        let mut grown = self.note_time(segment);
         let own = &mut self.sent[from];
         own.packets += 1;
         own.wire += u64::from(segment.wire_len);
@@ -29,7 +29,7 @@ impl Conn {
             own.unique += u64::from(segment.payload);
             self.client.get_or_insert(segment.from);
             self.attribute_datagram(segment);
-            self.grow(grown);
+            self.note_heap_growth(grown);
             return;
         }
         let own = &self.sent[from];
@@ -102,11 +102,11 @@ impl Conn {
             order,
         };
         grown += self.attribute(segment, &step);
-        self.grow(grown);
+        self.note_heap_growth(grown);
     }
 
     #[inline]
-    fn time(&mut self, segment: &Segment) -> usize {
+    fn note_time(&mut self, segment: &Segment) -> usize {
         let gap = segment.ts - self.last_ts;
         let turned = segment.from != self.last_from;
         let before = std::mem::replace(&mut self.last_ts, segment.ts);

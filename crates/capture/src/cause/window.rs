@@ -1,4 +1,4 @@
-//! Room in the other end's window: whether a sender waited for it, and whose fault that was.
+//! Room in the other end's window: whether a sender waited for it, and which end caused that.
 
 use crate::connection::conn::Conn;
 use crate::connection::path::NO_SCALE;
@@ -7,7 +7,7 @@ use crate::connection::view::Arrived;
 use crate::connection::view::EXACTLY;
 use crate::wire::packet::Segment;
 
-/// A receiver whose program is there updates its window within this time.
+/// A receiver whose program is reading updates its window within this time.
 const PROMPT: u64 = 3_000_000;
 
 impl Conn {
@@ -27,10 +27,10 @@ impl Conn {
         let mss = u32::from(self.limit[from].max(536));
         let least = segment.payload.min(mss);
         let full = !arrived.has_room(segment.seq, least);
-        let base = self.paths[from].recently();
+        let base = self.paths[from].recent_round_trip();
         let slack = self.both_trips() / 16 + EXACTLY;
         // While a queue stands, a window that has room holds nobody up.
-        let queued = self.emptied(from, segment.ts) > 0;
+        let queued = self.time_to_empty(from, segment.ts) > 0;
         let at = if full {
             arrived.released
         } else {
@@ -48,14 +48,15 @@ impl Conn {
         let until = at.saturating_add(self.paths[from].round_trip() as i64);
         let waited = (until.saturating_sub(self.account.mark).max(0) as u64).min(gap);
         let rest = gap - waited;
-        let spread = (base - self.paths[from].round_trip() + slack).max(self.varies(from));
+        let spread =
+            (base - self.paths[from].round_trip() + slack).max(self.tolerated_variation(from));
         let (waited, rest) = if rest <= spread {
             (gap, 0)
         } else {
             (waited, rest)
         };
         let (held, missing) = self.losses().map_or((false, false), |losses| {
-            (losses.held_window(at), losses.missing())
+            (losses.filled_window(at), losses.missing())
         });
         let cause = if held && !self.read_late_before(from) {
             // What lay beyond a loss filled the window, and no program could read it.
@@ -71,7 +72,7 @@ impl Conn {
             on::RECEIVE_BUFFER + peer
         };
         self.limited_by(from, cause, waited);
-        self.charge(from, rest, segment);
+        self.charge_own_time(from, rest, segment);
         if let Some(view) = &mut self.paths[from].view {
             view.forget_flight(segment.ts);
         }
@@ -96,7 +97,7 @@ impl Conn {
         arrived.update && !prompt
     }
 
-    /// Was the window of the other end small already before something was missing there?
+    /// Was the other end's window small even before something was missing there?
     #[inline]
     fn read_late_before(&self, from: usize) -> bool {
         let view = self.paths[from].view.as_ref();

@@ -10,28 +10,29 @@ use crate::wire::packet::NO_TIME;
 pub struct Account {
     /// Nanoseconds by cause.
     pub spent: Spent,
-    /// Up to here all time has been attributed.
+    /// Time up to which all of the connection has been attributed.
     pub(crate) mark: i64,
-    /// When all data of who moved on last was acknowledged.
+    /// When all data of the end that moved on last was acknowledged.
     pub(crate) covered: i64,
-    /// Time that a small segment waited, on top of other causes' time: of Nagle's algorithm if the other end answers next.
+    /// Time that a small segment waited, on top of other causes' time: of Nagle's algorithm if the other end answers
+    /// next.
     pub(crate) held: u64,
     /// What is known of losses.
     pub(crate) losses: Option<Box<Losses>>,
     /// Who moved on last.
     pub(crate) from: u8,
-    /// Who moved on last had more than two segments in flight: the other end acknowledges without delay.
+    /// The end that moved on last had more than two segments in flight, so the other end acknowledges without delay.
     pub(crate) streaming: bool,
-    /// Data was acknowledged since that the capture does not hold.
+    /// Data that the capture does not hold was acknowledged since.
     pub(crate) unseen: bool,
     /// What both ends have said, as [`crate::cause::debt`] follows it.
     pub(crate) talk: u8,
-    /// The longest time for one thing.
+    /// The longest single wait.
     pub(crate) longest: Wait,
 }
 
 impl Account {
-    /// Nothing yet, at the time of the first packet, by `from`.
+    /// An empty account that begins with the first packet, sent by `from`.
     #[must_use]
     pub fn new(ts: i64, from: u8) -> Self {
         Self {
@@ -48,7 +49,8 @@ impl Account {
         }
     }
 
-    /// A small segment was waited for: by Nagle's rule if the other end had waited for it, else its program's pace.
+    /// Attribute the time that a small segment was held: to Nagle's rule if the other end waited for it (`answered`),
+    /// else to the sender's program.
     #[inline]
     pub(crate) fn release_held(&mut self, answered: bool) {
         let held = std::mem::take(&mut self.held);

@@ -11,17 +11,18 @@ use crate::connection::seqspace::not_after;
 use crate::connection::wait::Brief;
 use crate::wire::packet::{flag, FlowKey, Segment, NO_TIME, TCP};
 
-/// A byte with one value: where `Option<Conn>` keeps whether there is a connection, in the line that is looked at anyway.
+/// A byte with one value. Its spare values are where `Option<Conn>` keeps `None`, in a cache line that every packet
+/// reads anyway.
 #[derive(Debug)]
 #[repr(u8)]
-pub enum Here {
-    /// There is.
-    Here = 0,
+pub enum Occupied {
+    /// There is a connection.
+    Yes = 0,
 }
 
-/// Interfaces of one machine are this close, in microseconds.
+/// Interfaces of one machine see a packet within this many microseconds of each other.
 const APART: u64 = 500;
-/// So many repeats at least are two captures, where nothing was not repeated.
+/// Fewest repeats that can be two merged captures, where everything was repeated.
 const MERGED_FROM: u32 = 4;
 
 /// How far time stamps stepped backwards at most.
@@ -50,8 +51,8 @@ pub struct Handshake {
 
 /// One open connection.
 ///
-/// Laid out by use: the first cache line is all of it that every packet looks at besides its sender's part, and the last
-/// one is for the few packets that begin, end or disturb a connection.
+/// Laid out by use: the first cache line is all of it that every packet looks at besides its sender's part, and the
+/// last one is for the few packets that begin, end or disturb a connection.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Conn {
@@ -78,7 +79,7 @@ pub struct Conn {
     /// Which ends permit selective acknowledgements.
     pub selective: [bool; 2],
     /// It exists.
-    pub here: Here,
+    pub occupied: Occupied,
     /// Both directions.
     pub sent: [Sent; 2],
     /// Both sides of the path.
@@ -89,7 +90,7 @@ pub struct Conn {
     pub rtt: [Few; 2],
     /// Both directions.
     pub(crate) rare: Option<Box<[Rare; 2]>>,
-    /// Where what each end sends waits, in connections of more than a few packets.
+    /// The queues of each direction; only in connections of more than a few packets.
     pub(crate) queues: Option<Box<[Queue; 2]>>,
     /// Smallest time.
     pub start_ts: i64,
@@ -124,7 +125,7 @@ impl Conn {
             touched: true,
             closed: false,
             shaken: false,
-            here: Here::Here,
+            occupied: Occupied::Yes,
             sent: Default::default(),
             paths: Default::default(),
             account: Account::new(segment.ts, segment.from),
@@ -151,27 +152,28 @@ impl Conn {
         }
     }
 
-    /// Read a word of every cache line that an update of direction `which` uses, so that they are on their way.
+    /// Read a word of every cache line that an update of direction `which` uses, so that the processor fetches them
+    /// early.
     #[inline]
-    pub(crate) fn look(&self, which: usize) -> u64 {
+    pub(crate) fn touch_lines(&self, which: usize) -> u64 {
         let (own, peer) = (&self.sent[which], &self.sent[1 - which]);
         let (path, other) = (&self.paths[which], &self.paths[1 - which]);
         self.last_ts as u64
             ^ own.packets
             ^ own.latency.count
-            ^ own.latency.hist.look()
+            ^ own.latency.hist.touch_lines()
             ^ u64::from(own.largest)
             ^ u64::from(own.space.next())
             ^ u64::from(peer.acked)
             ^ path.nearest
-            ^ path.unacked.look()
+            ^ path.unacked.touch_lines()
             ^ other.nearest
-            ^ other.unacked.look()
+            ^ other.unacked.touch_lines()
             ^ self.attributed_until() as u64
-            ^ self.rtt[which].look()
+            ^ self.rtt[which].touch_lines()
     }
 
-    /// From the smallest time to the largest, nanoseconds.
+    /// Nanoseconds from the smallest time to the largest.
     #[must_use]
     pub fn duration(&self) -> u64 {
         let end = self.latest.max(self.last_ts);
@@ -180,7 +182,8 @@ impl Conn {
 
     /// Does `segment` begin another connection between the same addresses and ports?
     ///
-    /// As Wireshark does: a SYN with another sequence number, or after a FIN or RST. A SYN crossing the peer's is the same.
+    /// As Wireshark does: a SYN with another sequence number, or after a FIN or RST. A SYN crossing the peer's is the
+    /// same.
     #[must_use]
     pub fn is_another(&self, segment: &Segment) -> bool {
         if segment.key.protocol != TCP || segment.flags & flag::SYN == 0 || !segment.seq_known {
@@ -215,14 +218,14 @@ impl Conn {
         u32::from(self.limit[end].max(536))
     }
 
-    /// How many segments the last data of `end` was on the wire.
+    /// Number of segments that the last data of `end` made on the wire.
     #[inline]
     #[must_use]
     pub(crate) fn last_segments(&self, end: usize) -> u32 {
         self.paths[end].last_len.div_ceil(self.largest_segment(end))
     }
 
-    /// What few packets of `end` change.
+    /// Counters of `end` that few packets change.
     #[must_use]
     pub fn rare(&self, end: usize) -> Rare {
         self.rare
@@ -232,31 +235,31 @@ impl Conn {
 
     pub(crate) fn rare_mut(&mut self, end: usize) -> &mut Rare {
         if self.rare.is_none() {
-            self.grow(size_of::<[Rare; 2]>());
+            self.note_heap_growth(size_of::<[Rare; 2]>());
         }
         &mut self.rare.get_or_insert_with(Box::default)[end]
     }
 
     #[inline]
-    pub(crate) fn grow(&mut self, by: usize) {
+    pub(crate) fn note_heap_growth(&mut self, by: usize) {
         if by > 0 {
             self.heap = self.heap.saturating_add(by as u32);
         }
     }
 
     #[inline]
-    pub(crate) fn moved(&mut self, from: usize, ts: i64) {
+    pub(crate) fn move_on(&mut self, from: usize, ts: i64) {
         self.account.mark = ts;
         self.account.from = from as u8;
         self.account.covered = NO_TIME;
     }
 
-    /// Up to when all time was attributed.
+    /// Time up to which all of the connection has been attributed.
     pub(crate) fn attributed_until(&self) -> i64 {
         self.account.mark
     }
 
-    /// The end that is taken for the client.
+    /// The end that is assumed to be the client.
     #[inline]
     #[must_use]
     pub fn client_end(&self) -> usize {
@@ -286,10 +289,10 @@ impl Conn {
         not_after(next, self.sent[1 - from].acked)
     }
 
-    /// A repeat of what was lost before the point of capture may have taken `nanos` that are put down to `end`; `likely`
-    /// where a second sign says so.
+    /// A repeat of what was lost before the point of capture may have taken `nanos` that are put down to `end`;
+    /// `likely` where a second sign says so.
     #[cold]
-    pub(crate) fn doubt(&mut self, end: usize, nanos: u64, likely: bool) {
+    pub(crate) fn note_doubt(&mut self, end: usize, nanos: u64, likely: bool) {
         let micros = u32::try_from(nanos / 1000).unwrap_or(u32::MAX);
         let rare = self.rare_mut(end);
         rare.unsure = rare.unsure.saturating_add(micros);
@@ -298,7 +301,7 @@ impl Conn {
         }
     }
 
-    /// The shortest way from end to end and back.
+    /// Shortest round trip between the ends, in nanoseconds.
     #[inline]
     pub(crate) fn both_trips(&self) -> u64 {
         self.paths[0].round_trip() + self.paths[1].round_trip()
@@ -308,7 +311,7 @@ impl Conn {
         self.account.losses.as_deref()
     }
 
-    /// Something is missing at the receiver, or was until what was sent again is acknowledged.
+    /// True while something is missing at the receiver, and until its retransmission is acknowledged.
     pub(crate) fn is_repairing(&self) -> bool {
         self.losses()
             .is_some_and(|losses| losses.since.is_some() || losses.again.is_some())
@@ -339,7 +342,7 @@ impl Conn {
         self.missing_from(0) + self.missing_from(1)
     }
 
-    /// What direction `which` sent, each packet counted once, now that all of it is known.
+    /// Counters of direction `which` with each packet counted once; for a connection that is over.
     #[must_use]
     pub fn counted(&self, which: usize) -> Counted {
         let (sent, rare) = (&self.sent[which], self.rare(which));
@@ -381,11 +384,11 @@ impl Conn {
         out
     }
 
-    /// Was nearly everything captured twice, too far apart for interfaces of one machine? Then it is two captures, of two
-    /// points of the path.
+    /// Was nearly everything captured twice, too far apart for interfaces of one machine? Then it is two captures, of
+    /// two points of the path.
     ///
-    /// A sender may well have to repeat all it has sent. But it does so in new packets, one after the other; a second
-    /// capture shows old ones.
+    /// A sender may have to repeat all that it has sent, but then in new packets, one after the other. A second capture
+    /// shows old ones.
     #[must_use]
     pub fn is_merged(&self) -> bool {
         if self.key.protocol != TCP || self.sent.iter().any(|sent| sent.packets == 0) {
@@ -405,7 +408,7 @@ impl Conn {
         repeats >= MERGED_FROM && stale * 5 >= repeats * 4 && sides.iter().all(twice)
     }
 
-    /// Was all that was taken for repeats copies, which became known for such only later? Then no loss was seen.
+    /// True when all apparent repeats turned out to be copies: then no loss was seen.
     #[must_use]
     pub(crate) fn has_only_copies(&self) -> bool {
         let ends = [0, 1];
@@ -433,7 +436,7 @@ mod tests {
     use super::Conn;
     use std::mem::offset_of;
 
-    /// Not for its own sake: half a million open connections are limited by how many lines each packet touches.
+    /// With half a million open connections, speed is limited by the cache lines that each packet touches.
     #[test]
     fn a_connection_is_fourteen_cache_lines() {
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use crate::wire::packet::{flag, Segment};
 
-/// Twins on the same interface in one direction: those that were left out, or counted like others.
+/// Twins on the same interface in one direction, either left out or counted like other packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Packets.
@@ -25,7 +25,7 @@ impl Tally {
     }
 }
 
-/// What is known of the twins in one direction.
+/// Counters of the twins in one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Twice {
     /// Copies for certain.
@@ -41,7 +41,7 @@ pub struct Twice {
 impl Twice {
     /// Are twins copies, where this many packets were counted and `more` twins were not noted yet?
     ///
-    /// First impressions err; asked again at the end, it is known.
+    /// The answer may change as packets come; asked at the end, it is final.
     #[must_use]
     pub fn is_captured_twice(&self, packets: u64, more: u64) -> bool {
         let twins = u64::from(self.left_out.packets) + u64::from(self.counted.packets) + more;

@@ -1,8 +1,9 @@
 //! A mergeable log-linear histogram of durations in nanoseconds.
 //!
 //! Every power of two is divided into 64 equal buckets (values under 64 ns are kept exactly), so the midpoint of a
-//! bucket is within [`RELATIVE_ERROR`] of every value in it. Buckets are the same in every histogram: merging adds counts.
-//! Small histograms stay small, because a capture may hold hundreds of thousands of connections with a few samples each.
+//! bucket is within [`RELATIVE_ERROR`] of every value in it. Buckets are the same in every histogram: merging adds
+//! counts. Small histograms stay small, because a capture may hold hundreds of thousands of connections with a few
+//! samples each.
 
 const SUB_BITS: u32 = 6;
 const SUB: u64 = 1 << SUB_BITS;
@@ -57,15 +58,16 @@ pub struct Hist {
 }
 
 impl Hist {
-    /// Any word of what [`Hist::record`] uses first.
+    /// Read the word that [`Hist::record`] uses first, so that the processor fetches its line early.
     #[inline]
-    pub(crate) fn look(&self) -> u64 {
+    pub(crate) fn touch_lines(&self) -> u64 {
         u64::from(self.waiting)
     }
 
     /// Count one value; returns by how many bytes the histogram's heap has grown.
     ///
-    /// Counters of a busy connection are rarely in a cache: several are counted together, so the waits for them overlap.
+    /// Counters of a busy connection are rarely in a cache: several are counted together, so the waits for them
+    /// overlap.
     #[inline]
     pub fn record(&mut self, value: u64) -> usize {
         self.note(bucket_of(value))
@@ -86,7 +88,7 @@ impl Hist {
     pub fn merge(&mut self, other: &Hist) -> usize {
         let before = self.heap();
         other.for_each(|bucket, count| match count {
-            // Most connections are short, and so is what is added up of them.
+            // Most connections are short, so the sums of them are small, too.
             1 => {
                 self.note(bucket);
             }
@@ -125,8 +127,8 @@ impl Hist {
 
     /// Nearest-rank quantiles (each in 0..=1, ascending) in nanoseconds, `None` when nothing was counted.
     ///
-    /// A quantile is the smallest value such that at least that share of all values is not larger (Hyndman and Fan 1996,
-    /// definition 1), to within [`RELATIVE_ERROR`].
+    /// A quantile is the smallest value such that at least that share of all values is not larger (Hyndman and Fan
+    /// 1996, definition 1), to within [`RELATIVE_ERROR`].
     #[must_use]
     pub fn quantiles<const N: usize>(&self, shares: [f64; N]) -> Option<[u64; N]> {
         if let (None, 1..) = (&self.store, self.waiting) {

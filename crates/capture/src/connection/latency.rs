@@ -99,7 +99,7 @@ impl Latency {
     }
 }
 
-/// Durations of which most connections have few: these are kept as they are, without a distribution.
+/// Durations of which most connections have few: the first ones are kept as they are, without a distribution.
 #[derive(Debug, Default)]
 pub struct Few {
     first: [u64; FEW],
@@ -142,9 +142,9 @@ impl Few {
         )
     }
 
-    /// Read what an update uses first, so that it is on its way.
+    /// Read what an update uses first, so that the processor fetches its line early.
     #[inline]
-    pub(crate) fn look(&self) -> u64 {
+    pub(crate) fn touch_lines(&self) -> u64 {
         self.all.as_ref().map_or(0, |all| all.count)
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Hole {
 /// A long silence, and what its time was put down to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Silence {
-    /// Who broke it, when, and up to where it had sent then.
+    /// The end that broke it, when, and up to where it had sent then.
     pub(crate) end: u8,
     pub(crate) at: i64,
     pub(crate) next: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Again {
     pub(crate) seq: u32,
     pub(crate) gap: u64,
     pub(crate) end: u8,
-    /// Who had moved on before, and when.
+    /// Which end had moved on before, and when.
     pub(crate) before: (i64, u8),
 }
 
@@ -55,13 +55,13 @@ pub struct Losses {
     pub(crate) silence: Option<Silence>,
     /// The last packet that was sent again: when, after how long, and what would have been waited for since.
     pub(crate) again: Option<Again>,
-    /// Recovery that only jumps in IPv4's identification tell of.
+    /// Recovery time that is inferred from jumps in IPv4's identification alone.
     pub inferred: u64,
     /// The last such: when, how much, and of which end.
     pub(crate) jumped: Option<(i64, u64, u8)>,
     /// Packets that were overtaken.
     pub overtaken: u32,
-    /// By how long at most, nanoseconds: so much at least does the path vary each way.
+    /// The longest time by which one was overtaken, in nanoseconds: the path varies by at least this much.
     pub varies: u64,
     /// When the last packet passed that had been overtaken, and whose it was.
     pub(crate) late: (i64, u8),
@@ -73,7 +73,7 @@ pub struct Losses {
 
 impl Losses {
     /// Did a loss fill the window until the acknowledgement at `at`?
-    pub(crate) fn held_window(&self, at: i64) -> bool {
+    pub(crate) fn filled_window(&self, at: i64) -> bool {
         self.ended != 0 && self.ended == at
     }
 

@@ -1,12 +1,13 @@
 //! IPv4's identification, which numbers the packets of an end: of a connection, of a host, or not at all.
 
-/// So many identifications must have risen as expected before a jump means anything, and as many more for each jump.
+/// Identifications that must have risen as expected before a jump means anything, and again for each jump.
 const STEADY: u8 = 4;
-/// A step of so many is a loss even of a counter that rose only once as expected, if the silence before fits a repeat.
+/// A step up to this size is a loss even of a counter that rose only once as expected, if the silence before fits a
+/// repeat.
 const FEW_LOST: u16 = 8;
-/// A larger step is a counter that others use, too.
+/// A larger step shows a counter that other connections use, too.
 const MOST_LOST: u16 = 1000;
-/// So many steps that no loss explains show that others use the counter, too.
+/// This many steps that no loss explains show that other connections use the counter, too.
 const SHARED: u8 = 2;
 
 /// What IPv4's identification says of a packet's place among those of its sender.
@@ -58,11 +59,12 @@ impl Numbers {
         self.rises > 0 && id != 0 && self.id.wrapping_sub(id) < MOST_LOST
     }
 
-    /// Where a packet with this number stands among those of its end, whose one before had so many `segments`; with `hole`
-    /// bytes are missing before it.
+    /// Where a packet with this number stands among those of its end, whose one before had so many `segments`; with
+    /// `hole` bytes are missing before it.
     ///
-    /// Some systems count the packets of a connection there, some those of the host, and some do not count. Whichever it
-    /// is, a number that follows the last one leaves no room for a packet that was lost, and a smaller one was sent before.
+    /// Some systems count the packets of a connection there, some those of the host, and some do not count. Whichever
+    /// it is, a number that follows the last one leaves no room for a packet that was lost, and a smaller one was
+    /// sent before.
     #[inline]
     pub fn order(&mut self, id: u16, segments: u32, hole: bool) -> Order {
         if id == 0 {
@@ -91,7 +93,7 @@ impl Numbers {
         }
         let jumped = self.steady >= STEADY && step < MOST_LOST;
         let few = self.steady > 0 && step <= FEW_LOST;
-        // Losses are not so many at once, nor so near each other.
+        // Real losses are neither this large nor this close to each other.
         let stray = if step > FEW_LOST { !hole } else { !jumped };
         if stray && self.steady > 0 && step < MOST_LOST {
             self.strays = self.strays.saturating_add(1);

@@ -94,9 +94,9 @@ impl Unacked {
         sent
     }
 
-    /// Any word of what an update uses first.
+    /// Read the word that an update uses first, so that the processor fetches its line early.
     #[inline]
-    pub(crate) fn look(&self) -> u64 {
+    pub(crate) fn touch_lines(&self) -> u64 {
         u64::from(self.count) ^ self.times[FEW - 1] as u64
     }
 
@@ -204,7 +204,7 @@ impl Path {
 
     /// A round trip from the point of capture took this long, on a path whose whole one takes `whole`.
     #[inline]
-    pub fn took(&mut self, nanos: u64, ts: i64, whole: u64) {
+    pub fn note_round_trip(&mut self, nanos: u64, ts: i64, whole: u64) {
         self.nearest = self.nearest.min(nanos);
         // Approached by steps that are not long: few trips are an exception, and many are not.
         let longer = u16::try_from((nanos - self.nearest) >> 16).unwrap_or(u16::MAX);
@@ -232,7 +232,7 @@ impl Path {
     /// half a second, from 40 ms on.
     #[inline]
     pub fn acknowledged(&mut self, nanos: u64) {
-        if nanos <= self.varies_to() {
+        if nanos <= self.longest_undelayed() {
             let coarse = (nanos >> 10) as u32;
             self.usual = if self.usual == 0 {
                 coarse
@@ -245,7 +245,7 @@ impl Path {
     /// The longest round trip that is not taken for a delayed acknowledgement.
     #[inline]
     #[must_use]
-    pub fn varies_to(&self) -> u64 {
+    pub fn longest_undelayed(&self) -> u64 {
         let least = self.round_trip();
         least + (least / 2).min(20_000_000) + 2_000_000
     }
@@ -260,16 +260,16 @@ impl Path {
     /// The usual round trip, queues that vary included.
     #[inline]
     #[must_use]
-    pub fn usually(&self) -> u64 {
+    pub fn usual_round_trip(&self) -> u64 {
         (u64::from(self.usual) << 10)
-            .min(self.varies_to())
+            .min(self.longest_undelayed())
             .max(self.round_trip())
     }
 
     /// The shortest of the last round trips, which includes the queues of now; never less than the shortest of all.
     #[inline]
     #[must_use]
-    pub fn recently(&self) -> u64 {
+    pub fn recent_round_trip(&self) -> u64 {
         let least = self.lately[0].min(self.lately[1]);
         let known = if least == u32::MAX {
             0
@@ -281,7 +281,7 @@ impl Path {
 
     /// Its time stamp passes, to be echoed by the other end. Only the first packet with a new one tells a time.
     #[inline]
-    pub fn stamp(&mut self, value: u32, ts: i64) {
+    pub fn note_stamp(&mut self, value: u32, ts: i64) {
         let new = value != self.last_stamp;
         self.last_stamp = value;
         if self.stamp_at == NO_TIME && new {
@@ -289,8 +289,8 @@ impl Path {
         }
     }
 
-    /// Was this repeat sent before the last packet of its end, as its time stamp or its number says? One that the sender
-    /// repeats has a stamp and a number of its own.
+    /// Was this repeat sent before the last packet of its end, as its time stamp or its number says? One that the
+    /// sender repeats has a stamp and a number of its own.
     #[must_use]
     pub fn is_stale(&self, segment: &Segment) -> bool {
         let stamps = segment.options.stamps;
@@ -303,7 +303,7 @@ impl Path {
 
     /// The other end echoes `value`: how long that took.
     #[inline]
-    pub fn echoed(&mut self, value: u32, ts: i64) -> Option<u64> {
+    pub fn take_echo(&mut self, value: u32, ts: i64) -> Option<u64> {
         if self.stamp_at == NO_TIME || !not_after(self.stamp, value) {
             return None;
         }

@@ -1,8 +1,8 @@
 //! The queues that one end's data stand in, on its way to the point of capture and beyond it.
 //!
-//! Before the point of capture a queue shows in the sender's own time stamps (RFC 7323): they say when a segment was sent,
-//! and no program's time is in between. Beyond it, a queue shows in how late acknowledgements come back that carry no data.
-//! The sum is the same wherever the capture was taken, and an end that thinks adds nothing to it.
+//! Before the point of capture a queue shows in the sender's own time stamps (RFC 7323): they say when a segment was
+//! sent, and no program's time is in between. Beyond it, a queue shows in how late acknowledgements come back that
+//! carry no data. The sum is the same wherever the capture was taken, and an end that thinks adds nothing to it.
 
 /// Nanoseconds that a step of a time stamp may take: most count milliseconds; others microseconds, or more coarsely.
 const TICKS: [i64; 4] = [1_000, 1_000_000, 4_000_000, 10_000_000];
@@ -89,7 +89,7 @@ pub struct Queue {
 impl Queue {
     /// A segment with a time stamp passes, on a path whose round trip takes `whole`.
     #[inline]
-    pub fn stamped(&mut self, stamp: u32, ts: i64, whole: u64) {
+    pub fn note_stamped(&mut self, stamp: u32, ts: i64, whole: u64) {
         let Some((first, at)) = self.base else {
             self.base = Some((stamp, ts));
             self.floor = (0, ts);
@@ -148,7 +148,7 @@ impl Queue {
     /// How late the last segment was, and by how much the path seems to vary (RFC 3550, 6.4.1).
     #[inline]
     #[must_use]
-    pub fn variation(&self) -> (u64, u64) {
+    pub fn recent_variation(&self) -> (u64, u64) {
         let steps = self.tick as u64 / 2;
         (
             self.late,
@@ -156,8 +156,8 @@ impl Queue {
         )
     }
 
-    /// Shorter queues are not told from a path that varies: packets in a queue are late by nearly the same. On a path where
-    /// packets overtake each other by as much as `overtaken`, the lateness is no queue's.
+    /// Shorter queues are not told from a path that varies: packets in a queue are late by nearly the same. On a path
+    /// where packets overtake each other by as much as `overtaken`, the lateness is no queue's.
     #[inline]
     fn noise(&self, overtaken: u64) -> u64 {
         let steps = self.tick as u64 / 2;
@@ -197,7 +197,7 @@ impl Queue {
     /// How long the queues take to empty at `ts`, as far as they are longer than a path varies.
     #[inline]
     #[must_use]
-    pub fn standing(&self, ts: i64, whole: u64, overtaken: u64) -> u64 {
+    pub fn standing_queue(&self, ts: i64, whole: u64, overtaken: u64) -> u64 {
         let queued = self.before.least(ts, whole) + self.beyond.least(ts, whole);
         if queued >= self.noise(overtaken) {
             queued

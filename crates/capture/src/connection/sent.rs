@@ -32,7 +32,7 @@ pub struct Rare {
     pub repeated: u64,
     /// Packets that repeat payload, SYN or FIN.
     pub retransmissions: u32,
-    /// Of them, such that repeat what the other end had received and did not take.
+    /// Retransmissions of what the other end had received and did not accept.
     pub ignored: u32,
     /// Packets with new bytes from before the highest seen.
     pub late: u32,
@@ -40,18 +40,18 @@ pub struct Rare {
     pub zero_windows: u32,
     /// Packets with selective acknowledgements.
     pub sacks: u32,
-    /// When it announced that it has no room, and when that it has some again, nanoseconds; 0 before.
+    /// When it announced a closed window, and when an open one again, in nanoseconds; 0 before.
     pub shut: (i64, i64),
     /// Packets larger than the peer's maximum segment size.
     pub oversized: u32,
     /// Repeats that were sent before others that passed first: no sender repeats like this, only a second capture.
     pub stale: u32,
-    /// Microseconds put down to it that a repeat may have taken, where nothing that is sure numbers its packets; and those
-    /// of them in which it acknowledged nothing, or its numbers were not in a row.
+    /// Microseconds put down to it that a repeat may have taken, where nothing that is sure numbers its packets; and
+    /// those of them in which it acknowledged nothing, or its numbers were not in a row.
     pub unsure: u32,
     /// See `unsure`.
     pub doubtful: u32,
-    /// Packets that were seen twice.
+    /// Packets that were captured twice.
     pub twice: Twice,
 }
 

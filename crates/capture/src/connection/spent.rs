@@ -3,7 +3,7 @@
 /// A silence of this length that nobody owed to break is idle.
 pub const IDLE_FROM: u64 = 1_000_000_000;
 
-/// Positions of the causes in [`Causes::spent`]. Those that belong to an end have one position for each end of the key.
+/// Positions of the causes in [`Spent`]. Those that belong to an end have one position for each end of the key.
 pub mod on {
     /// An end's program. One that does not read what has arrived is among them.
     pub const APPLICATION: usize = 0;
@@ -23,7 +23,7 @@ pub mod on {
     pub const IDLE: usize = 10;
     /// The capture does not tell.
     pub const UNKNOWN: usize = 11;
-    /// How many there are.
+    /// Number of causes.
     pub const COUNT: usize = 12;
 
     /// Idleness is nobody's wait, and what is unknown was perhaps none.

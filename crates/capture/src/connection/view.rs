@@ -1,9 +1,10 @@
 //! A connection as the sender of data sees it, reconstructed at the point of capture.
 //!
-//! An acknowledgement that passes the point of capture reaches the sender later, and what it releases passes a round trip
-//! after it. So acknowledgements wait in a queue until a packet of the sender shows that they have arrived: because the
-//! shortest round trip is over, or because it could not have been sent without them. The time stamps that packets echo do not
-//! tell: they stay behind where packets overtake each other, and where acknowledgements are delayed (RFC 7323, 4.3).
+//! An acknowledgement that passes the point of capture reaches the sender later, and what it releases passes a round
+//! trip after it. So acknowledgements wait in a queue until a packet of the sender shows that they have arrived:
+//! because the shortest round trip is over, or because it could not have been sent without them. The time stamps that
+//! packets echo do not tell: they stay behind where packets overtake each other, and where acknowledgements are
+//! delayed (RFC 7323, 4.3).
 
 use crate::connection::seqspace::not_after;
 use std::collections::VecDeque;
@@ -102,10 +103,17 @@ impl View {
     }
 
     /// An acknowledgement passes, on a path whose round trip takes `whole`. Where it is the path's rate that limits,
-    /// acknowledgements follow each other without silences, wherever they are seen. A `selective` one tells more than its number.
-    /// Returns by how many bytes the heap has grown.
+    /// acknowledgements follow each other without silences, wherever they are seen. A `selective` one tells more than
+    /// its number. Returns by how many bytes the heap has grown.
     #[inline]
-    pub fn passes(&mut self, at: i64, ack: u32, window: u32, whole: u64, selective: bool) -> usize {
+    pub fn note_acknowledgement(
+        &mut self,
+        at: i64,
+        ack: u32,
+        window: u32,
+        whole: u64,
+        selective: bool,
+    ) -> usize {
         let edge = ack.wrapping_add(window);
         if !selective {
             self.window_whole = window;
@@ -144,7 +152,7 @@ impl View {
 
     /// The sender sends something that needs room up to `need`. What passed until `until` has arrived.
     #[inline]
-    pub fn arrive(&mut self, until: i64, need: u32) -> Arrived {
+    pub fn deliver_until(&mut self, until: i64, need: u32) -> Arrived {
         let mut arrived = Arrived {
             ack_before: self.ack,
             edge_before: self.edge,
@@ -187,7 +195,7 @@ impl View {
 
     /// Note what is in flight after a packet up to `end`.
     #[inline]
-    pub fn flies(&mut self, end: u32, largest: u32, ts: i64) {
+    pub fn note_flight(&mut self, end: u32, largest: u32, ts: i64) {
         let flight = end.wrapping_sub(self.ack);
         if flight < 1 << 31 && flight >= self.flight_max - self.flight_max / 8 {
             self.reached_at = ts;
@@ -202,7 +210,7 @@ impl View {
     /// A new message begins, on a path whose round trip takes `whole`. Acknowledgements that ceased long before it say
     /// nothing about it.
     #[inline]
-    pub fn begins(&mut self, ts: i64, whole: u64) {
+    pub fn begin_message(&mut self, ts: i64, whole: u64) {
         self.sent_after_silence = ts;
         if ts.saturating_sub(self.passed_at).max(0) as u64 >= whole.saturating_mul(2) {
             self.silent_at = ts;

@@ -36,8 +36,8 @@ impl Wait {
     }
 }
 
-/// The longest duration of one kind in half a word: to a twentieth of a percent, or 16 microseconds. An exponent stands above
-/// eleven bits, so the longer of two is the greater.
+/// The longest duration of one kind in half a word: to a twentieth of a percent, or 16 microseconds. An exponent
+/// stands above eleven bits, so the longer of two is the greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Brief(u16);
 

@@ -1,7 +1,8 @@
 //! A connection of few packets, as the packets themselves in few bytes: most of a million connections never have more.
 //!
 //! What the packets say is written as differences from what their ends would have sent next, so a handshake takes less
-//! than a hundred bytes, a tenth of a [`Conn`](crate::connection::conn::Conn). Whoever wants to know more reads them again.
+//! than a hundred bytes, a tenth of a [`Conn`](crate::connection::conn::Conn). Whoever wants to know more reads them
+//! again.
 
 use crate::wire::message::Message;
 use crate::wire::packet::{flag, AddrWords, Direction, Family, FlowKey, Segment};

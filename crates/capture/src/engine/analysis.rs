@@ -1,6 +1,6 @@
-//! The way of one input: bytes → packets → segments → connections → summaries, in one pass.
+//! One input in one pass: bytes → packets → segments → connections → summaries.
 //!
-//! The first half of the way ([`Front`]) and the second half may be on two processors: see [`Analysis::read_file`].
+//! The first half ([`Front`]) and the second half may be on two processors: see [`Analysis::read_file`].
 
 use crate::application::exchange::Exchange;
 use crate::application::served::Served;
@@ -35,7 +35,7 @@ pub trait Output {
     /// One finished connection.
     fn connection(&mut self, summary: &Summary);
 
-    /// Will the percentiles of a connection that waited so long (nanoseconds) be looked at?
+    /// Are percentiles wanted of a connection that waited this many nanoseconds?
     fn wants_percentiles(&self, _waited: u64) -> bool {
         true
     }
@@ -72,7 +72,7 @@ impl ConnSink for Finished<'_> {
             if self.held.len() <= MAX_HELD {
                 return;
             }
-            // Somebody open holds everybody up: let the ones after go first.
+            // A connection that stays open holds up all that follow: hand those out first.
             self.next = self
                 .held
                 .first_key_value()
@@ -90,14 +90,14 @@ impl ConnSink for Finished<'_> {
 
 /// Smaller files are read before a second processor could help.
 const APART_FROM: u64 = 1 << 20;
-/// How often it is told how it stands.
+/// How often the watcher is told the state.
 const TICK: Duration = Duration::from_secs(1);
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
-/// Batches that may wait between two processors: enough that neither sleeps for a moment of the other's, since a thread that
-/// is woken often ends up on the processor of the one that woke it.
+/// Batches that may wait between two processors: enough that neither sleeps for a moment of the other's, since a
+/// thread that is woken often ends up on the processor of the one that woke it.
 const WAITING: usize = 16;
 
-/// The second half of the way.
+/// The second half of the pass.
 struct Back<'o> {
     tracker: Tracker,
     finished: Finished<'o>,
@@ -168,7 +168,7 @@ pub struct Report {
 }
 
 impl<'o> Analysis<'o> {
-    /// Use at most `memory` bytes for open connections; hand finished ones to `output`.
+    /// Create an analysis that uses at most `memory` bytes for open connections and hands finished ones to `output`.
     #[must_use]
     pub fn new(memory: usize, filter: Option<Filter>, output: &'o mut dyn Output) -> Self {
         Self {
@@ -190,7 +190,7 @@ impl<'o> Analysis<'o> {
         }
     }
 
-    /// Tell `watcher` every second how it stands; every packet is then counted at once.
+    /// Tell `watcher` the state every second; every packet is then counted at once.
     #[must_use]
     pub fn told_to(mut self, watcher: &'o mut dyn FnMut(&SoFar)) -> Self {
         self.front.together = 1;
@@ -306,7 +306,7 @@ impl<'o> Analysis<'o> {
         })
     }
 
-    /// Everything was read: finish what is open.
+    /// The input has ended: finish the connections that are open.
     #[must_use]
     pub fn end(self) -> Report {
         let Self {

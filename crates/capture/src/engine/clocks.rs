@@ -1,10 +1,10 @@
 //! Two points' clocks, from packets that both have seen: offset and skew.
 //!
-//! What differs between a packet's times at two points is its delay and the difference of the clocks. The shortest delays of
-//! a direction lie on a line whose slope is the skew: the edge of the lower convex hull of all differences that lies in the
-//! middle of the time (Moon, Skelly, Towsley: Estimation and Removal of Clock Skew from Network Delay Measurements, INFOCOM
-//! 1999). Both directions together give the offset, up to half of what the shortest delays there and back add up to: no
-//! clock tells how a path divides it.
+//! What differs between a packet's times at two points is its delay and the difference of the clocks. The shortest
+//! delays of a direction lie on a line whose slope is the skew: the edge of the lower convex hull of all differences
+//! that lies in the middle of the time (Moon, Skelly, Towsley: Estimation and Removal of Clock Skew from Network
+//! Delay Measurements, INFOCOM 1999). Both directions together give the offset, up to half of what the shortest
+//! delays there and back add up to: no clock tells how a path divides it.
 
 use serde::Serialize;
 
@@ -14,13 +14,13 @@ const LONG: i64 = 2_000_000_000;
 /// The second clock against the first one.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Clock {
-    /// The second one is so far ahead, in seconds, in the middle of the common time.
+    /// By how many seconds the second clock is ahead in the middle of the common time.
     pub offset_s: f64,
-    /// At most so wrong is that, if no shortest delay is negative.
+    /// Largest error of that, if no shortest delay is negative.
     pub offset_error_s: f64,
-    /// So many seconds does the second one gain each second; 0 where none can be told from nothing.
+    /// Seconds that the second clock gains each second; 0 where no skew can be told from zero.
     pub skew: f64,
-    /// How exact that is.
+    /// Error of that.
     pub skew_error: f64,
     /// The time for which the offset holds, nanoseconds of the first clock.
     #[serde(skip)]
@@ -28,7 +28,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// What the first clock shows when the second one shows `ts`.
+    /// Convert `ts` of the second clock to the first clock's time.
     #[must_use]
     pub fn back(&self, ts: i64) -> i64 {
         let near = ts - (self.offset_s * 1e9).round() as i64;

@@ -262,7 +262,7 @@ impl Reading<'_, '_> {
     }
 }
 
-/// What makes a capture of an input of another format that begins like this.
+/// A hint which program converts an input that begins like this into a capture.
 fn how_to_read(head: &[u8]) -> &'static str {
     match head {
         [4, 0x22, 0x4d, 0x18, ..] => "it is compressed by LZ4: lz4 -dc FILE | guestmark capture -",

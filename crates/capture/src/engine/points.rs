@@ -1,8 +1,9 @@
 //! The same packets at several points of their path: which were lost in between, and how long the others took.
 //!
 //! Packets are matched by content: flow, sequence and acknowledgement numbers, length, time stamps and IPv4's
-//! identification. Systems that cut large segments, or join small ones, behind the point of capture leave the end of the
-//! data and the time stamp; what remains is taken for the latest that was sent before (see [`crate::engine::clocks`]).
+//! identification. Systems that cut large segments, or join small ones, behind the point of capture leave the end of
+//! the data and the time stamp; what remains is taken for the latest that was sent before (see
+//! [`crate::engine::clocks`]).
 
 use crate::connection::seqspace::not_after;
 use crate::engine::clocks::Clock;
@@ -17,9 +18,9 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// More would take more than a few gigabytes of memory.
+/// Bounds the memory to a few gigabytes.
 const MOST: usize = 30_000_000;
-/// Packets that follow the last one of the other point by so much may still be on their way.
+/// Packets that follow the last one of the other point by less than this may still be on their way.
 const MARGIN: i64 = 200_000_000;
 
 /// One packet at one point.
@@ -122,11 +123,11 @@ impl Delay {
 pub struct Way {
     /// Packets that the point nearer to the sender has seen while the other one captured, too.
     pub sent: u64,
-    /// Those that the other one has not, and that were sent again, or never acknowledged.
+    /// Packets that the other point did not see and that were sent again or never acknowledged: lost in between.
     pub lost: u64,
-    /// Those that it has not seen although their data arrived: its capture lost them.
+    /// Packets that the other point did not see although their data arrived: lost by its capture.
     pub uncaptured: u64,
-    /// How long the others took.
+    /// Delays of the packets that both saw.
     pub delay: Delay,
 }
 

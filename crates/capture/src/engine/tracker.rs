@@ -2,8 +2,8 @@
 //!
 //! Bounded by open connections: a closed one stays for its late packets (at most [`LINGER`] of them, for two minutes of
 //! capture time) and is then reduced to a [`Summary`] and handed on. When the table's memory reaches its limit, the
-//! connection that was idle longest (second chance) is put away with a mark. A connection of few packets is kept as these
-//! packets ([`Young`]), and counted when there are more or it ends. The hash is keyed at random, so that nobody
+//! connection that was idle longest (second chance) is put away with a mark. A connection of few packets is kept as
+//! these packets ([`Young`]), and counted when there are more or it ends. The hash is keyed at random, so that nobody
 //! can prepare a capture whose flows all collide.
 
 use crate::connection::conn::Conn;
@@ -21,14 +21,14 @@ use std::collections::VecDeque;
 use std::hint::black_box;
 use std::sync::Arc;
 
-/// Closed connections kept for late packets.
+/// Number of closed connections that are kept for late packets.
 pub const LINGER: usize = 16_384;
 const LINGER_NANOS: i64 = 120_000_000_000;
-/// What one connection costs besides its own heap: its place, its slots in table and queue.
+/// Memory of one connection besides its own heap: its place, its slots in table and queue.
 const CONN_COST: usize = size_of::<Conn>() + 32;
-/// The same of a young one.
+/// The same for a young connection.
 const YOUNG_COST: usize = size_of::<Young>() + 32;
-/// This bit of a place says that a young connection is there.
+/// Bit of a place that marks a young connection.
 const YOUNG: u32 = 1 << 31;
 /// Connections in one piece of memory, which is 16 MB: enough for huge pages, and what is not used is not resident.
 const CHUNK: usize = 32_768;
@@ -37,7 +37,7 @@ const LOOK_AHEAD_FROM: usize = 2048;
 
 /// Where finished connections go.
 pub trait ConnSink {
-    /// Will percentiles of a connection that waited so long (nanoseconds) be looked at?
+    /// Are percentiles wanted of a connection that waited this many nanoseconds?
     fn wants_percentiles(&self, _waited: u64) -> bool {
         true
     }
@@ -85,7 +85,7 @@ fn grown(
     conn
 }
 
-/// Count `segment` into `conn`, and what is to be shown of that.
+/// Count `segment` into `conn`, and pass it to whatever keeps points or waits.
 #[inline]
 fn count(
     conn: &mut Conn,
@@ -245,7 +245,7 @@ impl Tracker {
                     .get(place as usize / CHUNK)
                     .and_then(|c| c.get(place as usize % CHUNK)?.as_ref())
                 {
-                    touched ^= conn.look(usize::from(segment.from & 1));
+                    touched ^= conn.touch_lines(usize::from(segment.from & 1));
                 }
             }
             black_box(touched);
@@ -308,7 +308,7 @@ impl Tracker {
             _ => {
                 let (hash, maybe) =
                     looked_up.unwrap_or_else(|| (self.hash(&segment.key), u32::MAX));
-                // What was looked up before the batch may be gone or another with the same hash.
+                // A connection that was looked up before the batch may be gone, or another one with the same hash.
                 let place = if self.is_at(maybe, &segment.key) {
                     maybe
                 } else {
@@ -346,7 +346,7 @@ impl Tracker {
             Some(twin) => twin,
             None => self.twins.see(segment, conn.last_from),
         };
-        if twin != Twin::None && conn.leaves_out(segment, twin) {
+        if twin != Twin::None && conn.leaves_out_copy(segment, twin) {
             self.heap += (conn.heap - heap) as usize;
             return;
         }
@@ -390,7 +390,7 @@ impl Tracker {
         true
     }
 
-    /// The young connection at `place` is counted from now on: where it is then.
+    /// Turn the young connection at `place` into one that is counted; returns its new place.
     fn mature(&mut self, place: u32) -> u32 {
         let number = (place & !YOUNG) as usize;
         let young = std::mem::take(&mut self.young[number / CHUNK][number % CHUNK]);
@@ -504,7 +504,7 @@ impl Tracker {
         }
     }
 
-    /// The connection at `place` is over because another one begins there.
+    /// End the connection at `place`, because another one begins there.
     #[cold]
     fn replace(&mut self, place: u32, segment: &Segment, sink: &mut impl ConnSink) {
         let index = self.next_index;

@@ -1,4 +1,4 @@
-//! What one packet tells about its path: round trips, windows, time stamps, losses.
+//! What one packet shows of its path: round trips, windows, time stamps.
 
 use crate::connection::conn::Conn;
 use crate::connection::path::NO_SCALE;
@@ -7,17 +7,17 @@ use crate::evidence::step::Step;
 use crate::wire::packet::{flag, Segment};
 
 impl Conn {
-    /// Round trips, windows and time stamps of one packet.
+    /// Take round trips, windows and time stamps of one packet. Returns the heap's growth.
     #[inline]
-    pub(crate) fn measure(&mut self, segment: &Segment, from: usize) -> usize {
+    pub(crate) fn measure_packet(&mut self, segment: &Segment, from: usize) -> usize {
         let peer = 1 - from;
         let mut grown = 0;
         let whole = self.both_trips();
         if let Some((value, echo)) = segment.options.stamps {
-            if let Some(took) = self.paths[peer].echoed(echo, segment.ts) {
-                self.paths[from].took(took, segment.ts, whole);
+            if let Some(took) = self.paths[peer].take_echo(echo, segment.ts) {
+                self.paths[from].note_round_trip(took, segment.ts, whole);
             }
-            self.paths[from].stamp(value, segment.ts);
+            self.paths[from].note_stamp(value, segment.ts);
         }
         let phantoms = segment.flags & (flag::SYN | flag::FIN);
         if segment.payload > 0 || phantoms != 0 {
@@ -30,7 +30,7 @@ impl Conn {
         if segment.flags & flag::ACK != 0 {
             if let Some(sent) = self.paths[peer].unacked.acknowledge(segment.ack) {
                 let took = segment.ts.saturating_sub(sent).max(0) as u64;
-                self.paths[from].took(took, segment.ts, whole);
+                self.paths[from].note_round_trip(took, segment.ts, whole);
                 if segment.payload == 0 {
                     self.paths[from].acknowledged(took);
                     self.follow_queue(took, segment, from, whole);
@@ -61,7 +61,7 @@ impl Conn {
             if segment.flags & flag::ACK != 0 {
                 let window = path.window;
                 if let Some(view) = &mut self.paths[peer].view {
-                    grown += view.passes(
+                    grown += view.note_acknowledgement(
                         segment.ts,
                         segment.ack,
                         window,
@@ -74,7 +74,7 @@ impl Conn {
         grown
     }
 
-    /// An acknowledgement without data came `took` after the last of a stream that it acknowledges: it was not delayed.
+    /// Note an acknowledgement without data that came `took` after the last of a stream: those are not delayed.
     #[inline]
     fn follow_queue(&mut self, took: u64, segment: &Segment, from: usize, whole: u64) {
         if !self.account.streaming || usize::from(self.account.from) == from || self.is_repairing()
@@ -87,7 +87,7 @@ impl Conn {
         }
     }
 
-    /// Without selective acknowledgements, a loss shows as an acknowledgement that says the same once more.
+    /// True for a duplicate acknowledgement, by which a loss shows where there are no selective ones.
     pub(crate) fn is_duplicate(&self, segment: &Segment, step: &Step) -> bool {
         let peer = usize::from(1 - (segment.from & 1));
         let from = usize::from(segment.from & 1);

@@ -1,16 +1,17 @@
 //! Which hosts number the packets of each connection by themselves in IPv4's identification.
 //!
-//! Linux does so, Windows counts all that a host sends (or all that it sends to one other), and others draw numbers or send
-//! none. Only of the first kind does a number that is left out tell of a packet that was lost. A host shows its kind where
-//! packets of two of its connections with the same other host alternate: each goes on where it had stopped, or not.
+//! Linux does so, Windows counts all that a host sends (or all that it sends to one other), and others draw numbers
+//! or send none. Only of the first kind does a number that is left out tell of a packet that was lost. A host shows
+//! its kind where packets of two of its connections with the same other host alternate: each goes on where it had
+//! stopped, or not.
 
 use crate::wire::packet::{Segment, TCP};
 
 /// Pairs of hosts that are remembered; one that is forgotten has to show its kind again.
 const PAIRS: usize = 1024;
-/// So often a connection must have gone on with its own numbers.
+/// How often a connection must have continued with its own numbers.
 const OFTEN: u8 = 4;
-/// For each time that it did not, so many more.
+/// How many more it takes for each time that it did not.
 const SURELY: u8 = 4;
 
 /// What a host has shown towards another one.
@@ -23,7 +24,7 @@ struct Pair {
     others: u8,
 }
 
-/// What hosts have shown.
+/// What hosts have shown of their numbering.
 pub struct Numbering {
     pairs: Box<[Pair; PAIRS]>,
 }
@@ -37,8 +38,9 @@ impl Default for Numbering {
 }
 
 impl Numbering {
-    /// A packet passes of the connection with this hash; `follows` asks whether its number is the next of its connection, and
-    /// is `None` where it is the first that is seen here. Returns whether the host is known to count each connection by itself.
+    /// A packet passes of the connection with this hash; `follows` asks whether its number is the next of its
+    /// connection, and is `None` where it is the first that is seen here. Returns whether the host is known to count
+    /// each connection by itself.
     #[inline]
     pub fn see(
         &mut self,

@@ -1,18 +1,18 @@
-//! Packets that a capture holds twice because they passed several interfaces on their way: a bridge and a tap, a router's
-//! two sides, both ends of a mirror.
+//! Packets that a capture holds twice because they passed several interfaces on their way: a bridge and a tap, a
+//! router's two sides, both ends of a mirror.
 //!
-//! A twin has the same contents within a hundredth of a second. On another interface it is the same packet for certain. On
-//! the same one it may also be what the network or the sender repeated, so the whole direction decides: only where at
-//! least four of five packets have a twin was it captured twice.
+//! A twin has the same contents within a hundredth of a second. On another interface it is the same packet for
+//! certain. On the same one it may also be what the network or the sender repeated, so the whole direction decides:
+//! only where at least four of five packets have a twin was it captured twice.
 
 use crate::connection::conn::Conn;
 use crate::wire::packet::{flag, Direction, Segment, TCP};
 
-/// Packets that fall into the same set, of which the last ones are kept.
+/// Packets kept in each set: the last ones.
 const WAYS: usize = 4;
-/// Sets, for all connections together: hundreds of packets may pass between twins.
+/// Number of sets, for all connections together: hundreds of packets may pass between twins.
 const SETS: usize = 256;
-/// How far twins are apart at most, nanoseconds.
+/// Largest distance of twins, in nanoseconds.
 const WITHIN: u64 = 10_000_000;
 
 /// Was this packet seen before?
@@ -50,8 +50,9 @@ impl Default for Twins {
 }
 
 impl Twins {
-    /// Look for the twin of a packet of the connection whose last packet was from end `last_from`, and keep the packet for
-    /// its own. Which packets have left since does not depend on chance: a capture tells the same every time.
+    /// Look for the twin of a packet of the connection whose last packet was from end `last_from`, and keep the
+    /// packet for its own. Which packets have left since does not depend on chance: a capture tells the same every
+    /// time.
     #[inline]
     pub fn see(&mut self, segment: &Segment, last_from: u8) -> Twin {
         let (key, [[a, b], [c, d]]) = (&segment.key, segment.key.addr);
@@ -73,7 +74,7 @@ impl Twins {
         let known = set.marks.iter().position(|&known| known == mark);
         let close = |way: &usize| segment.ts.abs_diff(set.times[*way]) <= WITHIN;
         let Some(way) = known.filter(close) else {
-            // One that is too old makes room, lest it hide this one.
+            // An entry that is too old is replaced, or it would hide this packet.
             let way = known.unwrap_or(usize::from(set.next) % WAYS);
             set.next = set.next.wrapping_add(u8::from(known.is_none()));
             (set.times[way], set.marks[way]) = (segment.ts, mark);
@@ -81,11 +82,11 @@ impl Twins {
             return Twin::None;
         };
         if usize::from(set.next) % WAYS == way {
-            // What was just seen is not the next to go.
+            // The entry that was just used is not the next to be replaced.
             set.next = set.next.wrapping_add(1);
         }
-        // Without a number of its own, a packet may look like an earlier one, but then the other end's answer came between;
-        // and without a checksum, nothing tells a datagram's contents.
+        // Without a number of its own, a packet may look like an earlier one, but then the other end's answer came
+        // between; and without a checksum, nothing tells a datagram's contents.
         let numbered = segment.id != 0 && (segment.key.protocol == TCP || segment.checksum != 0);
         let soon = last_from == segment.from || segment.flags & flag::SYN != 0;
         let follows = segment.key.protocol == TCP && segment.seq_known && soon;
@@ -111,9 +112,9 @@ fn place(segment: &Segment) -> u16 {
 }
 
 impl Conn {
-    /// True when `segment` is a copy, which is then not to be counted any further.
+    /// True when `segment` is a copy, which is not counted any further.
     #[cold]
-    pub(crate) fn leaves_out(&mut self, segment: &Segment, twin: Twin) -> bool {
+    pub(crate) fn leaves_out_copy(&mut self, segment: &Segment, twin: Twin) -> bool {
         let from = usize::from(segment.from & 1);
         let packets = self.sent[from].packets;
         let twice = &mut self.rare_mut(from).twice;

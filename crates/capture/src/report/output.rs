@@ -1,4 +1,5 @@
-//! The formats: a JSON document, CSV, and the line of the published `tcp-stats` script. All are written as connections end.
+//! The formats: a JSON document, CSV, and the line of the published `tcp-stats` script. All are written as
+//! connections end.
 
 use crate::application::exchange::Exchange;
 use crate::application::served::Served;
@@ -32,7 +33,7 @@ pub enum Format {
     TcpStats,
 }
 
-/// What a row is.
+/// What each row stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// A connection.
@@ -41,7 +42,7 @@ pub enum By {
     Endpoint,
 }
 
-/// What was asked for.
+/// Options of the output.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Format.
@@ -176,7 +177,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// That was all of the file.
+    /// The file has ended.
     pub fn end(
         &mut self,
         kind: Option<Kind>,
@@ -233,7 +234,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// That was the last file; the first error of writing, if any.
+    /// The last file has ended. Returns the first error of writing, if any.
     pub fn finish(mut self) -> io::Result<()> {
         if self.options.format == Format::Json {
             self.try_to(|w| writeln!(w.out, "]}}"));

@@ -6,7 +6,7 @@ use crate::results::side::Side;
 use crate::wire::packet::{flag, TCP};
 use serde::Serialize;
 
-/// One part of the time in so many may be otherwise.
+/// Share of the time that may belong to another cause: one part in this many.
 const FEW: u128 = 20;
 
 /// How far the causes can be relied on.
@@ -31,7 +31,7 @@ impl Confidence {
         let (bytes, missing) = sides.iter().fold((0, 0), |(bytes, missing), side| {
             (bytes + side.unique_bytes, missing + side.missing_bytes)
         });
-        // Wide: a clock that was set meanwhile makes a connection of fifty years.
+        // In 128 bits: a clock that was set meanwhile makes a connection of fifty years.
         let wide = u128::from;
         let whole: u128 = spent.iter().map(|&part| wide(part)).sum();
         let (unknown, missing, bytes) = (wide(spent[on::UNKNOWN]), wide(missing), wide(bytes));
@@ -53,14 +53,14 @@ impl Confidence {
 }
 
 impl Conn {
-    /// How much of the time may be of another of the causes between the ends, as this point sees it: on a path where packets
-    /// overtake each other, or of systems without time stamps, its length, its rate and the buffers look alike; and behind
-    /// losses, length and rate do, as far as these cost time.
+    /// How much of the time may be of another of the causes between the ends, as this point sees it: on a path where
+    /// packets overtake each other, or of systems without time stamps, its length, its rate and the buffers look
+    /// alike; and behind losses, length and rate do, as far as these cost time.
     fn unsettled(&self, spent: &Spent) -> u64 {
         let (latency, bandwidth) = (spent[on::LATENCY], spent[on::BANDWIDTH]);
         let buffers: u64 = spent[on::RECEIVE_BUFFER..on::LATENCY].iter().sum();
         let streams = self.paths.iter().any(|path| path.view.is_some());
-        if self.overtaken() > 0 || streams && self.queues.is_none() {
+        if self.reordering_time() > 0 || streams && self.queues.is_none() {
             latency.min(bandwidth) + (latency + bandwidth).min(buffers)
         } else {
             // Whether a queue that overflowed lost the packets, or chance, one point does not always see.

@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 
 /// Beyond this many endpoints, or this much memory for their histograms, new ones are added up as one.
 const MAX_ENDPOINTS: usize = 65_536;
-/// From this many on there is room for all.
+/// From this many on all of them fit.
 const MANY: usize = 2048;
 const MAX_HEAP: usize = 24 << 20;
 
@@ -76,7 +76,8 @@ pub struct Endpoints {
     all: Vec<One>,
     others: Sums,
     heap: usize,
-    /// Time of all connections captured in both directions, and of it the clients' and the servers' responses, nanoseconds.
+    /// Time of all connections captured in both directions, and of it the clients' and the servers' responses,
+    /// nanoseconds.
     pub time: [u64; 3],
     /// What that time was spent on.
     pub causes: Causes,
@@ -129,7 +130,7 @@ impl Endpoints {
             (&summary.client, client, Role::Client),
             (&summary.server, 1 - client, Role::Server),
         ];
-        // Half a conversation has no responses: nobody can be told from it.
+        // Half a conversation has no responses, so it says nothing about either end.
         let both = summary.client.packets > 0 && summary.server.packets > 0;
         if both {
             add(&mut self.time[0], summary.duration_ns);

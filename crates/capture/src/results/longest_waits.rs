@@ -1,4 +1,4 @@
-//! The packets that time was put down to: those that ended the longest waits, by cause; and a capture of some packets.
+//! The packets that ended the longest waits, by cause; and a capture of chosen packets.
 
 use crate::connection::latency::seconds;
 use crate::connection::spent::{on, Spent};
@@ -47,7 +47,7 @@ impl Guilty {
         for (position, (now, before)) in now.iter().zip(before).enumerate() {
             let paired = position < on::LATENCY;
             let position = if paired { position ^ client } else { position };
-            // Nearly every wait is shorter than the shortest of those that are kept, or as long and later.
+            // Nearly every wait is shorter than the shortest one kept, or as long and later: leave early.
             let waited = now.saturating_sub(*before);
             let (shortest, last) = self.least[position];
             if waited > 0 && (waited > shortest || waited == shortest && frame < last) {

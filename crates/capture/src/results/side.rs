@@ -115,7 +115,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// What the end `which` of a connection did.
+    /// Summarise end `which` of a connection.
     #[must_use]
     pub fn new(conn: &Conn, which: usize, percentiles: bool, names: &[Arc<str>]) -> Self {
         let duration = conn.duration();

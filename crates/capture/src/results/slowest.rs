@@ -8,20 +8,20 @@ use std::cmp::Reverse;
 /// As many as a reader can choose from.
 pub const MOST: usize = 8;
 
-/// One of them.
+/// One of the slowest connections.
 #[derive(Clone, Debug)]
 pub struct Chosen {
     /// Packets of both ends.
     pub packets: u64,
-    /// Nanoseconds in which somebody owed something.
+    /// Nanoseconds in which either end owed something.
     pub waited: u64,
     /// Number in order of appearance.
     pub index: u64,
     /// The client's end of the key.
     pub end: usize,
-    /// Who opened it.
+    /// The end that opened it.
     pub client: (Host, u16),
-    /// Who was asked.
+    /// The end that was asked.
     pub server: (Host, u16),
     /// From the first packet to the last, seconds.
     pub duration_s: f64,

@@ -81,9 +81,9 @@ pub struct Summary {
     pub index: u64,
     /// `tcp` or `udp`.
     pub protocol: &'static str,
-    /// Who opened it.
+    /// The end that opened it.
     pub client: Side,
-    /// Who was asked.
+    /// The end that was asked.
     pub server: Side,
     /// How the roles were found.
     pub roles: Roles,
@@ -126,7 +126,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summarise a connection; returns it with the client's end of the key. `wants_percentiles` is asked with its `waited_ns`.
+    /// Summarise a connection; returns it with the client's end of the key. `wants_percentiles` is asked with its
+    /// `waited_ns`.
     #[inline]
     #[must_use]
     pub fn new(
@@ -235,7 +236,8 @@ fn marks(conn: &Conn, sides: &[&Side; 2], evicted: bool) -> Vec<Mark> {
     .collect()
 }
 
-/// The record's own direction decides; else the end that answered the handshake at least four times faster is the near one.
+/// The record's own direction decides; else the end that answered the handshake at least four times faster is the
+/// near one.
 fn capture_point(
     conn: &Conn,
     client: usize,

@@ -8,7 +8,7 @@ use crate::wire::packet::{flag, Segment};
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// In which order the causes of one step follow each other: first the way, then the end that acts.
+/// Order of the causes within one step: first the path, then the end that acts.
 const ORDER: [usize; on::COUNT] = [
     on::RECEIVE_BUFFER,
     on::RECEIVE_BUFFER + 1,
@@ -24,7 +24,7 @@ const ORDER: [usize; on::COUNT] = [
     on::UNKNOWN,
 ];
 const MAX_POINTS: usize = 4096;
-/// Standard input cannot be read twice: the first connections are watched, and the largest of them is shown.
+/// Standard input cannot be read twice, so the first connections are watched and the largest of them is shown.
 pub const MAX_WATCHED: u64 = 64;
 
 /// What a point is.
@@ -81,7 +81,7 @@ pub struct Series {
     pub points: Vec<SeriesPoint>,
     /// What the time was spent on, piece by piece.
     pub spans: Vec<Span>,
-    /// Only each so many-th packet is kept.
+    /// One packet in this many is kept.
     pub stride: u32,
     seen: u32,
 }

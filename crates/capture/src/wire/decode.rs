@@ -1,7 +1,8 @@
 //! From a captured frame to a TCP segment or UDP datagram, without copying.
 //!
-//! [`fast`] knows one shape only, Ethernet, IPv4 without options, TCP, which is nearly every packet of nearly every trace;
-//! [`general`] knows all of them. Whatever `fast` accepts, `general` decodes to the same (a property test holds them to it).
+//! [`fast`] knows one shape only, Ethernet, IPv4 without options, TCP, which is nearly every packet of nearly every
+//! trace; [`general`] knows all of them. Whatever `fast` accepts, `general` decodes to the same (a property test
+//! holds them to it).
 
 use crate::wire::ip::{ipv4, ipv6, Ip};
 use crate::wire::link::{self, be16, be32, ethertype, labels, ppp, Skip};
@@ -10,7 +11,7 @@ use crate::wire::options::options;
 use crate::wire::packet::{flag, Direction, Family, FlowKey, Options, Packet, Segment, TCP, UDP};
 use crate::wire::tunnels;
 
-/// Tunnels inside each other that are looked through.
+/// Deepest nesting of tunnels that is followed.
 const MOST_TUNNELS: u8 = 4;
 
 /// The fast path: `None` means "ask [`general`]", never "there is nothing".
@@ -20,7 +21,7 @@ pub fn fast(packet: &Packet<'_>) -> Option<Segment> {
     fast_into(packet, &mut segment).then_some(segment)
 }
 
-/// The same into a segment that lies where it is wanted: copying one costs as much as decoding it.
+/// The same, written in place: copying a segment costs as much as decoding it.
 #[inline]
 pub fn fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
     let Some(head) = packet.data.first_chunk::<54>() else {
@@ -148,7 +149,7 @@ fn network(
         _ => return Err(Skip::NotIp),
     };
     if let Some((at, version)) = tunnels::inner(data, ip.protocol, ip.at) {
-        // What only looks like a tunnel is a datagram, or nothing that is known.
+        // Bytes that only look like a tunnel are a datagram, or of no known protocol.
         if tunnels < MOST_TUNNELS {
             if let Ok(segment) = network(packet, at, version, ip.end, tunnels + 1) {
                 return Ok(segment);

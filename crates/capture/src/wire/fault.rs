@@ -8,9 +8,9 @@ use std::io;
 pub struct Fault {
     /// Offset in bytes; for a packet list the line number is in the reason.
     pub offset: u64,
-    /// One line what is wrong.
+    /// What is wrong, in one line.
     pub reason: String,
-    /// One line what to do, may be empty.
+    /// What to do, in one line; may be empty.
     pub hint: &'static str,
 }
 

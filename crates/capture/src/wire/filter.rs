@@ -20,7 +20,7 @@ struct End {
     port: Option<u16>,
 }
 
-/// What to look at: packets where one end (or, for a flow, both ends) fits.
+/// Which packets to keep: those where one end (or, for a flow, both ends) matches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
     first: End,
@@ -108,7 +108,8 @@ impl End {
 }
 
 impl Filter {
-    /// Parse `HOST`, `HOST/BITS`, `PORT` (number or service name), `HOST:PORT` or `END-END`; IPv6 in `[]` before a port.
+    /// Parse `HOST`, `HOST/BITS`, `PORT` (number or service name), `HOST:PORT` or `END-END`; IPv6 in `[]` before a
+    /// port.
     #[must_use]
     pub fn parse(text: &str, services: &Services) -> Option<Self> {
         // A name may hold a dash, so a flow is two ends of which at least one has a port.
@@ -135,7 +136,7 @@ impl Filter {
         })
     }
 
-    /// Does a segment belong to what is looked at?
+    /// Does a segment match the filter?
     #[must_use]
     pub fn fits(&self, segment: &Segment, names: &[Arc<str>]) -> bool {
         let key = &segment.key;

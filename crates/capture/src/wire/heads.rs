@@ -7,11 +7,11 @@ const ANSWER: &str = "HTTP/1.";
 /// How a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// After so many bytes.
+    /// After this many bytes.
     Known(u64),
     /// With the last of its chunks.
     Chunked,
-    /// With the connection, or nobody knows.
+    /// With the connection, or at an unknown place.
     Open,
 }
 

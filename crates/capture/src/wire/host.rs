@@ -1,4 +1,4 @@
-//! Who sent a packet: an address, or a name out of a packet list.
+//! Sender of a packet: an address, or a name from a packet list.
 
 use crate::wire::packet::{AddrWords, Family};
 use serde::{Serialize, Serializer};
@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// An address, or a name out of a packet list.
+/// An address, or a name from a packet list.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Host {
     /// An address.

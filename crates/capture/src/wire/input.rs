@@ -1,7 +1,8 @@
-//! Where bytes come from: a file or standard input, plain or compressed, through one buffer that fits the second-level cache.
+//! Where bytes come from: a file or standard input, plain or compressed, through one buffer that fits the
+//! second-level cache.
 //!
-//! Nothing is mapped: the length of each record tells where the next one begins, and to wait for main memory at every step
-//! costs more than the copy, which the processor reads ahead of.
+//! Nothing is mapped: the length of each record tells where the next one begins, and to wait for main memory at every
+//! step costs more than the copy, which the processor reads ahead of.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,7 +1,8 @@
 //! Packets from an interface, out of a ring that the kernel shares with this process (packet(7), `TPACKET_V3`).
 //!
-//! Where headers suffice, only these are copied, by a filter that cuts packets; blocks of the ring are handed over whole, so a million packets a
-//! second cost a few thousand system calls. What found no room is counted by the kernel and told to the sink.
+//! Where headers suffice, only these are copied, by a filter that cuts packets; blocks of the ring are handed over
+//! whole, so a million packets a second cost a few thousand system calls. What found no room is counted by the kernel
+//! and told to the sink.
 
 use crate::wire::link;
 use crate::wire::packet::{Direction, Packet, PacketSink};
@@ -33,7 +34,8 @@ pub fn end_on_signal() {
     extern "C" fn stop(_: libc::c_int) {
         STOP.store(true, Ordering::Relaxed);
     }
-    // SAFETY: all-zero is a valid action; the handler only stores to an atomic. prctl with these arguments touches no memory.
+    // SAFETY: all-zero is a valid action; the handler only stores to an atomic. prctl with these arguments touches no
+    // memory.
     unsafe {
         let mut action: libc::sigaction = zeroed();
         action.sa_sigaction = stop as *const () as usize;

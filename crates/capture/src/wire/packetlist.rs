@@ -203,8 +203,8 @@ struct List<'s> {
 }
 
 impl List<'_> {
-    /// Wireshark calls its time column "Time" also when it shows the time since the packet before: then the first is zero
-    /// and later ones go up and down, as no clock does.
+    /// Wireshark calls its time column "Time" also when it shows the time since the packet before: then the first is
+    /// zero and later ones go up and down, as no clock does.
     fn recognise_deltas(&mut self, rows: &[u8]) {
         let Some(columns) = &mut self.columns else {
             return;
