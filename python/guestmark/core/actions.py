@@ -1,4 +1,4 @@
-"""What executing a plan does: its commands, as they are and not as they are labelled, and what else they depend on."""
+"""What executing a plan does: its commands as they are, not as they are labelled, and everything they depend on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from guestmark.core.quoting import describe_length, quote_word, quote_words, spe
 
 
 def list_actions(plan: Plan) -> list[tuple[str, str]]:
-    """Name and value of everything that a run of this plan would run or open, each once, in the plan's order, and as
-    whom, where, and with which variables.
+    """Return name and value of everything that a run of this plan would run or open, each once, in the plan's order.
 
-    The plan may be a stranger's: nothing in a value is invisible, and long ones begin with their length.
+    That includes the user, the directory and the variables of commands. The plan may come from a stranger: nothing in a
+    value is invisible, and long values begin with their length.
     """
     found: dict[tuple[str, str | tuple[str, ...]], None] = {}
     for cell in plan.cells:
@@ -40,7 +40,7 @@ def _format_with_length(value: str | tuple[str, ...]) -> str:
 
 
 def _flatten(name: str, value: Any) -> Iterator[tuple[str, str | tuple[str, ...]]]:
-    """Each value of nested tables, under the names on the way to it; a list of words is one value."""
+    """Yield each value of nested tables with the names that lead to it; a list of words is one value."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flatten(f"{name}.{key}", inner)

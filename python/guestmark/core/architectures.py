@@ -1,6 +1,6 @@
-"""The architectures that guests can have: one row each, with everything that differs between them.
+"""The architectures that guests can have: one row for each, with everything that differs between them.
 
-Nothing elsewhere asks which architecture it is: it asks the row. Importing this is cheap.
+Other code never asks which architecture it is dealing with; it asks the row. This module is cheap to import.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from guestmark.core.platform_kind import Program
 
 
 class Source(StrEnum):
-    """Where something for an architecture comes from."""
+    """Where a part of an architecture, such as its kernel, comes from."""
 
     DISTRIBUTION = "the distribution's package"
     BUILT = "built from the distribution's sources"
 
 
 class Bus(StrEnum):
-    """What virtio devices are attached by, as their names in QEMU end."""
+    """The bus of virtio devices; the value is the suffix of their names in QEMU."""
 
     PCI = "pci"
     CCW = "ccw"
@@ -44,20 +44,20 @@ class Architecture:
     # The default processor of an emulated machine.
     cpu: str
     target: str  # Rust's name
-    # The C compiler that makes programs for it.
+    # The C compiler that builds programs for it.
     cross: Program
     other_names: tuple[str, ...] = ()
-    # Of the processors' types, as the monitor names them.
+    # The suffix of processor types as QEMU's monitor names them.
     cpu_suffix: str = ""
     memory: str = "1G"
     console: str = "ttyS0"
     console_device: tuple[str, ...] = ("-serial", "chardev:console")
     bus: Bus = Bus.PCI
-    # Where it is not the machine's first.
+    # The PCI bus for devices, if that is not the machine's first one.
     pci_bus: str = ""
-    # Its devices keep the interface from before virtio 1.
+    # Whether its devices use the interface from before virtio 1.
     legacy_virtio: bool = False
-    # Its processors refuse a feature that cannot be had when told to: `enforce`.
+    # Whether `enforce` makes its processors refuse a feature that QEMU cannot provide.
     checks_cpu: bool = False
     several_processors: bool = True
     page_size: int = 4096
@@ -66,43 +66,43 @@ class Architecture:
     kernel: Source = Source.DISTRIBUTION
     # The metapackage of the distribution's kernel.
     kernel_package: str = ""
-    # What the kernel's own build calls it.
+    # The name of the architecture in the kernel's own build (`ARCH=`).
     kernel_arch: str = ""
-    # The target of that build, and where it is then.
+    # The target of that build, which is also the path of its result.
     kernel_image: str = ""
-    # An image of a kernel has one of these at its place.
+    # Bytes of which a kernel image has one at the given offset.
     kernel_marks: tuple[tuple[int, bytes], ...] = ()
-    # Whether an image says its release, and is unpacked here to be entered directly.
+    # Whether an image names its release, and is unpacked here so that it can be entered directly (PVH).
     kernel_unpacked: bool = False
-    # Whether a kernel can be built as a program for it.
+    # Whether User-Mode Linux exists for it.
     user_mode_linux: bool = False
-    # Whether the distribution has packages from which a root can be made.
+    # Whether the distribution has packages to make a root from.
     root: bool = True
     user_emulator: str = ""  # of single programs
-    # In which a guest with KVM can be started; empty: like any other.
+    # The machine type of a guest that starts guests with KVM; empty for the usual one.
     outer_machine: str = ""
-    # Of an emulated machine in which guests are virtualized; empty: `cpu`.
+    # The processor of an emulated machine that starts guests with KVM; empty for `cpu`.
     outer_cpu: str = ""
-    # Whether QEMU has a device that tells a guest that it is a copy.
+    # Whether QEMU has the VM generation ID device for it.
     generation_id: bool = False
-    # Whether QEMU's way of booting a kernel is a ROM, which is part of a saved machine.
+    # Whether QEMU boots kernels through a ROM, which becomes part of a saved machine.
     boots_by_rom: bool = False
     big_endian: bool = False
-    # The device whose output is the firmware's.
+    # The device to which the firmware prints.
     firmware_log: str = ""
-    # Makes the kernel print from its first line on.
+    # The kernel argument that prints from the first line on.
     early_console: str = ""
-    # What the machine needs besides the emulator.
+    # The firmware that the machine needs besides the emulator.
     firmware: Program | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything it may be called."""
+        """All names under which it is accepted."""
         return (self.name, self.machine_name, *self.other_names)
 
     @property
     def cross_prefix(self) -> str:
-        """What the names of its compiler's programs begin with: `sparc64-linux-gnu-`."""
+        """The prefix of its compiler's programs, such as `sparc64-linux-gnu-`."""
         return self.cross.name.removesuffix("gcc")
 
     @property
@@ -111,9 +111,9 @@ class Architecture:
         return self is host_architecture()
 
 
-# A kernel that its own EFI program unpacks, which QEMU does, too.
+# A kernel that its own EFI stub unpacks; QEMU can unpack it too.
 _EFI_UNPACKED = (4, b"zimg")
-# Where an ELF file's header says whose code it is.
+# The offset of e_machine in an ELF header.
 _ELF_MACHINE = 18
 
 # All devices are on the first PCI bus, or behind bridges that are found from it. Kernels look for others on 256 buses,
@@ -123,7 +123,7 @@ _NO_CIPHER_TESTS = "cryptomgr.notests=1"
 
 
 def _rhel_emulators(machine_name: str) -> tuple[str, ...]:
-    """Where RHEL keeps its one QEMU, which is not in PATH and emulates its own architecture only."""
+    """Return the path of RHEL's only QEMU, which is not in PATH and emulates only the host's own architecture."""
     return ("/usr/libexec/qemu-kvm",) if platform.machine() == machine_name else ()
 
 
@@ -265,7 +265,7 @@ SPARC64 = Architecture(
     kernel_arch="sparc64",
     kernel_image="arch/sparc/boot/image",
     kernel_marks=((_ELF_MACHINE, b"\x00\x2b"),),
-    # Its packages are not part of a release.
+    # Its packages are in Debian's ports, not in a release.
     root=False,
     big_endian=True,
 )
@@ -276,7 +276,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 def find_architecture(name: str) -> Architecture:
-    """The architecture of that name, as `uname -m` or the distribution has it.
+    """Return the architecture of that name, as in `uname -m` or in the distribution.
 
     Raises `UsageError` with the nearest known name.
     """
@@ -288,5 +288,5 @@ def find_architecture(name: str) -> Architecture:
 
 @functools.cache
 def host_architecture() -> Architecture:
-    """This host's own. Raises `UsageError` for one that is not in the table."""
+    """Return this host's architecture. Raises `UsageError` if the table does not have it."""
     return find_architecture(platform.machine())

@@ -1,7 +1,7 @@
-"""Calls that go on beside each other, for which nobody waits once the program is interrupted.
+"""Calls that run in parallel, and that an interrupted program does not wait for.
 
-An executor of the standard library waits for its threads, even while the interpreter ends: Ctrl-C would be answered
-when the slowest has come to its deadline.
+An executor of the standard library waits for its threads even while the interpreter exits, so Ctrl-C would take effect
+only when the slowest call has reached its deadline.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def start_call(call: Callable[[], T]) -> Future[T]:
-    """The call's result, which is on its way. What the thread holds ends with the process."""
+    """Start the call in a thread and return its future result. What the thread holds ends with the process."""
     future: Future[T] = Future()
 
     def fulfil() -> None:
@@ -31,13 +31,13 @@ def start_call(call: Callable[[], T]) -> Future[T]:
 
 
 def run_together(calls: Iterable[Callable[[], T]]) -> list[T]:
-    """The results of calls that begin at once, in their order. Raises what the first of them raised."""
+    """Run the calls in parallel and return their results in order. Raises what the first failing call raised."""
     return [future.result() for future in [start_call(call) for call in calls]]
 
 
 @contextmanager
 def answer_interrupt(tell: Callable[[str], None]) -> Iterator[None]:
-    """Before anything is measured: Ctrl-C is answered at once, and ends the program."""
+    """Tell the user that Ctrl-C has ended the program; used before anything is measured."""
     try:
         yield
     except KeyboardInterrupt:

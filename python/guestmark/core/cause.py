@@ -1,8 +1,8 @@
 """Why something failed: one member for each reason, with its words.
 
-Errors, failed trials and platforms that cannot be used carry a `Cause`, and whatever depends on why asks for it:
-nothing is decided on the words of a message (`tools/decisions.py` checks that). What other programs say is turned into
-a cause here, by `heard`.
+Errors, failed trials and unusable platforms carry a `Cause`, and code that depends on the reason looks at it. No
+decision is based on the words of a message (`tools/decisions.py` checks that). What other programs print is turned into
+a cause here, by `classify_message`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from enum import Enum, auto
 
 
 class Cause(Enum):
-    """A reason to fail. The value is kept in ledgers and result documents; see `words` and `hint`."""
+    """A reason to fail. The value is stored in ledgers and result documents; see `words` and `hint`."""
 
     words: str
     hint: str
 
     def __new__(cls, value: str, words: str = "", hint: str = "") -> Cause:
-        """A member with its words, as part of a sentence, and what to do about it."""
+        """Make a member with its words, as part of a sentence, and what to do about it."""
         member = object.__new__(cls)
         member._value_, member.words, member.hint = value, words, hint
         return member
@@ -156,32 +156,32 @@ class Cause(Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> Cause | None:
-        """A cause that another version knows."""
+        """Return `OTHER` for a cause that only another version knows."""
         return cls.OTHER if isinstance(value, str) else None
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same start may succeed the next time, though nothing was changed."""
+        """Whether the same start may succeed next time although nothing was changed."""
         return self in {Cause.LATE, Cause.KILLED, Cause.NO_ROOM}
 
     @property
     def is_failed_start(self) -> bool:
-        """Whether a guest was started and did not get anywhere."""
+        """Whether a guest was started and never became ready."""
         return self in {Cause.LATE, Cause.KILLED, Cause.ENDED, Cause.HANGS}
 
     @property
     def may_answer_later(self) -> bool:
-        """Whether a machine that cannot be reached may answer later: it is starting, perhaps."""
+        """Whether an unreachable machine may answer later, for instance because it is still starting."""
         return self in {Cause.CUT, Cause.CONNECTION_REFUSED, Cause.NO_ROUTE, Cause.NO_ANSWER}
 
 
 def classify_errno(number: int | None) -> Cause:
-    """What the number of a system's error stands for."""
+    """Return the cause that an error number of the system stands for."""
     return Cause.NO_ROOM if number in {errno.ENOSPC, errno.EDQUOT} else Cause.OTHER
 
 
 class Speaker(Enum):
-    """A program, or kind of program, whose words are known."""
+    """A program, or kind of program, whose messages are known."""
 
     ANY = auto()
     # A server of databases that is measured.
@@ -238,14 +238,14 @@ _MESSAGES: Mapping[Speaker, tuple[tuple[str, Cause], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ClassifiedMessage:
-    """What a program meant, and the line that it said so in."""
+    """The cause of a program's message, and the line that gave it away."""
 
     cause: Cause
     line: str = ""
 
 
 def classify_message(speaker: Speaker, text: str) -> ClassifiedMessage:
-    """What a program means by what it said; `Cause.OTHER` when nothing of that is known."""
+    """Return the cause of what a program printed; `Cause.OTHER` when no line of it is known."""
     for pattern, cause in _MESSAGES[speaker]:
         if found := re.search(f"^.*(?:{pattern}).*$", text, re.MULTILINE):
             return ClassifiedMessage(cause, found.group().strip())
@@ -272,5 +272,5 @@ _OLD_REASONS = (
 
 
 def classify_old_reason(reason: str) -> Cause | None:
-    """The cause that a reason of an earlier version stands for; None where it says no more."""
+    """Return the cause of a reason that versions up to 0.2 stored; None if its words do not tell."""
     return next((cause for pattern, cause in _OLD_REASONS if re.match(pattern, reason)), None)

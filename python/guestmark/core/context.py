@@ -1,6 +1,6 @@
-"""What a plan is run in: who asked for it and from where, and what they gave beside its cells.
+"""The context of a plan: who asked for it, from where, and what they gave besides its cells.
 
-The names of the fields are the keys under which ledgers and result documents keep them, so they stay.
+The names of the fields are keys in ledgers and result documents, so they must not change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from guestmark.core.tuning import Settings
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever calls a program, which a guest must reproduce so that a command means the same as on the host."""
+    """Who calls a program and from where; a guest reproduces this, so that a command means the same as on the host."""
 
     cwd: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Caller:
 
     @classmethod
     def current(cls) -> Caller:
-        """The calling process itself. Raises `UsageError` when its working directory is gone."""
+        """Return the calling process itself. Raises `UsageError` when its working directory no longer exists."""
         try:
             cwd = os.getcwd()
         except OSError as error:
@@ -41,7 +41,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class HostCommands:
-    """The user's own commands on this host, each for a shell, by name: around the run, and around each trial."""
+    """The user's own shell commands on this host, by name: around the run, and around each trial."""
 
     run: Mapping[str, str] = field(default_factory=dict)  # setup, cleanup
     trial: Mapping[str, str] = field(default_factory=dict)  # prepare, conclude
@@ -52,7 +52,7 @@ class HostCommands:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """How a run was taken further than it was made for, once it had `after_blocks` blocks."""
+    """How a run was continued beyond its original goal after `after_blocks` blocks."""
 
     after_blocks: int
     blocks: int | None = None
@@ -70,11 +70,11 @@ class FleetOrder:
     scale: float
     overrides: Mapping[str, Any]
     lab: Sequence[Mapping[str, Any]]
-    # Every machine measures all of it, also where machines are of one class.
+    # Every machine measures all of it, even if machines are of one class.
     whole: bool = False
 
     def find_machine_class(self, machine: str) -> str:
-        """The class whose machines divide the plan's blocks, if the machine is of one; empty: it measures all of it."""
+        """Return the class whose machines share the plan's blocks; empty for a machine that measures all of them."""
         kinds = {str(each["name"]): str(each["kind"]) for each in self.lab}
         kind = kinds.get(machine, "")
         return kind if kind and not self.whole and list(kinds.values()).count(kind) > 1 else ""
@@ -82,9 +82,9 @@ class FleetOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Everything around a plan's cells. A field that is empty was not given."""
+    """Everything around a plan's cells. An empty field was not given."""
 
-    # Of the caller, as the next four.
+    # The caller's, like the next four.
     cwd: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     uid: int | None = None
@@ -96,69 +96,69 @@ class Context:
     scale: float = 1.0  # of the plan's sizes
     # Seconds of a trial by platform, as declared.
     cost: Mapping[str, float] = field(default_factory=dict)
-    # Of those, before its work begins.
+    # The part of those seconds before the work begins, which does not scale.
     start: Mapping[str, float] = field(default_factory=dict)
     # Metrics that follow from others.
     derived: tuple[Derived, ...] = ()
-    # Limits that a run must keep, as `--fail-if` has them.
+    # Limits that the run must keep, in the syntax of `--fail-if`.
     gates: tuple[str, ...] = ()
     around: HostCommands = field(default_factory=HostCommands)
-    # What those around the run took, by name.
+    # Seconds that the commands around the run took, by name.
     around_s: Mapping[str, float] = field(default_factory=dict)
-    # Ids of the cells whose disk's place nobody named.
+    # Ids of the cells whose disk's location was not given.
     default_locations: tuple[str, ...] = ()
     # Whether power cuts are to prove what its disks keep.
     prove: bool = False
     proofs: Mapping[str, Facts] = field(default_factory=dict)  # by the ids of its cells
     proofs_took_s: tuple[float, ...] = ()  # each that the run made
     tune: Settings | None = None  # the plan is a race
-    # Why cells may not take part in it, by id.
+    # Why cells may not take part in the race, by id.
     barred: Mapping[str, str] = field(default_factory=dict)
-    # That its trials may take together.
+    # Seconds that the race's trials may take together.
     race_limit_s: float | None = None
     # Wall time of the whole command.
     budget_s: float | None = None
     named: tuple[
         tuple[str, ...], ...
-        # Ids of the cells that have a level which the user named, by level.
+        # Ids of the cells that have a level the user named, grouped by level.
     ] = ()
     # Ids of cells that were left out when the time got short.
     no_time: tuple[str, ...] = ()
-    # By cell, what blocks at once agreed on.
+    # Iterations of each cell that parallel blocks agreed on.
     iterations: Mapping[str, int] = field(default_factory=dict)
-    # Variance of the runs on one machine over that of machines, as earlier runs have it.
+    # Ratio of the variance between runs on one machine to that between machines, from earlier runs.
     within: float = 1.0
-    # Wall time of the run's commands, from their first to their last moment.
+    # Wall time of the run's commands in seconds, from the first start to the last end.
     elapsed_s: float | None = None
     extended: tuple[Extension, ...] = ()
     # Whether its commands stood on the command line, not in a plan.
     typed: bool = False
-    # The ids of the two runs that it measures again.
+    # Ids of the two runs that it repeats.
     confirms: tuple[str, ...] = ()
     boot_id: str = ""  # of a campaign's run
     restarts: int | None = None
-    # The whole order, so that each of a fleet's runs says how to go on.
+    # The whole order, so that each run of a fleet records how to continue it.
     fleet: FleetOrder | None = None
 
     @classmethod
     def for_caller(cls, caller: Caller, **more: Any) -> Context:
-        """The context of a plan that `caller` asks for."""
+        """Return the context of a plan that `caller` asks for."""
         return cls(
             cwd=caller.cwd, env=caller.env, uid=caller.uid, gid=caller.gid, groups=caller.groups, **more
         )
 
     @property
     def caller(self) -> Caller:
-        """Whoever asked for the plan."""
+        """Who asked for the plan, and from where."""
         return Caller(self.cwd, self.env, self.uid, self.gid, self.groups)
 
     @property
     def path(self) -> str:
-        """Where the caller's programs are looked for, as PATH has it."""
+        """Where the caller's programs are looked for, in the form of PATH."""
         return self.env.get("PATH") or os.defpath
 
     def to_stored(self) -> dict[str, Any]:
-        """By key, what ledgers and documents hold: all that was given, and of a caller and its notes everything."""
+        """Return what ledgers and documents store, by key: all fields that were given; caller and notes in any case."""
         always = ("cwd", "env", "notes") if self.cwd else ()
         kept = {**{name: getattr(self, name) for name in always}, **_changed_fields(self, Context())}
         if self.around:
@@ -169,6 +169,6 @@ class Context:
 
 
 def _changed_fields(value: Any, empty: Any) -> dict[str, Any]:
-    """The fields of a dataclass that differ from those of an empty one."""
+    """Return the fields of a dataclass that differ from those of an empty one."""
     every = {each.name: getattr(value, each.name) for each in fields(value)}
     return {name: field for name, field in every.items() if field != getattr(empty, name)}

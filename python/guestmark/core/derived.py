@@ -1,4 +1,4 @@
-"""Metrics computed from others: `mb_per_s = "bytes / wall_s / 1e6"`, for each iteration of a trial."""
+"""Metrics computed from others, such as `mb_per_s = "bytes / wall_s / 1e6"`, for each iteration of a trial."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FUNCTIONS: Mapping[str, Callable[..., float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A metric that is computed: its name, unit and direction, and the expression that it is the value `of`."""
+    """A computed metric: its name, unit and direction, and the expression `of` that gives its value."""
 
     name: str
     unit: str
@@ -41,16 +41,16 @@ class Derived:
 
     @property
     def metric(self) -> Metric:
-        """What tables and statistics know it as."""
+        """The metric as tables and statistics know it."""
         return Metric(self.name, self.unit, self.better)
 
     @property
     def operands(self) -> frozenset[str]:
-        """What the expression is made of."""
+        """The names in the expression."""
         return _collect_names(_parse_expression(self.of))
 
     def compute_value(self, known: Mapping[str, float]) -> float:
-        """The value. Raises `WorkloadError` when it is no finite number; every name must be known."""
+        """Return the value; `known` must have every name. Raises `WorkloadError` when the value is not finite."""
         try:
             found = float(_evaluate(_parse_expression(self.of), known))
         except (ArithmeticError, ValueError) as error:
@@ -61,13 +61,13 @@ class Derived:
 
 
 def parse_derived(name: str, expression: str, unit: str = "", better: str = "lower") -> Derived:
-    """Raises `ValueError` with one line when the expression is not such arithmetic."""
+    """Return the metric. Raises `ValueError` with one line when the expression is not allowed arithmetic."""
     _parse_expression(expression)
     return Derived(name, unit, Better(better), expression)
 
 
 def check_names(every: Sequence[Derived], known: Iterable[str]) -> None:
-    """Raises `UsageError` for a name that is neither known nor derived before."""
+    """Raises `UsageError` for a name that is neither known nor derived by an earlier expression."""
     there = set(known)
     for each in every:
         if each.metric.name in there:
@@ -83,7 +83,7 @@ def check_names(every: Sequence[Derived], known: Iterable[str]) -> None:
 def add_derived(
     every: Sequence[Derived], measured: Sequence[Measurement], levels: Mapping[str, str]
 ) -> list[Measurement]:
-    """What one iteration measured, and what follows from it; where a name is missing, nothing does."""
+    """Return an iteration's measurements with the metrics derived from them; one that lacks an operand is left out."""
     found = list(measured)
     known = {
         **{

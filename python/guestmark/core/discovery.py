@@ -28,7 +28,7 @@ _SETTINGS = "guestmark.setting"
 
 @functools.cache
 def list_packages(package: str) -> tuple[str, ...]:
-    """The names of the packages directly inside `package`."""
+    """Return the names of the packages directly inside `package`."""
     found = importlib.import_module(package)
     return tuple(
         f"{package}.{module.name}" for module in pkgutil.iter_modules(found.__path__) if module.ispkg
@@ -36,7 +36,7 @@ def list_packages(package: str) -> tuple[str, ...]:
 
 
 def import_descriptions(package: str) -> Iterator[ModuleType]:
-    """The packages inside `package`, then those of other distributions."""
+    """Yield the packages inside `package`, then the modules of other distributions."""
     for name in list_packages(package):
         yield importlib.import_module(name)
     yield from _import_extensions()
@@ -51,7 +51,7 @@ def _import_extensions() -> tuple[ModuleType, ...]:
 
 @functools.cache
 def list_settings() -> tuple[Factor, ...]:
-    """The factors that say which machines take them, in the order in which their modules define them."""
+    """Return the factors that name the machines that take them, in the order of their definition."""
     package = importlib.import_module(_SETTINGS)
     families = (
         importlib.import_module(f"{_SETTINGS}.{module.name}")
@@ -63,12 +63,12 @@ def list_settings() -> tuple[Factor, ...]:
 
 @functools.cache
 def list_settings_for(machines: Machine) -> tuple[Factor, ...]:
-    """The factors that such machines take."""
+    """Return the factors that such machines take."""
     return tuple(factor for factor in list_settings() if factor.machines & machines)
 
 
 def index_by_name(kinds: Iterable[Kind], what: str) -> dict[str, Kind]:
-    """The kinds by name. Raises `ValueError` when two differ under one name."""
+    """Return the kinds by name. Raises `ValueError` when two different ones have the same name."""
     found: dict[str, Kind] = {}
     for kind in kinds:
         if found.setdefault(kind.name, kind) is not kind:

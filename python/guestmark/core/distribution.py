@@ -1,6 +1,6 @@
-"""The distribution of this host: what it calls the packages that are needed, and how it installs them.
+"""The distribution of this host: its names for the packages that are needed, and how it installs them.
 
-The names are in `packages.tsv`, which set-up reads as well. Those of Debian stand for the packages in the rest of the
+The names are in `packages.tsv`, which set-up reads too. Debian's names stand for the packages everywhere else in the
 program. Only Debian's have been tried; the others are tested against faked roots.
 """
 
@@ -51,13 +51,13 @@ _IDS: Mapping[str, Family] = {
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """One distribution, as its os-release says; `name` is for people."""
+    """One distribution, as its os-release describes it; `name` is for display."""
 
     family: Family
     name: str
 
     def translate_packages(self, debian: Iterable[str]) -> list[str]:
-        """What it calls these packages of Debian; those that it does not have are left out."""
+        """Return its names for these packages of Debian; packages it does not have are left out."""
         return list(dict.fromkeys(name for package in debian for name in self._translate_package(package)))
 
     def _translate_package(self, package: str) -> Iterator[str]:
@@ -71,7 +71,7 @@ class Distribution:
         yield package
 
     def install_hint(self, debian: str) -> str:
-        """What to do to have these packages of Debian (words): in this distribution's own words, in one line."""
+        """Return one line that tells how to install these packages of Debian (words separated by blanks) there."""
         wanted = debian.split()
         names = " ".join(self.translate_packages(wanted))
         if not names:
@@ -92,7 +92,7 @@ def _read_package_table() -> tuple[Mapping[str, str], ...]:
 
 @functools.cache
 def detect_distribution(root: Path = ROOT) -> Distribution:
-    """The distribution of the system in `root`; of an unknown one the words are Debian's."""
+    """Return the distribution of the system in `root`; an unknown one gets Debian's words."""
     said: dict[str, str] = {}
     for file in ("etc/os-release", "usr/lib/os-release"):
         try:
@@ -109,5 +109,5 @@ def detect_distribution(root: Path = ROOT) -> Distribution:
 
 
 def install_hint(debian: str) -> str:
-    """What to do here to have these packages of Debian (words, separated by blanks)."""
+    """Return one line that tells how to install these packages of Debian (words separated by blanks) on this host."""
     return detect_distribution().install_hint(debian)

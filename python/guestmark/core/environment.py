@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 
 class Processor(TypedDict, total=False):
-    """The first processor, and how many there are."""
+    """The first processor, and the number of processors."""
 
     model: str
     vendor: str
@@ -22,7 +22,7 @@ class Processor(TypedDict, total=False):
 
 
 class Frequency(TypedDict, total=False):
-    """What decides how fast processors run; several values where they differ."""
+    """What determines the processors' speed; several values where processors differ."""
 
     governor: str | list[str]
     driver: str | list[str]
@@ -81,7 +81,7 @@ class Guestmark(TypedDict, total=False):
 
 
 class Environment(TypedDict, total=False):
-    """One record; a run has one for each time that it was begun or resumed."""
+    """One record; a run has one for each time it was started or resumed."""
 
     recorded_at: str
     command_line: list[str]
@@ -110,7 +110,7 @@ class Environment(TypedDict, total=False):
 
 
 def explain_problem(record: Any) -> str:
-    """What is wrong with a record from outside, in a line; empty if it is one."""
+    """Return in one line what is wrong with a record from outside; empty if it is valid."""
     import msgspec
 
     try:

@@ -1,7 +1,7 @@
-"""The errors a user can meet: one line what is wrong, one line what to do.
+"""The errors a user can meet: one line on what is wrong, one line on what to do.
 
-Every deliberate error derives from `GuestmarkError`; the CLI prints `message` and `hint` and exits with
-`exit_status`. Any other exception that reaches the CLI is a bug in guestmark.
+Every deliberate error derives from `GuestmarkError`; the CLI prints `message` and `hint` and exits with `exit_status`.
+Any other exception that reaches the CLI is a bug in guestmark.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ class ExitStatus(IntEnum):
 class GateStatus(IntEnum):
     """Exit status of commands that were given a gate, as `git bisect run` reads it; a stable interface.
 
-    Anything that kept a gate from being judged is `FAILED` plus the status it has elsewhere, so that no mistake is
+    If something prevents a gate from being judged, the status is `FAILED` plus the usual status, so that no mistake is
     taken for a slow program.
     """
 
@@ -34,9 +34,9 @@ class GateStatus(IntEnum):
 
 
 class BlockStatus(IntEnum):
-    """Exit status of `guestmark block`, for whoever calls it again and again; a stable interface.
+    """Exit status of `guestmark block`, for scripts that call it repeatedly; a stable interface.
 
-    Other errors have their status of `ExitStatus`. 69 and 75 mean in `sysexits.h` what they mean here.
+    Other errors have their status of `ExitStatus`. 69 and 75 mean what they mean in `sysexits.h`.
     """
 
     DONE = 0
@@ -51,13 +51,13 @@ class BlockStatus(IntEnum):
 
 
 class Interrupted(BaseException):
-    """The user stops it: raised inside `engine.interrupt.Interruption.armed` by the first signal."""
+    """The user stops the run: raised inside `engine.interrupt.Interruption.armed` by the first signal."""
 
 
 class GuestmarkError(Exception):
     """Base of every expected error: `message` says what is wrong, `hint` what to do about it (may be empty).
 
-    `cause` is what may be decided on; a class of errors has one of its own for those that are told no other.
+    Decisions are based on `cause`; a class of errors may have a default cause.
     """
 
     exit_status: ExitStatus = ExitStatus.NOTHING_MEASURED
@@ -77,13 +77,13 @@ class UsageError(GuestmarkError):
 
 
 class PlatformUnusableError(GuestmarkError):
-    """A platform cannot be used on this host at all (as opposed to one start of it that failed)."""
+    """A platform cannot be used on this host at all, as opposed to one failed start of it."""
 
 
 class MachineError(GuestmarkError):
     """One machine failed to start, died, hung or is not what was asked for.
 
-    `console` is what it printed; `phases` how far its start came, as `Machine.phases`.
+    `console` is what it printed; `phases` says how far its start got, as `Machine.phases`.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class MachineError(GuestmarkError):
 
 
 class AttestationError(MachineError):
-    """The machine is not what was asked for; the message shows what was asked and what is."""
+    """The machine is not what was asked for; the message shows what was asked for and what was found."""
 
     CAUSE = Cause.NOT_AS_ASKED
 
@@ -125,9 +125,9 @@ class TakenError(LedgerError):
 
 
 def unknown_name_error(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for an unknown name; suggests the nearest known name, then lists all of them.
+    """Return the error for an unknown name; it suggests the nearest known name, then lists all of them.
 
-    A known name may be a form with a part that is to be filled in, `ssh:DEST`.
+    A known name may be a pattern with a part to fill in, such as `ssh:DEST`.
     """
     import difflib
     import re

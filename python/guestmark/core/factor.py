@@ -1,6 +1,6 @@
-"""One setting that a machine or a workload can be given, with one or more levels; several levels span a matrix.
+"""Factors: settings that a machine or a workload can be given at one or more levels; several levels span a matrix.
 
-A factor says itself which machines take it (`guestmark.setting` has those), or a kind of platform or workload lists it.
+A factor names the machines that take it (those are in `guestmark.setting`), or a kind of platform or workload lists it.
 """
 
 import re
@@ -37,7 +37,7 @@ class Factor:
     """One setting: `parse` turns a level as typed into its canonical text or raises `ValueError` with one line.
 
     `levels` is for completion and help. A level that is a `path` may have a label in front: `old:/boot/vmlinuz-6.1`.
-    `machines` are those that take it without naming it; other takers list it.
+    The kinds in `machines` take the factor without listing it; others have to list it.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Factor:
     machines: Machine = Machine.NONE
 
     def parse_level(self, text: str) -> "str | Labelled":
-        """One level as typed, canonical, with its label if it has one. Raises `ValueError` with one line."""
+        """Return the canonical text of a level, with its label if it has one. Raises `ValueError` with one line."""
         found = _LABELLED.fullmatch(text.strip()) if self.path else None
         return self.parse(text) if found is None else Labelled(found[1], self.parse(found[2]))
 
@@ -57,8 +57,8 @@ class Factor:
 class Setting(Factor, Generic[L_co]):
     """A factor whose levels have a type; it is the key of `core.levels.Levels`.
 
-    `read` makes a level from its canonical text. `default` is the canonical text where a cell does not give a level;
-    empty: whoever starts the machine decides.
+    `read` makes a level from its canonical text. `default` is the canonical text of the level of cells that do not give
+    one; if it is empty, whoever starts the machine decides.
     """
 
     read: Callable[[str], L_co]
@@ -66,20 +66,20 @@ class Setting(Factor, Generic[L_co]):
 
 
 class Labelled(str):
-    """A level that tables and ids call by its label."""
+    """A level that tables and ids show by its label."""
 
     __slots__ = ("label",)
     label: str
 
     def __new__(cls, label: str, level: str) -> "Labelled":
-        """The level, with a label."""
+        """Make the level with its label."""
         made = super().__new__(cls, level)
         made.label = label
         return made
 
 
 def one_of(*levels: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
-    """A parser that accepts exactly these words; `aliases` maps other spellings to them."""
+    """Return a parser that accepts exactly these words; `aliases` maps other spellings to them."""
 
     def parse(text: str) -> str:
         word = text.strip().lower()

@@ -1,4 +1,4 @@
-"""What must not be: `tcg wall_s > +5%`, a limit to a cell's ratio to its baseline, or `tcg lost` by a power cut."""
+"""Gates: limits that fail a run, such as `tcg wall_s > +5%` on a ratio to the baseline, or `tcg lost` on power cuts."""
 
 import math
 import re
@@ -30,10 +30,11 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The ratio to the baseline must not be above `limit` (with `above`), or below it.
+    """A gate on the ratio to the baseline, which must not be above `limit` (with `above`) or below it.
 
-    `words` select cells: a platform, a workload's key, `FACTOR=LEVEL`; none: every cell but the baseline. An empty
-    `metric` is the primary one of each table. With `loss` it is about power cuts, of every cell, and has no limit.
+    `words` select cells by platform, workload key or `FACTOR=LEVEL`; without words it applies to every cell but the
+    baseline. An empty `metric` is the primary one of each table. With `loss` the gate is about power cuts, also of
+    baselines, and has no limit.
     """
 
     text: str  # as typed
@@ -44,14 +45,14 @@ class Gate:
     loss: Loss | None = None
 
     def selects_cell(self, cell: Cell) -> bool:
-        """Whether it is about the cell; never a copy that shows the noise, nor a baseline, which has no ratio."""
+        """Return whether the gate applies to the cell; never to a null cell, nor, without `loss`, to a baseline."""
         if cell.null_of is not None or (cell.baseline and self.loss is None):
             return False
         return " ".join(self.words) == cell.id or all(word in _names(cell) for word in self.words)
 
 
 def parse_gates(texts: Iterable[str], cells: Collection[Cell], metrics: Collection[str]) -> tuple[Gate, ...]:
-    """The gates of `--fail-if`, in order. Raises `UsageError` for one that no cell or metric of the plan fits."""
+    """Return the gates of `--fail-if`, in order. Raises `UsageError` for one that fits nothing in the plan."""
     return tuple(_parse_gate(text, cells, metrics) for text in texts)
 
 
@@ -61,7 +62,7 @@ def read_plan_gates(plan: Plan) -> tuple[Gate, ...]:
 
 
 def add_gates(plan: Plan, texts: Sequence[str]) -> Plan:
-    """The plan with these gates beside those it has. Raises `UsageError` for gates that nothing in the plan fits."""
+    """Return the plan with these gates added. Raises `UsageError` for gates that fit nothing in the plan."""
     if not texts:
         return plan
     every = tuple(dict.fromkeys([*plan.context.gates, *texts]))
@@ -70,12 +71,12 @@ def add_gates(plan: Plan, texts: Sequence[str]) -> Plan:
 
 
 def is_about_power(text: str) -> bool:
-    """Whether a gate as typed is about power cuts."""
+    """Return whether a gate as typed is about power cuts."""
     return _DURABILITY.fullmatch(text.strip()) is not None
 
 
 def parse_limits(texts: Iterable[str], cells: Collection[Cell], metrics: Collection[str]) -> tuple[Gate, ...]:
-    """As `parse_gates`, where only ratios can be judged. Raises `UsageError` for a gate about power cuts."""
+    """Parse gates where only ratios can be judged. Raises `UsageError` for a gate about power cuts."""
     gates = parse_gates(texts, cells, metrics)
     for gate in gates:
         if gate.loss is not None:
@@ -87,7 +88,7 @@ def parse_limits(texts: Iterable[str], cells: Collection[Cell], metrics: Collect
 
 
 def check_proofs(plan: Plan, *, proving: bool) -> None:
-    """Raises `UsageError` for a gate about power cuts whose cells' power is not cut in this run."""
+    """Raises `UsageError` for a gate about power cuts on cells whose power is not cut in this run."""
     if proving or plan.context.prove:
         return
     kinds = workload_kinds()

@@ -1,4 +1,4 @@
-"""The user's own directory, for whoever has none, too, and the ledger in it. Importing this costs nothing."""
+"""The user's own directories, also for users without an entry in the list of users. Cheap to import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATEST = "last"
 
 
 def home_directory() -> Path:
-    """`$HOME` if it is a path, else what the system's list of users says, else `/`; it need not exist."""
+    """Return `$HOME` if it is an absolute path, else what the list of users says, else `/`; it may not exist."""
     from pathlib import Path
 
     said = os.environ.get("HOME", "")
@@ -33,12 +33,12 @@ def home_directory() -> Path:
 
 
 def default_path() -> Path:
-    """The default place of the ledger: `$XDG_DATA_HOME/guestmark/ledger.sqlite`."""
+    """Return the default path of the ledger: `$XDG_DATA_HOME/guestmark/ledger.sqlite`."""
     return _xdg_directory("XDG_DATA_HOME", ".local/share") / "ledger.sqlite"
 
 
 def state_directory() -> Path:
-    """Keys, campaigns and reports of crashes: `$XDG_STATE_HOME/guestmark`. It need not exist."""
+    """Return where keys, campaigns and crash reports are: `$XDG_STATE_HOME/guestmark`. It may not exist."""
     return _xdg_directory("XDG_STATE_HOME", ".local/state")
 
 
@@ -48,7 +48,7 @@ def config_directory() -> Path:
 
 
 def cache_home() -> Path:
-    """What can be made again: `$XDG_CACHE_HOME/guestmark`. It need not exist."""
+    """Return where reproducible files are kept: `$XDG_CACHE_HOME/guestmark`. It may not exist."""
     return _xdg_directory("XDG_CACHE_HOME", ".cache")
 
 

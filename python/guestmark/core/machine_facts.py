@@ -27,24 +27,24 @@ class Placed(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Confined(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What keeps a hypervisor from its host, as the host's kernel says of its process."""
 
-    # All read-only but for what it needs.
+    # Whether every mount is read-only, except for the paths it needs.
     mounts: bool = False
     landlock: bool = False
     seccomp: bool = False  # some filter
     no_new_privileges: bool = False
     capabilities: int = 0  # how many it has
-    # That are not this host's: `pid`, `net`, `ipc`, `uts`, `mnt`, `user`.
+    # The namespaces that are not this host's: `pid`, `net`, `ipc`, `uts`, `mnt`, `user`.
     namespaces: list[str] | None = None
-    # To what: `own` (by paths that it may write to), `local` (by path), `network`; None: to anything.
+    # What it may connect to: `own` (paths that it may write), `local` (any path), `network`; None: anything.
     sockets: list[str] | None = None
-    # Whether it may use io_uring, whose operations no filter sees.
+    # Whether it may use io_uring, whose operations bypass seccomp filters.
     rings: bool | None = None
-    # That it has at most, with its helpers.
+    # Limit of memory, helpers included.
     memory_bytes: int | None = None
     processes: int | None = None
-    # Of the daemon that serves the host's root, where there is one.
+    # The confinement of the daemon that serves the host's root, if there is one.
     shares: Confined | None = None
-    # Of other programs that the guest talks to, by name.
+    # The confinement of other programs that the guest talks to, by name.
     helpers: dict[str, Confined] | None = None
 
     @property
@@ -74,46 +74,46 @@ class EmulatedPrograms(HostMachine, kw_only=True):
     """This host, where programs are of another architecture and emulated one by one."""
 
     programs_arch: str  # as `uname -m` says it there
-    # Every program, or only the first.
+    # Whether every program is emulated, or only the first one.
     emulated: str
 
 
 class Sandboxed(HostMachine, kw_only=True, omit_defaults=True):
     """A sandbox on this host; `kernel` is what answers `uname` in it."""
 
-    # The program, and its version.
+    # The runtime's program, and below its version.
     runtime: str
     version: str
     # Type of the root filesystem, as the sandbox sees it.
     root: str
-    # As `/proc/version` says it there.
+    # The text of `/proc/version` inside.
     proc_version: str
-    # Whether another kernel than this host's answers.
+    # Whether a kernel other than this host's answers system calls.
     own_kernel: bool = False
-    # How such a kernel gets at system calls: ptrace, systrap, kvm.
+    # How such a kernel intercepts system calls: ptrace, systrap, kvm.
     mechanism: str = ""
-    # That neither this host nor the runtime itself has.
+    # The namespaces that differ from this host's and from the runtime's own.
     namespaces: list[str]
-    # Off, strict or filter, of the process that holds the programs.
+    # The seccomp mode of the process that holds the programs: off, strict or filter.
     seccomp: str
     filters: int  # of them
     no_new_privileges: bool
     capabilities: int  # how many it has
-    # How its users are mapped, as in /proc/PID/uid_map; empty: as this host's.
+    # How its users are mapped, as in /proc/PID/uid_map; empty if they are this host's.
     users: str
-    # That its control group has at most; None: nothing limits it.
+    # Memory limit of its control group; None without a limit.
     memory_bytes: int | None = None
 
 
 class Connection(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The way to another machine, and how its clock and this host's have run since the trial began."""
 
-    # The fastest of some pings before the trial.
+    # The fastest of several pings before the trial.
     round_trip_ns: int
     last_round_trip_ns: int = 0  # and after it
-    # By how much its clock is faster, as a fraction.
+    # How much faster its clock runs, as a fraction.
     clock_drift: float | None = None
-    # What the round trips leave uncertain.
+    # The uncertainty of that drift, which the round trips cause.
     clock_drift_error: float | None = None
 
 
@@ -121,7 +121,7 @@ class RemoteMachine(MachineFacts, kw_only=True, omit_defaults=True):
     """Another machine, as the agent on it sees it."""
 
     dest: str
-    # Tells it from others without naming it.
+    # A value that distinguishes it from other machines without naming it.
     machine: str
     kernel: str
     arch: str
@@ -130,7 +130,7 @@ class RemoteMachine(MachineFacts, kw_only=True, omit_defaults=True):
     cpu: str
     memory_bytes: int
     clocksource: str
-    # None, kvm, vmware, …; empty where neither processor nor firmware say anything.
+    # `none`, `kvm`, `vmware`, …; empty if neither processor nor firmware tell.
     hypervisor: str = ""
     hypervisor_leaf: str = ""  # CPUID's twelve characters
     vendor: str = ""  # by DMI
@@ -138,7 +138,7 @@ class RemoteMachine(MachineFacts, kw_only=True, omit_defaults=True):
     microcode: str = ""
     governor: str = ""
     mitigations: dict[str, str] = msgspec.field(default_factory=dict)
-    # What was done before the trial so that it is fresh; empty: nothing.
+    # What was done before the trial to make it fresh; empty if nothing was.
     fresh: str = ""
     is_this_host: bool = False
     connection: Connection
@@ -151,7 +151,7 @@ class LibvirtDisk(msgspec.Struct, kw_only=True):
     bus: str
     format: str
     cache: str
-    # False: what is written to it is thrown away.
+    # False if writes to it are thrown away.
     keeps: bool
 
 
@@ -167,7 +167,7 @@ class Libvirt(msgspec.Struct, kw_only=True, omit_defaults=True):
     hypervisor: str  # and its version
     version: str  # libvirt's own
     disks: list[LibvirtDisk] = msgspec.field(default_factory=list)
-    # How the machine that answers was known to be this domain.
+    # How the machine that answers was identified as this domain.
     known_by: str = ""
 
 
@@ -189,11 +189,11 @@ class OwnInside(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a machine of the user's own is, found out inside it."""
 
     kernel_is: OwnKernel
-    # Of container managers, in their words.
+    # Signs of a container manager, in its own words.
     signs: str = ""
-    # That may really be used: by affinity and quota.
+    # Processors that may really be used, limited by affinity and quota.
     processors: float
-    # That may really be used: of the kernel, or by its control group.
+    # Memory that may really be used: the kernel's, or the limit of the control group.
     memory_bytes: int
     root_filesystem: str = ""
     distribution: str = ""
@@ -205,7 +205,7 @@ class OwnMachine(RemoteMachine, kw_only=True, omit_defaults=True):
     definition: str  # its name
     # SHA-256 of the definition's text.
     digest: str
-    # What its command `version` printed.
+    # The output of its command `version`.
     version: str = ""
     parameters: dict[str, str] = msgspec.field(default_factory=dict)
     inside: OwnInside
@@ -257,19 +257,19 @@ class Disk(msgspec.Struct, kw_only=True, omit_defaults=True):
     allocated_bytes: int
     prepared_s: float
     from_template: bool
-    # Of a directory of the host: how, and from where.
+    # How a directory of the host is served, and from where.
     served: str | None = None
 
 
 class Restored(msgspec.Struct, kw_only=True):
     """What a guest has gone on from, instead of booting."""
 
-    # Tells it from others of the block.
+    # Distinguishes the template from others of the block.
     template: str
     clone: int  # the first is 1
-    # That making the template took, which the first clone waited for.
+    # Seconds that making the template took; the first clone waited for it.
     template_s: float = 0.0
-    # Whether the guest was told by its hardware that it is a copy.
+    # Whether a device told the guest that it is a copy (VM generation ID).
     generation_id: bool
 
 
@@ -281,13 +281,13 @@ class Backing(msgspec.Struct, kw_only=True):
     thp_allowed: bool
     thp_bytes: int  # in transparent huge pages
     policy: str  # of memory nodes
-    # By the guest's balloon, as the hypervisor says; without one nothing.
+    # Memory that the guest's balloon leaves it, by the hypervisor's account; None without a balloon.
     left_bytes: int | None = None
-    # This host's kernel may merge its pages with equal ones.
+    # Whether this host's kernel may merge its pages with equal ones (KSM).
     mergeable: bool = False
-    # In pages that are, where the kernel says.
+    # Bytes in merged pages, if the kernel reports them.
     merged_bytes: int | None = None
-    # The guest does, by what it has agreed on with its balloon; None: not looked at.
+    # Whether the guest reports free pages, as negotiated with its balloon device; None if not examined.
     reports_free: bool | None = None
 
 
@@ -334,7 +334,7 @@ def attested_placement(facts: Facts) -> Placed | None:
     return None if machine is None else find_placement(machine)
 
 
-# How it spells white space and the backslash itself.
+# How mountinfo escapes white space and the backslash itself (proc(5)).
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -344,7 +344,7 @@ class Mount:
 
     number: int
     device: str  # major:minor
-    # The directory of the filesystem that is mounted.
+    # The directory of the filesystem that forms the root of the mount.
     root: str
     where: str
     kind: str

@@ -47,17 +47,17 @@ class TrialStatus(StrEnum):
 
     OK = "ok"
     FAILED = "failed"
-    # Begun, and nothing was heard of it any more.
+    # Started, and never reported an end.
     LOST = "lost"
 
 
 class RunState(StrEnum):
     """State of a run. `KILLED` is never stored: it is `RUNNING` while no process claims the run."""
 
-    # Stored, nothing executed yet.
+    # Stored; nothing has been executed.
     CREATED = "created"
     RUNNING = "running"
-    # Precision or the number of blocks was reached.
+    # The precision or the number of blocks was reached.
     COMPLETE = "complete"
     STOPPED = "stopped at the time limit"
     INTERRUPTED = "interrupted"  # Ctrl-C, SIGTERM
@@ -125,11 +125,11 @@ class Cell(_Derived):
     null_of: str | None = None
     # A null cell added automatically, shown apart from the plan's own cells.
     added: bool = False
-    # That its machine is given; 0: as many as there are.
+    # Processors that its machine gets; 0 for all.
     processors: int = 0
-    # Cells of one group share a table and a baseline; empty: those of one workload do.
+    # Cells of one group share a table and a baseline; if empty, the cells of one workload do.
     group: str = ""
-    # What levels of some factors are called.
+    # Labels of levels, by factor.
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -167,7 +167,7 @@ class LeftOut:
     platform: str
     reason: str
     hint: str = ""
-    # Its id; empty: every cell on the platform.
+    # The cell's id; empty for every cell on the platform.
     cell: str = ""
 
     @property
@@ -209,13 +209,13 @@ class Published:
     source: str
     metric: str
     unit: str
-    # "time" or "throughput": what its percentages are of.
+    # What its percentages relate to: "time" or "throughput".
     percent_of: str
     figures: tuple[PublishedFigure, ...]
-    # Tells several publications, or conditions, of one plan apart.
+    # Distinguishes several publications, or conditions, of one plan.
     name: str = ""
     conditions: str = ""
-    # What it compared with, as a figure's `cell`.
+    # What the publication compared with, in the form of a figure's `cell`.
     baseline: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -245,7 +245,7 @@ class Policy:
     seed: int = 0
     enough_s: float | None = None
     find: Rare | None = None
-    # Over which the blocks begin, at equal distances; 0: one after another.
+    # Seconds over which the starts of the blocks are spread evenly; 0 for one right after another.
     over_s: float = 0.0
 
 
@@ -254,9 +254,9 @@ class QuestionKind(StrEnum):
 
     # Which cell is best in a metric.
     BEST = "best"
-    # How some cells do against others that are like them in all else.
+    # How some cells compare with others that are equal in everything else.
     COMPARE = "compare"
-    # Which of several metrics has the most of their sum.
+    # Which of several metrics has the largest share of their sum.
     PARTS = "parts"
     # What would be left after a power cut.
     DURABILITY = "durability"
@@ -278,7 +278,7 @@ class Question:
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     per: tuple[str, ...] = ()
     durability: tuple[str, ...] = ()
-    # As `durability`, of what power cuts have shown of a cell's disk.
+    # As `durability`, but by what power cuts have shown about a cell's disk.
     disk: tuple[str, ...] = ()
     compare: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     against: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -293,12 +293,12 @@ class Plan:
     name: str
     cells: tuple[Cell, ...]
     policy: Policy
-    # Those known beforehand, in table order; the first is the primary one.
+    # The metrics known in advance, in table order; the first is the primary one.
     metrics: tuple[Metric, ...]
     context: Context = field(default_factory=Context)
     title: str = ""  # the question it answers
     published: tuple[Published, ...] = ()
-    # What that comes down to, each answered at the end.
+    # The questions that the title amounts to; each is answered at the end.
     questions: tuple[Question, ...] = ()
 
     @property
@@ -320,7 +320,7 @@ class Trial:
     reason: str = ""  # one line when failed
     measurements: tuple[Measurement, ...] = ()
     started_at: float = 0.0  # Unix time
-    # Whole trial, boot and harness included, host's monotonic clock.
+    # Seconds of the whole trial, boot and harness included, on the host's monotonic clock.
     duration_s: float = 0.0
     phases: Mapping[str, float] = field(
         default_factory=dict
@@ -329,16 +329,16 @@ class Trial:
     warmups: tuple[Measurement, ...] = ()
     run_s: tuple[
         float, ...
-        # Of every run of the workload, warm-ups first, on the host's monotonic clock.
+        # Seconds of every run of the workload, warm-ups first, on the host's monotonic clock.
     ] = ()
-    # What the machine really is, and what else was found out.
+    # What the machine really is, and everything else that was found out.
     facts: Facts = field(default_factory=Facts)
     noise: Mapping[str, Any] = field(
         default_factory=dict
     )  # host pressure, run-queue delay, steal, frequency, swap
     warnings: tuple[str, ...] = ()
     command_line: tuple[str, ...] = ()  # of the hypervisor
-    # Kept for failed trials, tail for the others.
+    # Complete for failed trials, the tail for others.
     console: str = ""
-    # Why it failed, for decisions; None of a good one, or where nobody said.
+    # Why it failed, for decisions; None for a good trial, or if unknown.
     cause: Cause | None = None
