@@ -4,8 +4,10 @@ import gc
 import os
 import sys
 
-_COMPLETE = "_GUESTMARK_COMPLETE"  # from a shell that completes a line
-_SET_UP_S = "GUESTMARK_SET_UP_S"  # from `guestmark`, the launcher: seconds that set-up took
+# Set by a shell that completes a line.
+_COMPLETE = "_GUESTMARK_COMPLETE"
+# Set by the launcher of a checkout: the seconds that set-up took in this very call.
+_SET_UP_S = "GUESTMARK_SET_UP_S"
 
 
 def main() -> int:
@@ -41,7 +43,8 @@ def _answer_without_parser(words: list[str]) -> int | None:
         from guestmark.cli import verbs
         from guestmark.page.say import tell
 
-        tell(verbs.describe_version() if words[0] in {"--version", "-V"} else verbs.render_first_screen())
+        is_version = words[0] in {"--version", "-V"}
+        tell(verbs.describe_version() if is_version else verbs.render_first_screen())
         return 0
     if words[:1] == ["capture"] and len(words) > 1 and _are_names(words[1:]):
         from guestmark.cli.do import capture

@@ -24,10 +24,13 @@ from guestmark.cli.verbs import (
 from guestmark.core.errors import UsageError, unknown_name_error
 from guestmark.page.say import tell
 
-_GROUP = "guestmark.group"  # in a context: the group of verbs that is being completed
-_OF_SEVERAL = ("exec", "ab")  # verbs that take commands, and compare several
+# In a context: the group of verbs that is being completed.
+_GROUP = "guestmark.group"
+# Verbs that take commands: those of the first line compare several.
+_OF_SEVERAL = ("exec", "ab")
 _OF_COMMANDS = (*_OF_SEVERAL, "bisect", "boot", "powercut")
-_REPLAY = "replay"  # of `powercut`, which is no command
+# After `powercut`, this is no command.
+_REPLAY = "replay"
 
 
 class Program(click.Group):
@@ -50,7 +53,8 @@ class Program(click.Group):
         if first in VERBS:
             command = build_command(first)
             return first, command, _check_words(command, rest)
-        if ctx.resilient_parsing:  # a shell asks what could follow
+        if ctx.resilient_parsing:
+            # A shell asks what could follow.
             ctx.meta[_GROUP] = first
             return None, None, args
         if first in GROUPED:
@@ -163,6 +167,7 @@ def run_command_line(words: list[str]) -> int:
 def _explain_mistake(error: click.UsageError) -> UsageError:
     """What the parser found, in our own form."""
     name = getattr(error, "option_name", "")
+    # Only some kinds of mistakes know of similar names.
     nearest = getattr(error, "possibilities", None) or ()
     message = f"no such option: {name}" if isinstance(error, click.NoSuchOption) else error.format_message()
     # Click sets a list of choices on lines of their own.

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 REQUEST = "_GUESTMARK_COMPLETE"
 _LINE = "_GUESTMARK_COMPLETE_LINE"
-_EARLIER_LINE = "_TYPER_COMPLETE_ARGS"  # in scripts that 0.3 has installed
+# The variable of scripts that version 0.3 has installed, which still ask.
+_EARLIER_LINE = "_TYPER_COMPLETE_ARGS"
 
-Candidate = str | tuple[str, str]  # the word, perhaps with what it is
+# The word, perhaps with a description.
+Candidate = str | tuple[str, str]
 
 
 def answer_shell() -> None:
@@ -46,14 +48,19 @@ def answer_shell() -> None:
     else:
         words = split_arg_string(line)[1:]
         unfinished = bool(words) and not line[-1:].isspace()
-        complete, incomplete = (words[:-1], words[-1]) if unfinished else (words, "")
+        complete, incomplete = words, ""
+        if unfinished:
+            complete, incomplete = words[:-1], words[-1]
     found = ShellComplete(app, {}, "guestmark", REQUEST).get_completions(complete, incomplete)
     for item in found:
         # A shell completes files by itself; Click only marks that there could be some.
         if item.type != "plain":
             continue
-        described = "" if line is None or not item.help else "\t" + " ".join(item.help.split())
-        tell(f"{item.value}{described}")
+        description = ""
+        if line is not None and item.help:
+            # Below the first line, words of a description would be candidates.
+            description = "\t" + " ".join(item.help.split())
+        tell(f"{item.value}{description}")
 
 
 def find_candidates(kind: Candidates, parameters: Mapping[str, Any], incomplete: str) -> Sequence[Candidate]:

@@ -10,7 +10,8 @@ from guestmark.core.errors import UsageError
 from guestmark.page.say import say, tell
 
 SHELLS = ("bash", "zsh", "fish")
-_MOST_ANCESTORS = 8  # a shell is near: a launcher or two stand between
+# A shell is near: only a launcher or two stand between it and this process.
+_MOST_ANCESTORS = 8
 
 
 def completion_script(shell: str) -> str:
@@ -41,6 +42,7 @@ def install_for_current_shell() -> None:
 
 def _add_line(file: Path, line: str) -> None:
     text = file.read_text() if file.is_file() else ""
+    # Installing twice must not make a shell load the script twice.
     if line not in text.splitlines():
         separator = "" if not text or text.endswith("\n") else "\n"
         file.write_text(f"{text}{separator}{line}\n")

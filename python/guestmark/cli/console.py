@@ -19,7 +19,8 @@ from guestmark.cli.style import Style
 from guestmark.page.text import make_inert
 
 _PAGER = "less"
-_NOT_RUN = {126, 127}  # of a shell: the program is not executable, or not found
+# Statuses by which a shell says that a program is not executable, or not found.
+_NOT_RUN = {126, 127}
 
 
 class Console(RichConsole):

@@ -16,8 +16,10 @@ from guestmark.core.home import state_directory
 from guestmark.core.redaction import redact_text, redact_words
 from guestmark.page.say import say
 
-BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
-_PIPE_CLOSED_STATUS = 141  # of a program that SIGPIPE has killed
+# EX_SOFTWARE of sysexits.h.
+BUG_STATUS = 70
+# 128 and the number of SIGPIPE, by which other programs end.
+_PIPE_CLOSED_STATUS = 141
 
 
 def show_error(error: GuestmarkError) -> None:

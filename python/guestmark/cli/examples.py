@@ -1,12 +1,12 @@
-"""What stands at the end of the help of each verb, and in the manual page: lines that work as they are printed."""
+"""Lines to type at the end of each verb's help and in the manual page. Every line works as it is printed."""
 
 from collections.abc import Mapping
 
-# Verb: a line and what it does. A page of the guide has more of each.
+# The lines of each verb, with what they do. The guide has more of them.
 EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "exec": (
         ("exec --on host,uml,tcg -- sysbench cpu --events=1000 --time=0 run", "a program on the host and in guests"),
-        ("exec 'gzip -kf file' 'zstd -kf file'", "two commands on the host, as hyperfine"),
+        ("exec 'gzip -kf file' 'zstd -kf file'", "two commands on the host, as with hyperfine"),
         ("exec -r 20 -L level 1,6,9 -- gzip -kf -{level} file", "one command at three levels"),
     ),
     "ab": (
@@ -22,16 +22,16 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "boot": (
         ("boot --on tcg,uml", "two kinds of guests, phase by phase"),
-        ("boot --on tcg --initcalls --blocks 1", "which of the kernel's functions are slow"),
+        ("boot --on tcg --initcalls --blocks 1", "the kernel's slowest initcalls"),
     ),
     "powercut": (
-        ("powercut --on tcg,uml", "guestmark's own records"),
-        ("powercut --on host -- sqlite3 rows.db 'create table rows (n)'", "what a program's own syncs promise"),
+        ("powercut --on tcg,uml", "records that guestmark writes"),
+        ("powercut --on host -- sqlite3 rows.db 'create table rows (n)'", "what a program's own syncs guarantee"),
         ("powercut --on host --fail-if part -- ./store put key value", "the same as a check of a build server"),
     ),
     "tune": (
         ("tune fastest-safe --for 5m", "the fastest disk that loses nothing"),
-        ("tune fastest-safe --only 'platform=tcg and format=raw' --list", "the candidates; runs nothing"),
+        ("tune fastest-safe --only 'platform=tcg and format=raw' --list", "list the candidates; run nothing"),
     ),
     "fleet": (
         ("fleet doctor --machines lab.toml", "what the machines of a lab can measure"),
@@ -39,16 +39,16 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "block": (("block RUN", "one block that no other job has"),),
     "resume": (
-        ("resume last", "what was interrupted"),
+        ("resume last", "the rest of an interrupted run"),
         ("resume last --blocks 20", "the newest run, up to 20 blocks"),
     ),
     "campaign": (
         ("campaign upgrade --sides 6.1,6.12 --on host,kvm --blocks 8 -- ./program", "begin, on the first side"),
-        ("campaign upgrade", "go on after a restart"),
+        ("campaign upgrade", "continue after a restart"),
     ),
     "bisect": (
         ("bisect --good v1.2 --build make --fail-if '> +1.5%' -- '{build}/program'", "the commit that made it slower"),
-        ("bisect --good v1.2 --fail-if part --build make -- '{build}/store' put key value", "that removed a sync"),
+        ("bisect --good v1.2 --fail-if part --build make -- '{build}/store' put key value", "the commit that removed a sync"),
     ),
     "show": (
         ("show", "the newest run"),
@@ -57,7 +57,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "runs": (
         ("runs", "all runs"),
-        ("runs --filter 'workload~sysbench and since=7d'", "those of a week that ran sysbench"),
+        ("runs --filter 'workload~sysbench and since=7d'", "the runs of the last week that ran sysbench"),
     ),
     "compare": (
         ("compare before-upgrade last", "two runs, and the hosts they were measured on"),
@@ -69,13 +69,13 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("gate last --fail-if 'tcg > +5%' --junit gates.xml", "the same for a build server"),
     ),
     "export": (
-        ("export last -o result.parquet", "raw figures; the suffix says the format"),
+        ("export last -o result.parquet", "the raw figures; the suffix selects the format"),
         ("export last --bundle run.gmk.html", "the run itself, to send"),
     ),
     "doctor": (
         ("doctor", "which platforms work here"),
         ("doctor --nested", "with the time that guests inside guests need"),
-        ("doctor --details", "why the others do not, and versions"),
+        ("doctor --details", "why the others do not work, and versions"),
     ),
     "plans": (
         ("plans", "the built-in plans, and how long each takes here"),
@@ -85,10 +85,10 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("prepare kernel", "a kernel for guests"),
         ("prepare tcg@arm64", "what an arm64 guest boots"),
     ),
-    "shell": (("shell --on tcg", "in the guest that would be measured"),),
+    "shell": (("shell --on tcg", "a shell in the guest that would be measured"),),
     "clean": (
-        ("clean", "what crashes have left"),
-        ("clean --all --dry-run", "what is on this machine"),
+        ("clean", "remove what crashes left behind"),
+        ("clean --all --dry-run", "list everything that guestmark keeps here"),
     ),
     "quiet": (("quiet status", "what is quiet now"), ("quiet on", "steadier, until `quiet off`")),
     "edit": (("edit last --name before-upgrade --tag nightly", "a name and a tag"),),
@@ -104,7 +104,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("machine check mine", "whether it can be measured, point by point"),
     ),
     "ledger": (
-        ("ledger copy OTHER.sqlite LEDGER.sqlite", "runs that the second one lacks"),
+        ("ledger copy OTHER.sqlite LEDGER.sqlite", "runs that the second ledger lacks"),
         ("ledger role bench", "SQL that makes a role of a server"),
     ),
     "capture": (
@@ -115,7 +115,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 
 def examples(verb: str, width: int = 80) -> list[str]:
-    """The lines for the help of a verb: each with what it does, beside it where there is room, else above it."""
+    """The lines for the help of a verb, each with what it does: beside the line where there is room, else above it."""
     rows = [(f"guestmark {line}", what) for line, what in EXAMPLES.get(verb, ())]
     if not rows:
         return []

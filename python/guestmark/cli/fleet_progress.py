@@ -11,7 +11,8 @@ from guestmark.core.units import format_count
 from guestmark.fleet.coordinator import Fleet, MachineState
 from guestmark.page.say import erase, redraw, say
 
-_EVERY_S = 30.0  # between lines where nothing can be redrawn
+# Between lines where nothing can be redrawn.
+_EVERY_S = 30.0
 
 
 class FleetProgress:
@@ -29,6 +30,7 @@ class FleetProgress:
             return
         now, states = time.monotonic(), list(fleet.states.values())
         if self._redraws:
+            # A line that wraps would be two, and only one of them would be drawn over.
             columns, rows = os.get_terminal_size(2)
             lines = [line[: columns - 1] for line in render_states(states, max(2, rows - 2))]
             redraw(lines, self._shown_lines)

@@ -31,6 +31,7 @@ def judge_gates(
     """
     if not run.plan.context.gates:
         return None
+    # The files come first: a build server shows them even where the status stops the build.
     judged = gate_outcomes.judge_own_gates(analysis)
     if save is not None:
         save(ci_reports.make_junit(judged, run))

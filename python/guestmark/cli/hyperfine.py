@@ -13,9 +13,11 @@ from guestmark.agent.wire import StandardOutput
 from guestmark.core.errors import UsageError
 from guestmark.core.shell_syntax import needs_shell
 
-SEPARATOR = "---"  # of commands after `--`
+# Stands between commands after `--`, where a single dash or two could be a command's own.
+SEPARATOR = "---"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
-_LEVEL = re.compile(r"\{[\w-]+\}")  # a parameter in a command
+# A parameter in a command, whose program may be another at each level.
+_LEVEL = re.compile(r"\{[\w-]+\}")
 _MOST_LEVELS = 1000
 
 # What looks like an option that does not exist: what to type instead.
@@ -23,10 +25,11 @@ REPLACEMENTS: Mapping[str, str] = {SEPARATOR: "commands stand after --, e.g. -- 
 
 _SHELL_OPTIONS = frozenset({"-S", "--shell"})
 _DEFAULT_SHELL = ("sh",)
-_NO_SHELL = "none"  # as the value of --shell
+# The values of --shell, --ignore-failure, --output and --input that are words.
+_NO_SHELL = "none"
 _EVERY_STATUS = "all-non-zero"
 _INHERIT = "inherit"
-NO_INPUT = "null"  # as the value of --input: the same as leaving it out
+NO_INPUT = "null"
 # An option cannot have an optional value: `--ignore-failure=STATUSES` is parsed under this hidden name.
 IGNORED = "--ignored-statuses"
 _IGNORED_STATUSES_OPTION = re.compile(r"(?:--ignore-failure|-i)=(.*)", re.DOTALL)
@@ -58,8 +61,10 @@ class KnownOptions:
     """The options of a verb, by all of their names."""
 
     verb: str
-    word_counts: Mapping[str, int]  # how many words each takes as its value
-    numbers: frozenset[str]  # those that take a number
+    # How many words each option takes as its value.
+    word_counts: Mapping[str, int]
+    # The options that take a number: `-r10` is one of them with its value, `-rf` is not.
+    numbers: frozenset[str]
 
     def is_option(self, word: str) -> bool:
         """Whether the word is one of these options, perhaps with its value in the same word."""
@@ -99,7 +104,10 @@ def put_options_first(arguments: Sequence[str], known: KnownOptions) -> list[str
             continue
         options.append(word)
         options += _take_words(rest, known.count_value_words(word))
-    return join_option_words(arguments) if rest else [*options, *(["--", *found] if found else [])]
+    # A `--` decides where the command begins, so the line is as it should be.
+    if rest:
+        return join_option_words(arguments)
+    return [*options, "--", *found] if found else options
 
 
 def _take_words(words: list[str], count: int) -> list[str]:
@@ -219,6 +227,7 @@ def _add_parameter(
 
 def _scan_levels(name: str, first: str, last: str, step: str | None) -> list[str]:
     try:
+        # Decimal, because 0.1 + 0.2 must be the level 0.3.
         low, high, by = Decimal(first), Decimal(last), Decimal(step or "1")
     except InvalidOperation as error:
         raise UsageError(
@@ -229,6 +238,7 @@ def _scan_levels(name: str, first: str, last: str, step: str | None) -> list[str
             f"-P {name}: nothing lies from {first} to {last} in steps of {step or 1}",
             hint="e.g. -P threads 1 8 -D 1",
         )
+    # A typing mistake in the step must not make a plan of a million cells.
     if (high - low) / by >= _MOST_LEVELS:
         raise UsageError(f"-P {name}: that is more than {_MOST_LEVELS} levels", hint="a larger step: -D STEP")
     return [str(low + by * number) for number in range(int((high - low) / by) + 1)]
@@ -273,7 +283,8 @@ class TypedCommand:
     """A command as it was typed."""
 
     words: list[str]
-    text: str | None = None  # for a shell: the last of the words, where the others are the shell
+    # What a shell runs: the last of the words, where the others are the shell.
+    text: str | None = None
 
 
 def parse_shell(shell: str | None, *, without: bool = False) -> tuple[str, ...] | None:

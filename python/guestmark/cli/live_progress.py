@@ -106,7 +106,9 @@ class LiveProgress:
         self._console.print(Text(f"guestmark: {make_inert(text, lines=True)}"), soft_wrap=True)
 
     def _draw(self) -> RenderableType:
-        parts: list[RenderableType] = [self._table] if self._table else []
+        parts: list[RenderableType] = []
+        if self._table:
+            parts.append(self._table)
         if self._show_forecast and self._estimate and self._estimate.foreseen:
             parts.append(Text(describe_forecast(self._estimate.foreseen), no_wrap=True, overflow="ellipsis"))
         return Group(*parts, self._render_status())

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from guestmark.ledger.model import StoredRun
     from guestmark.page.nodes import Page
 
-STANDARD_OUTPUT = "-"  # in place of a path
-_EXPORT_OPTIONS = {  # hyperfine's option that names the file of each format
+# Stands in place of a path.
+STANDARD_OUTPUT = "-"
+# The option of hyperfine that names the file of each format.
+_EXPORT_OPTIONS = {
     Format.HYPERFINE: "--export-json",
     Format.HYPERFINE_CSV: "--export-csv",
     Format.HYPERFINE_MARKDOWN: "--export-markdown",
@@ -48,29 +50,43 @@ class Outputs:
     csv: str | None = None
     markdown: str | None = None
     html: str | None = None
-    exports: Mapping[Format, str] = field(default_factory=dict)  # in hyperfine's formats
-    junit: str | None = None  # the outcome of the gates
-    gates: tuple[str, ...] = ()  # limits that the run must keep, as typed
+    # Files in hyperfine's formats.
+    exports: Mapping[Format, str] = field(default_factory=dict)
+    # A file for the outcome of the gates, which are limits that the run must keep, as typed.
+    junit: str | None = None
+    gates: tuple[str, ...] = ()
     remarks: Annotations = NO_ANNOTATIONS  # a name, notes, labels and tags of the run
 
     style: Style = Style.AUTO
-    unit: TimeUnit | None = None  # of times, instead of one that fits
+    # The unit of all times; None takes the one that fits each of them.
+    unit: TimeUnit | None = None
     sort: RowOrder = RowOrder.AUTO
     quiet: bool = False
-    details: bool = False  # the whole report instead of the answer
-    environment: bool = False  # the machines it was measured on
-    published: bool = False  # published figures beside the measured ones
-    show_output: bool = False  # what commands print, after each trial
-    has_reference: bool = False  # the user chose what the others are relative to
+    # The whole report instead of the answer.
+    details: bool = False
+    # The machines that it was measured on.
+    environment: bool = False
+    # Published figures beside the measured ones.
+    published: bool = False
+    # What commands print, after each trial.
+    show_output: bool = False
+    # The user chose what the others are compared with, so that tables name it as hyperfine does.
+    has_reference: bool = False
     # On the terminal instead of the report, and in files before it.
     page: Callable[[StoredRun], Page] | None = None
 
-    prove: bool = False  # cut the power of the run's disks
-    budget_s: float | None = None  # wall time of the whole command, which decides what is measured
-    keep: bool = False  # disk images of trials that fail or are interrupted
-    wait: bool = True  # for machines that another guestmark uses
-    quiet_host: bool = False  # while the run lasts
-    partial: bool = True  # measure although most platforms cannot be used
+    # Cut the power of the run's disks.
+    prove: bool = False
+    # Wall time of the whole command, which decides what is measured.
+    budget_s: float | None = None
+    # Keep the disk images of trials that fail or are interrupted.
+    keep: bool = False
+    # Wait for machines that another guestmark uses.
+    wait: bool = True
+    # Make the host quieter while the run lasts.
+    quiet_host: bool = False
+    # Measure although most of the platforms that were named cannot be used.
+    partial: bool = True
 
     def files(self) -> list[tuple[str, Format, str]]:
         """Option, format and destination of each document that was asked for."""
@@ -156,6 +172,7 @@ def build_remarks(
     tags: Iterable[str] | None = None,
 ) -> Annotations:
     """What these options say of a run. Raises `UsageError` for names that could not be typed again."""
+    # `last` always means the newest run, and a name with blanks could not be typed in a filter.
     if name is not None and (not WORD_PATTERN.fullmatch(name) or name in RESERVED):
         raise UsageError(
             f"--name {name!r} cannot be a run's name", hint="letters, digits and .:/_-, e.g. before-upgrade"
@@ -226,10 +243,12 @@ def write_file(file: Path, data: bytes) -> None:
     Raises `GuestmarkError` when that cannot be done.
     """
     try:
-        if file.exists() and not file.is_file():  # a pipe or a terminal cannot be replaced
+        # A pipe or a terminal cannot be replaced.
+        if file.exists() and not file.is_file():
             file.write_bytes(data)
             return
         target = file.resolve()
+        # The new file has the permissions of the old one, or those that open(2) would have given it.
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_read_umask()
         with replace_file(target) as part:
             part.write_bytes(data)
@@ -242,6 +261,7 @@ def write_file(file: Path, data: bytes) -> None:
 
 
 def _read_umask() -> int:
+    # The mask can only be read by setting it.
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

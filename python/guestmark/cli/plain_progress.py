@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from guestmark.engine.progress import Forecast, ProgressEstimate
     from guestmark.stats.analysis import CellResult
 
-_MOST_ESTIMATES = 12  # in a line of a log
+# Estimates in a line of a log; more would hide the failures before them.
+_MOST_ESTIMATES = 12
 _LONGEST_SILENCE_S = 30.0
-_APART_S = 1.0  # blocks that are shorter than this share a line
+# Blocks that are shorter than this share a line.
+_APART_S = 1.0
 
 
 def describe_time_left(seconds: float | None, limit_s: float) -> str:
@@ -60,7 +62,8 @@ class PlainProgress:
         self._metric = ""
         self._unit = ""
         self._limit_s = 0.0
-        self._failures: list[str] = []  # since the last line was printed
+        # Those since the last line was printed.
+        self._failures: list[str] = []
         self._next_line_at = 0.0
         self._forecast_shown = False
 

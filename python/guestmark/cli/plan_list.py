@@ -16,7 +16,8 @@ from guestmark.plan import library
 from guestmark.plan.load import load_outline
 from guestmark.plan.outline import assemble_plan
 
-_UNLIMITED = 1000  # columns, for a program that reads the list
+# Columns for a program that reads the list: lines are not to be folded.
+_UNLIMITED = 1000
 
 
 def list_plans(ledger: Ledger | None) -> None:
@@ -29,6 +30,7 @@ def list_plans(ledger: Ledger | None) -> None:
         try:
             plan = assemble_plan(load_outline(*library.find_plan(name)), Caller())
         except GuestmarkError as error:
+            # A plan may need what this host does not have; the others are listed all the same.
             head.append(f"  {error.message}: {error.hint}", style="red")
             console.print(head)
             continue

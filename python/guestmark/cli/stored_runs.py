@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 @contextmanager
 def open_ledger_if_any(path: str | None) -> Iterator[Ledger | None]:
     """The ledger for a look at earlier runs; None when there is none yet, so that looking does not make one."""
-    missing = not default_path().exists() if path is None else "://" not in path and not os.path.exists(path)
-    if missing:
+    # A server answers for itself; only a file can be missing.
+    file = default_path() if path is None else path
+    if "://" not in str(file) and not os.path.exists(file):
         yield None
         return
     with open_ledger(path, writable=False) as ledger:

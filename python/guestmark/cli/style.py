@@ -6,12 +6,16 @@ from enum import StrEnum
 class Style(StrEnum):
     """Whether there are colours, and whether progress is redrawn or printed as plain lines."""
 
-    AUTO = "auto"  # as the terminal can
-    BASIC = "basic"  # neither
-    FULL = "full"  # both, whatever the terminal is
+    # As the terminal can.
+    AUTO = "auto"
+    # Neither.
+    BASIC = "basic"
+    # Both, whatever the terminal is.
+    FULL = "full"
     NOCOLOR = "nocolor"
     COLOR = "color"
-    NONE = "none"  # nothing is shown
+    # Nothing is shown at all.
+    NONE = "none"
 
     def redraws(self, *, by_default: bool) -> bool:
         """Whether progress is redrawn; `by_default` says what the terminal is fit for."""

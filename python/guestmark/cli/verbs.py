@@ -17,7 +17,7 @@ GROUPS = {
         "powercut": "Cut the power during a guest's writes, and see what is lost.",
         "tune": "Race configurations within your limits.",
         "fleet": "Run a plan on the machines of a lab.",
-        "block": "Measure one block of a run, as a job of a cluster.",
+        "block": "Measure one block of a run, for instance as a job of a cluster.",
         "resume": "Continue a run where it stopped, or take it further.",
         "campaign": "Compare a host before and after a restart, A B B A.",
         "bisect": "Find the commit that made a command slower.",
@@ -64,8 +64,9 @@ GROUPED = {
     "host": {"quiet": "quiet"},
     "guest": {"shell": "shell", "prepare": "prepare", "clean": "clean"},
 }
-_VERBS_WITH_ACTIONS = {  # listed among the groups
-    "ledger": "copy and role: share runs between ledgers, or set up a server",
+# Verbs with actions of their own are listed among the groups.
+_VERBS_WITH_ACTIONS = {
+    "ledger": "copy runs between ledgers, sign them, or set up a server",
     "fleet": "run a plan on the machines of a lab",
     "plans": "list the built-in plans, or print one to edit",
 }

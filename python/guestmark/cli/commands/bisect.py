@@ -8,7 +8,8 @@ from guestmark.cli.measure_options import MeasureOptions
 from guestmark.core.option import Argument, Candidates, Option
 
 OPTIONS_FIRST = True
-FIRST_BLOCKS = 8  # of every candidate
+# Every candidate gets so many, and twice as many while it is undecided.
+FIRST_BLOCKS = 8
 
 
 @dataclass(frozen=True, kw_only=True)

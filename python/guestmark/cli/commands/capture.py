@@ -7,7 +7,8 @@ from typing import Annotated
 
 from guestmark.core.option import Argument, Option
 
-TABLE_ROWS = 20  # connections in the table unless --top says otherwise
+# Connections in the table unless --top says otherwise.
+TABLE_ROWS = 20
 
 
 class Format(StrEnum):

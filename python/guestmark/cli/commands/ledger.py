@@ -6,7 +6,8 @@ from typing import Annotated
 from guestmark.cli import options
 from guestmark.core.option import Argument, Candidates, Option
 
-ACTIONS = {"copy": "FROM TO", "role": "NAME", "sign": "[RUN...]", "key": ""}  # with what each takes
+# What each action takes.
+ACTIONS = {"copy": "FROM TO", "role": "NAME", "sign": "[RUN...]", "key": ""}
 
 
 @dataclass(frozen=True, kw_only=True)

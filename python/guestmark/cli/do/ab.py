@@ -22,7 +22,8 @@ from guestmark.platforms.probe import DOCTOR_DEADLINE_S
 from guestmark.workloads.exec.plan import ExecOptions, build
 
 _PLAIN_LABELS = ("A", "B")
-_NO_PATH = ("apt:", "image:")  # prefixes of what is no path
+# Prefixes of what is no path: a package of the distribution, an image of a registry.
+_NO_PATH = ("apt:", "image:")
 # `old:/boot/vmlinuz`: a label, then something that cannot be mistaken for more of it.
 _LABELLED = re.compile(r"(?!apt:|image:)[A-Za-z0-9][A-Za-z0-9_.+-]*:([/~.]|apt:|image:)", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)
@@ -94,11 +95,16 @@ def _label_paths(pair: tuple[str, str]) -> tuple[str, str]:
     labels = [_derive_label(path) for path in pair]
     if any(labelled) or labels[0] == labels[1] or not all(map(_LABEL.fullmatch, labels)):
         labels = list(_PLAIN_LABELS)
-    first, second = (
-        path if has_label else f"{label}:{path if path.startswith(_NO_PATH) else _make_absolute(path)}"
-        for has_label, label, path in zip(labelled, labels, pair, strict=True)
-    )
-    return first, second
+    sides = []
+    for has_label, label, path in zip(labelled, labels, pair, strict=True):
+        if has_label:
+            sides.append(path)
+        elif path.startswith(_NO_PATH):
+            sides.append(f"{label}:{path}")
+        else:
+            # A relative path would mean another file when the run is resumed elsewhere.
+            sides.append(f"{label}:{_make_absolute(path)}")
+    return sides[0], sides[1]
 
 
 def _derive_label(path: str) -> str:

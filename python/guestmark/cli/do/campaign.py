@@ -101,7 +101,9 @@ def _build_plan(argv: list[str], given: Options) -> Plan:
 
 def _make_absolute(ledger: str) -> str:
     """The ledger as it is named from anywhere: a unit starts in another directory."""
-    return os.path.abspath(ledger) if ledger and "://" not in ledger else ledger
+    if not ledger or "://" in ledger:
+        return ledger
+    return os.path.abspath(ledger)
 
 
 def _continue_campaign(campaign: Campaign, given: Options) -> int:

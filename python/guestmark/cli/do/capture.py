@@ -19,7 +19,8 @@ from guestmark.capture.binary import (
 from guestmark.cli.commands.capture import TABLE_ROWS, Format, Options
 from guestmark.core.errors import GuestmarkError, UsageError
 
-_GRACE_MS = 2000  # in which a tool that captures hands over what it still has
+# Time in which a tool that captures hands over the packets that it still has.
+_GRACE_MS = 2000
 
 
 def analyse_named_files(files: list[str]) -> int:

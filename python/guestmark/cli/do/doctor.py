@@ -29,9 +29,11 @@ from guestmark.platforms import probe, registry
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.probe import Startable
 
-_NESTED = "tcg/kvm"  # exercises KVM wherever TCG runs
+# A guest inside a guest exercises KVM wherever TCG runs.
+_NESTED = "tcg/kvm"
 _BRIEF_FACTS = ("processor", "memory", "kernel", "system")
-_NOT_SHOWN = {"command_line", "libraries"}  # of the host: long, and about this very process
+# Of the host's record: these are long, and about this very process.
+_NOT_SHOWN = {"command_line", "libraries"}
 _STATE_WORDS = {
     True: ("usable", "green"),
     False: ("unusable", "red"),

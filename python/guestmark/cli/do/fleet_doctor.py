@@ -22,9 +22,12 @@ from guestmark.page.text import last_inert_line, make_inert
 from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.stats.machines import sharing_cost_factor
 
-_DOCTOR_S = 120.0  # for the answer of a machine
-_MOST_AT_ONCE = 32  # machines that are asked
-_EXAMPLE_BLOCKS = 24  # of the example that shows the cost of sharing
+# For the answer of a machine, which boots a guest on each platform.
+_DOCTOR_S = 120.0
+# Machines that are asked at the same time.
+_MOST_AT_ONCE = 32
+# Blocks of the example that shows what sharing a plan costs.
+_EXAMPLE_BLOCKS = 24
 _FACTS = frozenset({"processor", "memory", "kernel", "system"})
 
 
@@ -178,7 +181,8 @@ def _describe_machine(answer: Mapping[str, Any]) -> list[str]:
     lines.append("; ".join(value for label, value in list_facts(answer["host"]) if label in _FACTS))
     versions = []
     for name, text in {**answer["fleet"], **answer["tools"]}.items():
-        number = re.search(r"\d+(?:\.\d+)+", str(text)) if text else None
+        # Programs say their versions in many ways: the first number with a dot is what people look for.
+        number = re.search(r"\d+(?:\.\d+)+", str(text or ""))
         if number:
             versions.append(f"{name} {number[0]}")
     lines.append(", ".join(versions))

@@ -26,7 +26,8 @@ from guestmark.report import document
 from guestmark.report.full_report import make_page
 from guestmark.stats.analysis import analyse_run
 
-_LARGEST_BUNDLE = 256 << 20  # bytes
+# Bytes. A bundle is read into memory before anything in it is known to be true.
+_LARGEST_BUNDLE = 256 << 20
 _SQLITE_MAGIC = b"SQLite format 3\0"
 
 

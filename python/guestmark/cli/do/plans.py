@@ -9,8 +9,6 @@ from guestmark.cli.stored_runs import open_ledger_if_any
 from guestmark.core.errors import ExitStatus, UsageError
 from guestmark.plan import library
 
-_UNLIMITED = 1000  # columns, for a program that reads the list
-
 
 def run(given: Options) -> int:
     """Prints the list, or the plan after `show`."""

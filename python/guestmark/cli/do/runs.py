@@ -23,13 +23,17 @@ from guestmark.page.say import say, tell, tell_json
 from guestmark.report import runs_overview
 from guestmark.report.render import html
 
-_GAP = 2  # columns between columns
-_NARROWEST_TEXT = 14  # columns of a text that is cut
-_UNLIMITED = 1000  # columns, for a program that reads the table
+# Characters between two columns of the table.
+_GAP = 2
+# Characters that are left at least of a text that is cut.
+_NARROWEST_TEXT = 14
+# Characters of a line for a program that reads the table: nothing is cut off.
+_UNLIMITED = 1000
 # What can be done without on a narrow terminal, in the order in which it gives way.
 _DISPENSABLE = ("trials", "cells", "begun", "failed", "blocks")
 _NUMBERS = {"cells", "blocks", "trials", "failed"}
-_SHORT_VALUE = 12  # characters of a label's value, such as a commit
+# Characters of a label's value, such as a commit, of which more need not be seen.
+_SHORT_VALUE = 12
 
 
 def run(given: Options) -> int:
@@ -37,6 +41,7 @@ def run(given: Options) -> int:
     matches = None if given.only is None else parse_filter(given.only)
     if given.check:
         return _check_ledger(given.ledger)
+    # To look must not make a ledger.
     ratios = []
     if given.ledger is None and not default_path().exists():
         runs, where = [], str(default_path())

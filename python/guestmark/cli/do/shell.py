@@ -23,7 +23,8 @@ from guestmark.platforms import registry
 from guestmark.platforms.base import LoggedIn, Machine
 from guestmark.workloads.common.program import check_command
 
-_CONSOLE_LINES = 10  # of a machine that has died, before the error
+# Lines of a dead machine's console, above the error: there the reason usually stands.
+_CONSOLE_LINES = 10
 
 
 def run(given: Options) -> int:
