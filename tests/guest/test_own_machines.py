@@ -12,11 +12,12 @@ import pytest
 
 from guestmark.platforms.own.conformance import Point, check_definition
 from guestmark.platforms.own.definition import read_definition
-from guestmark.platforms.own.store import VARIABLE, trust
+from guestmark.platforms.own.store import VARIABLE, find_definition, trust
 from tests.framework.command_line import CommandLine
 from tests.framework.marks import long
 from tests.framework.own_machines import CREATE, DESTROY, ENTER, PID, own_machine, script
 from tests.framework.processes import wait_until
+from tests.framework.stand_ins import TOOLS, install_tools
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces are entered by root")
 
@@ -44,6 +45,20 @@ def test_a_sound_definition_holds_in_all_points(tmp_path: Path, monkeypatch: pyt
     assert [point for point in points if point.failed] == []
     assert len(points) == 13
     assert left(tmp_path) == []
+
+
+# They ask for processors and memory that namespaces do not have, which trials find.
+@pytest.mark.parametrize("name", ["gcloud", *map(long, sorted(TOOLS.keys() - {"gcloud"}))])
+def test_a_shipped_definition_fits_its_tool(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With stand-ins: neither clusters nor clouds are here. Its commands are those that the tool's manual has."""
+    monkeypatch.setenv("PATH", f"{install_tools(tmp_path, name)}:{os.environ['PATH']}")
+    points = check_definition(find_definition(name), lambda _: None)
+    failed = [point for point in points if point.failed and "were asked for" not in point.failed]
+    assert failed == []
+    assert len(points) >= 11
+    assert list((tmp_path / "state").iterdir()) == []
 
 
 SLOW_CREATE = f"(sleep 3; {CREATE}) > /dev/null 2>&1 & true"

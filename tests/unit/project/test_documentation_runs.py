@@ -5,6 +5,7 @@ Every command is typed into a shell, page by page, in a folder with the files th
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from guestmark.ledger import open_ledger
 from guestmark.ledger.run_annotations import Annotations
 from guestmark.plan.load import load_outline
+from guestmark.platforms.own.definition import parse_definition
 from tests.framework import CHECKOUT, PACKAGES, captures, documented
 from tests.framework.command_line import CommandLine
 from tests.framework.runs import host_uml_tcg
@@ -182,13 +184,17 @@ def test_what_does_not_run_is_counted_and_says_why() -> None:
 
 
 @pytest.mark.parametrize("page", [name for name, page in PAGES.items() if "```toml" in page.read_text()])
-def test_every_plan_of_a_page_is_one(sandbox: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+def test_every_file_of_a_page_is_what_it_shows(
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
     monkeypatch.chdir(sandbox)
     plans = [
         each for each in documented.blocks(PAGES[page]) if each.language == "toml" and not each.why_not("")
     ]
     for each in plans:
-        if not each.text.lstrip().startswith(("[machines", "[[machine")):  # of a lab, not a plan
+        if re.search(r"^exec +=", each.text, re.MULTILINE):
+            parse_definition(each.text, Path(each.file))
+        elif not each.text.lstrip().startswith(("[machines", "[[machine")):  # of a lab, not a plan
             load_outline(each.text, each.file)
 
 

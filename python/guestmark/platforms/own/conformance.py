@@ -190,8 +190,7 @@ def _check_arguments(made: Made) -> str:
         if wanted != arrived:
             raise PointFailedError(
                 f"the argument {wanted!r} arrives as {make_inert(arrived)[:40]!r}",
-                "what takes a line for a shell wants {command} inside a word of its own: sh -c '{command}' or "
-                "ssh HOST '{command}'; what takes words wants {command} alone",
+                "what takes a line for a shell wants {line}, as in ssh HOST {line}; what takes words wants {command}",
             )
     return ""
 

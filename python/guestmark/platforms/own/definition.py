@@ -17,7 +17,7 @@ from guestmark.core.toml import read_toml
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}", re.ASCII)
 PARAMETER = re.compile(r"[a-z][a-z0-9_]{0,30}", re.ASCII)
-COMMAND, ID = "command", "id"  # placeholders that every definition has
+COMMAND, LINE, ID = "command", "line", "id"  # placeholders that every definition has
 CPUS, MEMORY = "cpus", "memory"  # parameters whose values are checked inside the machine
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}", re.ASCII)
 _WORDS = re.compile(r"\{([a-z][a-z0-9_]*)\.\.\.\}", re.ASCII)  # a parameter that holds any number of words
@@ -79,10 +79,10 @@ class Template:
     def fill(self, values: Mapping[str, str], command: Sequence[str] = ()) -> list[str]:
         """Return the argument list.
 
-        A word `{command}` becomes the words of `command`; inside a word, their quoted join. A word `{name...}` becomes
-        the words of that value, split as by a shell. Raises `UsageError` for a value that cannot be split.
+        A word `{command}` becomes the words of `command`, and `{line}` the same quoted for a shell. A word `{name...}`
+        becomes the words of that value, split as by a shell. Raises `UsageError` for a value that cannot be split.
         """
-        known = {**values, COMMAND: shlex.join(command)}
+        known = {**values, LINE: shlex.join(command)}
         filled: list[str] = []
         for word in self.words:
             if word == f"{{{COMMAND}}}":
@@ -210,10 +210,10 @@ def _plain(said: str) -> str:
 
 
 def _parameter(name: str, value: str | float | Parameter, path: Path) -> Parameter:
-    if not PARAMETER.fullmatch(name) or name in {COMMAND, ID}:
+    if not PARAMETER.fullmatch(name) or name in {COMMAND, LINE, ID}:
         raise UsageError(
             f"{path}: a parameter cannot be named {name!r}",
-            hint=f"small letters, digits and _, and neither {ID} nor {COMMAND}",
+            hint=f"small letters, digits and _, and none of {ID}, {COMMAND} and {LINE}",
         )
     parameter = value if isinstance(value, Parameter) else Parameter(default=str(value))
     if parameter.levels and parameter.default not in parameter.levels:
@@ -243,13 +243,23 @@ def _check_commands(
 ) -> None:
     """Refuse placeholders that stand for nothing, and commands that could not work together."""
     for key, template in templates.items():
-        known = {*parameters, *(() if key in _WITHOUT_ID else (ID,)), *((COMMAND,) if key == "exec" else ())}
+        known = {
+            *parameters,
+            *(() if key in _WITHOUT_ID else (ID,)),
+            *((COMMAND, LINE) if key == "exec" else ()),
+        }
         for name in sorted(template.placeholders - known):
             raise UsageError(
                 f"{path}: {key} has {{{name}}}, which stands for nothing",
                 hint=f"known there: {', '.join(f'{{{each}}}' for each in sorted(known))}; others go into [parameters]",
             )
-    if COMMAND not in templates["exec"].placeholders:
+    for word in templates["exec"].words:
+        if f"{{{COMMAND}}}" in word and word != f"{{{COMMAND}}}":
+            raise UsageError(
+                f"{path}: exec has {{command}} inside a word, where its words would run together",
+                hint=f"write {word.replace('{command}', '{line}')}: {{line}} is the command as one line for a shell",
+            )
+    if not templates["exec"].placeholders & {COMMAND, LINE}:
         raise UsageError(
             f"{path}: exec has no {{command}}, so nothing can be run in the machine",
             hint="e.g. podman exec -i {id} {command}",
