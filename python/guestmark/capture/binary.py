@@ -108,18 +108,19 @@ class Wanted:
 
 @contextlib.contextmanager
 def start_analysis(selection: Selection, wanted: Wanted) -> Iterator[subprocess.Popen[bytes]]:
-    """The program at work, for `read_document`: whoever needs time to get ready for the answer has it meanwhile."""
+    """Yield the program at work, for `read_document`; meanwhile the caller can prepare for the answer."""
     command = [str(capture_binary()), *wanted.to_arguments(), *selection.to_arguments()]
     with _run_program(command, selection, subprocess.PIPE) as program:
         yield program
 
 
 def read_document(program: subprocess.Popen[bytes]) -> tuple[Document, int]:
-    """The analysis of all files and the program's exit status (1: some file could not be read to its end).
+    """Return the analysis of all files and the program's exit status (1: some file could not be read to its end).
 
-    Errors in files are also reported on standard error. Raises `UsageError` for a bad filter.
+    Errors in files are also reported on standard error. Raises `UsageError` for a bad filter, `GuestmarkError` for an
+    answer that is not understood.
     """
-    # The imports take as long as the program needs for half a gigabyte.
+    # These imports take as long as the program needs for half a gigabyte, so they run beside it.
     import msgspec
 
     from guestmark.capture.model import SCHEMA, Document

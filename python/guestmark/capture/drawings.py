@@ -1,6 +1,6 @@
-"""Where everything in the two drawings of a capture stands: response latencies, and one connection in time.
+"""Lays out the two drawings of a capture: response latencies, and one connection in time.
 
-Plain SVG laid out here: two drawings do not justify a megabyte of charting library in every file.
+They are plain SVG, because two drawings do not justify a megabyte of charting library in every file.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _VISIBLE = 0.1  # of a pixel
 _EDGE = 110  # what a label beside a mark needs
 _LABEL = 76  # what such a label takes
 _SIGNS = 25  # of a name beside a row
-_QUICKEST = (
-    0.001  # share of the responses that may stand at the beginning of the axis though they were quicker
-)
-_LATE = 0.2  # share of the time from which an axis begins with the first packet and not with the connection
+# Share of the responses that may be quicker than the axis begins; they stand at its beginning.
+_QUICKEST = 0.001
+# If the first packet comes later than this share of the time, the axis begins with it, not with the connection.
+_LATE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a drawing's axis stands: each drawing is there twice, for wide windows and for narrow ones."""
+    """The place of an axis; each drawing exists twice, for wide and for narrow windows."""
 
     css: str
     width: int
@@ -39,7 +39,7 @@ class Frame:
 
     @property
     def axis_length(self) -> int:
-        """How long the axis is."""
+        """The length of the axis."""
         return self.width - self.left - self.right
 
 
@@ -50,7 +50,7 @@ _SEQUENCES = (_WIDE, Frame("for-narrow", 400, 56, 12, 0, 80, 3))
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A line of the grid, at a distance from the left or the top."""
+    """A grid line, with its distance from the left or the top."""
 
     at: float
     label: str
@@ -58,7 +58,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The responses of one bin."""
+    """The responses in one bin."""
 
     x: float
     width: float
@@ -69,7 +69,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A quantile; its label stands to the left of it near the edge of the picture."""
+    """A quantile; near the right edge of the picture its label stands to the left of it."""
 
     at: float
     y: int
@@ -79,7 +79,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One endpoint, its marks between `top` and `base`."""
+    """One endpoint, with its marks between `top` and `base`."""
 
     top: int
     base: int
@@ -108,7 +108,7 @@ class Distributions:
 
     @classmethod
     def for_all_widths(cls, endpoints: list[Endpoint]) -> tuple[Distributions, ...]:
-        """Of endpoints that have a histogram, for each width."""
+        """Lay out endpoints that have a histogram, for each width."""
         return tuple(cls._lay_out(endpoints, frame) for frame in _DISTRIBUTIONS)
 
     @classmethod
@@ -132,7 +132,7 @@ class Distributions:
 
 
 def _axis_beginning(endpoint: Endpoint) -> float:
-    """Where an axis begins that shows nearly all of an endpoint's responses, in seconds; quicker ones stand there."""
+    """Return where an axis begins that shows nearly all responses of an endpoint, in seconds."""
     histogram = endpoint.histogram or ()
     left = _QUICKEST * sum(count for _, _, count in histogram)
     for low, _, count in histogram:
@@ -149,11 +149,15 @@ def _fit_name(name: str) -> str:
 def _lay_out_row(endpoint: Endpoint, begin: int, x: Callable[[float], float], frame: Frame) -> Row:
     top = begin + frame.above
     response = endpoint.response
+
+    def bin_of(seconds: float) -> int:
+        return min(int((x(seconds) - frame.left) / frame.axis_length * frame.bins), frame.bins - 1)
+
     bins: dict[int, float] = {}
     spent: dict[int, float] = {}
     for low, high, count in endpoint.histogram or ():
         middle = math.sqrt(max(low, 1e-9) * high)
-        at = min(int((x(middle) - frame.left) / frame.axis_length * frame.bins), frame.bins - 1)
+        at = bin_of(middle)
         bins[at] = bins.get(at, 0) + count
         spent[at] = spent.get(at, 0) + count * middle
     most, wide = max(bins.values()), frame.axis_length / frame.bins
@@ -168,10 +172,7 @@ def _lay_out_row(endpoint: Endpoint, begin: int, x: Callable[[float], float], fr
     name = host_port(endpoint.address, endpoint.port)
     ends: dict[int, tuple[float, float]] = {}
     for low, high, _ in endpoint.histogram or ():
-        at = min(
-            int((x(math.sqrt(max(low, 1e-9) * high)) - frame.left) / frame.axis_length * frame.bins),
-            frame.bins - 1,
-        )
+        at = bin_of(math.sqrt(max(low, 1e-9) * high))
         begun, ended = ends.get(at, (low, high))
         ends[at] = min(begun, low), max(ended, high)
     return Row(
@@ -206,7 +207,7 @@ def _lay_out_row(endpoint: Endpoint, begin: int, x: Callable[[float], float], fr
 def _time_outline(
     spent: dict[int, float], left: int, base: int, wide: float
 ) -> tuple[tuple[float, float], ...]:
-    """Steps along the time of each bin, from the first to the last."""
+    """Return the steps along the time spent in each bin, from the first to the last."""
     most = max(spent.values())
     points: list[tuple[float, float]] = []
     for at in range(min(spent), max(spent) + 1):
@@ -217,7 +218,7 @@ def _time_outline(
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One packet, by its time and the last byte it carries."""
+    """One packet, by its time and the last byte that it carries."""
 
     x: float
     y: float
@@ -227,7 +228,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of time in the colour of its cause."""
+    """A piece of time, in the colour of its cause."""
 
     x: float
     width: float
@@ -253,7 +254,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """One connection in time; of every `stride` packets one is drawn."""
+    """One connection in time; one of every `stride` packets is drawn."""
 
     title: str
     extent: str
@@ -264,7 +265,7 @@ class Sequences:
 
     @classmethod
     def from_sequence(cls, trace: Trace, sequence: Sequence) -> Sequences:
-        """A connection of `trace`, which must have points."""
+        """Lay out a connection of `trace`, which must have points."""
         points = sequence.points
         connections = (known for known in trace.connections if known.index == sequence.connection)
         connection = next(connections, None)
@@ -293,7 +294,7 @@ class Sequences:
 
     @classmethod
     def from_trace(cls, trace: Trace) -> tuple[Sequences, ...]:
-        """Every connection that was kept in time, if anything can be drawn of it; the one that waited longest first."""
+        """Lay out all connections of which points were kept, the one that waited longest first."""
         kept = [trace.sequence, *trace.sequences]
         drawn = [cls.from_sequence(trace, sequence) for sequence in kept if sequence and sequence.points]
         return tuple(drawing for drawing in drawn if drawing.streams)
@@ -327,7 +328,7 @@ def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where i
     for point in sorted(sent, key=lambda point: point.kind == "repeated"):
         repeated = point.kind == "repeated"
         label = f"{format_seconds(point.t)}: {format_size(point.to)}{', sent again' if repeated else ''}"
-        # In the same half of a pixel, only the first would be seen.
+        # Of several dots within half a pixel only the first would be visible.
         place = round(2 * x(point.t)), round(2 * y(point.to)), repeated
         dots.setdefault(place, Dot(x(point.t), y(point.to), repeated, label))
     return Stream(
@@ -354,7 +355,7 @@ def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where i
 
 
 def _round_values(last: float, about: int, first: float = 0.0) -> list[float]:
-    """About this many round values from `first` to `last`: multiples of 1, 2 or 5 times a power of ten."""
+    """Return about `about` round values from `first` to `last`: multiples of 1, 2 or 5 times a power of ten."""
     rough = (last - first) / about
     decade = 10.0 ** math.floor(math.log10(rough))
     step = next(decade * factor for factor in (1, 2, 5, 10) if decade * factor >= rough * 0.999)

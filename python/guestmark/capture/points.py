@@ -1,7 +1,7 @@
-"""One answer from captures at several points of a path: each host's own time as it was seen next to that host.
+"""Makes one answer from captures at several points of a path: each host's own time as seen next to that host.
 
-The engine matches the packets by content and aligns the clocks (`guestmark-capture --points`). Here a connection's
-causes at its two outer points become one, and what happened between the points becomes text.
+The engine matches the packets by content and aligns the clocks (`guestmark-capture --points`). Here the causes of a
+connection at its two outer points become one, and what happened between the points becomes text.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ import msgspec
 from guestmark.capture import verdict
 from guestmark.capture.binary import BUILD, Selection, Wanted, analyse_capture, capture_binary, check_status
 from guestmark.capture.model import Causes, Connection, Document, Trace
+from guestmark.capture.table import host_port
 from guestmark.capture.units import format_percent, format_seconds
 from guestmark.core.errors import GuestmarkError, UsageError
 
 SCHEMA = "guestmark-capture-points/1"
-_TELLING = 0.05  # of the duration: the points tell different stories beyond it
+# Two points that attribute more than this share of the duration differently contradict each other.
+_TELLING = 0.05
 _MOST_LINES = 12
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """The second point's clock against the first one's, in seconds, and seconds for each second."""
+    """The second point's clock relative to the first one's, in seconds; `skew` in seconds per second."""
 
     offset_s: float
     offset_error_s: float
@@ -44,7 +46,7 @@ class Delay(msgspec.Struct, frozen=True):
 
 
 class Way(msgspec.Struct, frozen=True):
-    """One direction of a connection between two points; `uncaptured` packets arrived, but not in the capture."""
+    """One direction of a connection between two points; `uncaptured` packets arrived, but are not in the capture."""
 
     sent: int
     lost: int
@@ -53,7 +55,7 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """A connection between two points: `nearer` is the point (0 or 1) nearer to the first of its ends."""
+    """A connection between two points; `nearer` is the point (0 or 1) nearer to the first of its ends."""
 
     ends: tuple[tuple[str, int], tuple[str, int]]
     nearer: int | None
@@ -61,9 +63,9 @@ class Flow(msgspec.Struct, frozen=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Two points that follow each other; `ways` is everything from the first to the second, and back.
+    """Two successive points; `ways` is everything from the first to the second, and back.
 
-    Without a clock no connection was seen in both directions at both.
+    There is no clock if no connection was seen in both directions at both points.
     """
 
     clock: Clock | None
@@ -81,7 +83,7 @@ class Points(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class JoinedAnswer:
-    """One trace made of all points', and what was between them as lines of text."""
+    """One trace made of those of all points, and what happened between the points as lines of text."""
 
     document: Document
     lines: tuple[str, ...]
@@ -89,7 +91,10 @@ class JoinedAnswer:
 
 
 def match_packets(selection: Selection) -> Points:
-    """How packets went from each file's point to the next one's. Raises `GuestmarkError` for an unreadable file."""
+    """Return how packets went from each file's point to the next one's.
+
+    Raises `GuestmarkError` for an unreadable file.
+    """
     command = [str(capture_binary()), "--points", *selection.to_arguments()]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if check_status(done.returncode):
@@ -101,9 +106,9 @@ def match_packets(selection: Selection) -> Points:
 
 
 def join_points(selection: Selection, top: int, sequences: int = 0) -> JoinedAnswer:
-    """One answer from all files of `selection`, with the `top` connections that waited longest.
+    """Return one answer from all files of `selection`, with the `top` connections that waited longest.
 
-    Raises `GuestmarkError` when the files have no connection in common.
+    Raises `GuestmarkError` if the files have no connection in common.
     """
     points = match_packets(selection)
     files = [PurePath(file).name for file in selection.files]
@@ -163,7 +168,7 @@ _Name = tuple[str, frozenset[tuple[str, int]], int]
 
 
 def _connections_by_name(trace: Trace) -> dict[_Name, Connection]:
-    """Connections by what they are known by at every point: protocol, ends, and which one between these it is."""
+    """Return connections by what identifies them at every point: protocol, ends, and their number between these."""
     named: dict[_Name, Connection] = {}
     counts: dict[tuple[str, frozenset[tuple[str, int]]], int] = {}
     for connection in sorted(trace.connections, key=lambda connection: connection.start_ns):
@@ -174,7 +179,7 @@ def _connections_by_name(trace: Trace) -> dict[_Name, Connection]:
 
 
 def _client_first(connection: Connection, points: Points) -> bool:
-    """Is the first file's point nearer to the client than the last one's?"""
+    """Return True if the first file's point is nearer to the client than the last one's."""
     client = (connection.client.address, connection.client.port)
     ends = {client, (connection.server.address, connection.server.port)}
     for pair in points.pairs:
@@ -185,7 +190,7 @@ def _client_first(connection: Connection, points: Points) -> bool:
 
 
 def _count_lost(connection: Connection, points: Points) -> int:
-    """How many packets of the connection were lost between all points."""
+    """Return how many packets of the connection were lost between all points."""
     ends = {(side.address, side.port) for side in (connection.client, connection.server)}
     flows = (flow for pair in points.pairs for flow in pair.flows if set(flow.ends) == ends)
     return sum(way.lost for flow in flows for way in flow.ways)
@@ -197,9 +202,9 @@ _OF_PATH = ("latency_s", "bandwidth_s", "nagle_s", "recovery_s", "idle_s", "unkn
 
 
 def _merge_ends(client: Connection, server: Connection, lost: int) -> tuple[Connection, float]:
-    """One connection from what the point next to each end tells, and by how much of its time the two differ.
+    """Return one connection from what the point next to each end shows, and the share of its time in which they differ.
 
-    Where nothing was `lost` between the points, nothing is recovered: why something was sent again is not known.
+    If nothing was `lost` between the points, no time went to recovery: why something was sent again is unknown.
     """
     near, far = client.causes, server.causes
     if near.client_s is None or far.client_s is None:
@@ -251,7 +256,7 @@ def _sum_causes(causes: Sequence[Causes]) -> Causes:
 
 
 def _describe_pair(files: Sequence[str], pair: Pair) -> list[str]:
-    """What happened between two points."""
+    """Return lines about what happened between two points."""
     assert pair.clock is not None
     clock = pair.clock
     ahead = "ahead of" if clock.offset_s >= 0 else "behind"
@@ -276,16 +281,10 @@ def _describe_pair(files: Sequence[str], pair: Pair) -> list[str]:
     losing.sort(key=lambda one: -one[2].lost)
     if len(pair.flows) > 1:
         for sender, receiver, way in losing[:_MOST_LINES]:
-            lines.append(f"{_format_end(sender)} → {_format_end(receiver)}: {_describe_way(way)}")
+            lines.append(f"{host_port(*sender)} → {host_port(*receiver)}: {_describe_way(way)}")
         if len(losing) > _MOST_LINES:
             lines.append(f"… and {len(losing) - _MOST_LINES:,} more that lost packets")
     return lines
-
-
-def _format_end(end: tuple[str, int]) -> str:
-    from guestmark.capture.table import host_port
-
-    return host_port(*end)
 
 
 def _describe_way(way: Way) -> str:
@@ -302,7 +301,7 @@ def _describe_way(way: Way) -> str:
 
 
 def need_several(files: Sequence[str]) -> None:
-    """Refuse what cannot be compared. Raises `UsageError`."""
+    """Refuse files that cannot be compared. Raises `UsageError`."""
     if len(files) < 2 or "-" in files or len(set(files)) < len(files):
         raise UsageError(
             "--both compares captures of two points or more",

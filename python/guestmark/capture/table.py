@@ -1,4 +1,4 @@
-"""The answer for a terminal: a table, a sentence that says who is slow, and what limits its truth."""
+"""Shows the answer in a terminal: a table, a sentence that says who is slow, and what limits its truth."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from guestmark.page.text import make_inert
 
 _CAPTURED = {"no-start": "no start", "no-end": "no end", "middle": "no start, no end"}
 WIDE, MIDDLE, WIDEST = 160, 100, 220
-# Said for the whole trace below the table.
+# Marks that are explained once, below the table.
 _SAID_ONCE = {"offload"}
-_MOST_LINES = 12  # of exchanges
+_MOST_LINES = 12  # exchanges that are listed
 _TEXTS = {"client → server", "endpoint", "role", "remarks", "most of it", "longest wait"}
 _MOST_SERVERS, _MOST_REQUESTS = 10, 5
 _PLURAL = {"http": "requests", "tls": "handshakes", "dns": "questions"}
@@ -39,13 +39,16 @@ _CODES = {0: "NOERROR", 1: "FORMERR", 2: "SERVFAIL", 3: "NXDOMAIN", 4: "NOTIMP",
 
 
 def describe_shares(shares: Shares) -> str:
-    """`client 94 %, server 3 %, network/unknown 3 %`, which add up to 100."""
+    """Return text such as `client 94 %, server 3 %, network/unknown 3 %`, which adds up to 100."""
     client, server = (round(100 * (share or 0.0)) for share in (shares.client, shares.server))
     return f"client {client} %, server {server} %, network/unknown {max(100 - client - server, 0)} %"
 
 
 def host_port(address: str, port: int | None) -> str:
-    """`10.0.6.1:8000`, `[::1]:80`; without a port the address. In Wireshark's exports an address is any text."""
+    """Return `10.0.6.1:8000` or `[::1]:80`; without a port the address.
+
+    In captures that Wireshark exported an address may be any text.
+    """
     address = make_inert(address)
     if port is None:
         return address
@@ -53,9 +56,9 @@ def host_port(address: str, port: int | None) -> str:
 
 
 def render_trace(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> RenderableType:
-    """Everything about one trace; `named` puts the file's name first; `by` is connection or endpoint.
+    """Return all about one trace; `named` puts the file's name first; `by` is connection or endpoint.
 
-    In fewer columns than `WIDE` the less important ones are left out, and remarks follow below.
+    In fewer columns than `WIDE` the less important ones are left out, and remarks follow below the table.
     """
     parts: list[RenderableType] = []
     if named:
@@ -73,7 +76,8 @@ def render_trace(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> Re
         parts.append(Text(line))
     for limit in trace.limits:
         parts.append(Text(f"note: {limit.count:,} {make_inert(limit.text)}", style="yellow"))
-    if trace.error and trace.error.offset:  # nothing was read otherwise, and the command has said so
+    # At offset 0 nothing was read, and the command has already said so.
+    if trace.error and trace.error.offset:
         parts.append(
             Text(
                 f"incomplete: reading stopped at byte {trace.error.offset}: {make_inert(trace.error.reason)}",
@@ -111,7 +115,9 @@ def _connection_table(trace: Trace, width: int) -> Table:
         "p99",
         "remarks",
     ]
-    shown = set(range(13)) if width >= WIDE else {0, 1, 2, 3} if width >= MIDDLE else {0, 1, 2}
+    shown = set(range(13))
+    if width < WIDE:
+        shown = {0, 1, 2, 3} if width >= MIDDLE else {0, 1, 2}
     table = _create_table(*(heading for at, heading in enumerate(headings) if at in shown))
     for connection in sorted(trace.connections, key=lambda known: -(known.waited_s or 0.0)):
         unique = connection.client.unique_bytes + connection.server.unique_bytes
@@ -141,13 +147,13 @@ def _longest_wait(connection: Connection) -> str:
 
 
 def _round_trip(connection: Connection) -> str:
-    """The shortest way from end to end and back."""
+    """Return the shortest round trip from end to end."""
     near, far = connection.client.rtt.min_s, connection.server.rtt.min_s
     return "–" if near is None or far is None else format_seconds(near + far)
 
 
 def _format_window(connection: Connection) -> str:
-    """The smallest and the largest window of the end that received most."""
+    """Return the smallest and the largest window of the end that received most."""
     client, server = connection.client, connection.server
     receiver = client if server.unique_bytes >= client.unique_bytes else server
     least, most = receiver.window_min, receiver.window_max
@@ -155,7 +161,7 @@ def _format_window(connection: Connection) -> str:
 
 
 def _as_text(cell: str | Text) -> Text:
-    """The cell as text: Rich would take square brackets in a string for markup."""
+    """Return a cell as text, since Rich would take square brackets in a string for markup."""
     return Text(cell) if isinstance(cell, str) else cell
 
 
@@ -178,15 +184,13 @@ def _format_ends(connection: Connection) -> str:
 def _remarks_below(trace: Trace, by: str, width: int) -> list[Text]:
     if by == "endpoint" or width >= WIDE:
         return []
-    told = (
-        (connection, [r for r in _connection_remarks(connection) if not r.startswith("handshake")])
-        for connection in trace.connections
-    )
-    return [
-        Text(f"{_format_ends(connection)}: {', '.join(remarks)}", style="dim")
-        for connection, remarks in told
-        if remarks
-    ]
+    lines = []
+    for connection in trace.connections:
+        # The handshake's duration is no anomaly, so a narrow screen leaves it out.
+        remarks = [remark for remark in _connection_remarks(connection) if not remark.startswith("handshake")]
+        if remarks:
+            lines.append(Text(f"{_format_ends(connection)}: {', '.join(remarks)}", style="dim"))
+    return lines
 
 
 def _slower_side(client: Response, server: Response) -> Response | None:
@@ -225,7 +229,7 @@ def _connection_remarks(connection: Connection) -> list[str]:
 
 
 def _describe_unanswered_syn(connection: Connection) -> str:
-    """What became of a SYN that nobody answered."""
+    """Return what became of a SYN that nobody answered; empty if it was answered."""
     client, server = connection.client, connection.server
     if connection.captured != "no-end" or server.packets or client.payload_bytes:
         return ""
@@ -286,13 +290,13 @@ def _verdict_sentences(trace: Trace) -> list[Text]:
 
 
 def count_divided_connections(trace: Trace) -> str:
-    """The connections whose time the shares divide: `3 connections`; those of one direction are not among them."""
+    """Return text such as `3 connections`: those whose time the shares divide, without one-sided captures."""
     count = trace.connection_count - trace.counters["one_sided"]
     return f"{count:,} connection{'s' if count != 1 else ''}"
 
 
 def exchange_lines(trace: Trace) -> list[str]:
-    """The longest exchanges, in order of appearance."""
+    """Return lines about the longest exchanges, in order of appearance."""
     longest = sorted(trace.exchanges, key=lambda exchange: -exchange.duration_s)[:_MOST_LINES]
     lines = [exchange_line(exchange) for exchange in trace.exchanges if exchange in longest]
     more = len(trace.exchanges) - len(lines)
@@ -300,7 +304,7 @@ def exchange_lines(trace: Trace) -> list[str]:
 
 
 def exchange_line(exchange: Exchange) -> str:
-    """One exchange: what it was, how long it took, and who took it."""
+    """Return a line about one exchange: what it was, how long it took, and who took that time."""
     subject = f"{exchange.protocol.upper()} {make_inert(_describe_exchange(exchange))}"
     heading = f"{subject}: {format_seconds(exchange.duration_s)}"
     told = [f"server {format_seconds(exchange.server_s)}"]
@@ -338,7 +342,7 @@ def _list_messages(exchange: Exchange) -> str:
 
 
 def request_lines(trace: Trace) -> Iterator[str]:
-    """What each server was asked and how long it took; the servers that were asked most, and their slowest answers."""
+    """Yield what each server was asked and how long it took: the busiest servers, with their slowest answers."""
     servers = sorted(trace.requests, key=lambda served: -served.count)
     if not servers:
         yield "No request over HTTP/1, no TLS handshake and no question for a name was found."

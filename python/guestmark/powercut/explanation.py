@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from guestmark.agent.client import Agent
 from guestmark.core.errors import MachineError
 from guestmark.core.temporary import scratch_directory
 from guestmark.powercut import recovery
@@ -27,9 +28,6 @@ from guestmark.powercut.judge import Replay
 from guestmark.powercut.recovery import Recovered
 from guestmark.powercut.survey import Disk
 from guestmark.powercut.user_check import Check, run_check_here
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
 
 _ROOM = Path("/var/tmp")
 _COPY_S = 120.0

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from guestmark.agent.client import Agent
 from guestmark.core.errors import UsageError
 from guestmark.core.temporary import scratch_directory
 from guestmark.powercut import evidence, recovery, user_check
@@ -19,9 +19,6 @@ from guestmark.powercut.records import Acknowledged
 from guestmark.powercut.recovery import Reader, Recovered
 from guestmark.powercut.user_check import Check, Limit
 from guestmark.powercut.writelog import WriteLog
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
 
 _LIMIT_S = 3600.0
 _ROOM = Path("/var/tmp")

@@ -15,16 +15,13 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from guestmark.agent.client import Agent
 from guestmark.core.errors import MachineError
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.temporary import scratch_directory
 from guestmark.powercut.check_answer import Answer, Ending
 from guestmark.powercut.recovery import Recovered
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
 
 _DIGEST_S = 120.0
 _TRIED_S = 10.0

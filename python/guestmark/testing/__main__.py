@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from guestmark.core.errors import (
     ExitStatus,
@@ -16,12 +15,9 @@ from guestmark.testing.platform import check_platform
 from guestmark.testing.trials import SELF, run_one_trial
 from guestmark.testing.workload import check_workload
 
-if TYPE_CHECKING:
-    pass
-
 
 def main(words: Sequence[str]) -> int:
-    """`workload NAME [JSON]`, `platform NAME` or `factor NAME [PLATFORM]`: prints what is broken, and says whether."""
+    """Run `workload NAME [JSON]`, `platform NAME` or `factor NAME [PLATFORM]`; print violations, return the status."""
     match words:
         case ["workload", name, *rest]:
             found = check_workload(name, json.loads(rest[0]) if rest else None)

@@ -1,4 +1,4 @@
-"""Whether a factor of guests keeps its contract."""
+"""Checks whether a factor of guests keeps its contract."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _ABOUT_LEVELS = frozenset({"parse", "read", "refuse"})
 
 
 def check_factor(name: str, on: str = "tcg", levels: Sequence[str] = ()) -> list[Violation]:
-    """What the factor of guests breaks at two of its levels; without `levels`, the first two that it offers.
+    """Return what a factor of guests breaks at two of its levels, by default the first two that it offers.
 
-    A guest is started at each of them. What a level does must be another thing at the other one, and of one guest at
-    least an attestation must find that it does not have the other one. A factor of disks is also tried on every other
-    bus that it does not refuse, as QEMU ends at once when a device lacks an option.
+    A guest is started at each of them. The options of a level must differ from those of the other, and the attestation
+    of at least one guest must find that it does not have the other level. A factor of disks is also tried on every
+    other bus that it does not refuse, because QEMU ends at once if a device lacks an option.
     """
     factor = registry.factors().get(name)
     if not isinstance(factor, Setting):
@@ -67,7 +67,7 @@ def check_factor(name: str, on: str = "tcg", levels: Sequence[str] = ()) -> list
 def _on_other_buses(
     factor: DiskSetting[Any], factors: Mapping[str, str], platform: PlatformSpec
 ) -> Iterator[Violation]:
-    """A level of the factor on each bus that it can be combined with, which starts a guest or is refused."""
+    """Yield violations at a level of the factor on each bus that it can be combined with."""
     if not platform.takes_factor(BUS.name):
         return
     for level in BUS.levels:
@@ -101,16 +101,16 @@ def _used_once(cell: Cell) -> Iterator[Violation]:
 class _FactorEffects:
     """What a factor did when a guest was started and attested."""
 
-    differs: bool = False  # whether its options are others at another level
-    compared: bool = False  # whether something was attested
-    told_apart: bool = False  # whether that fails at another level
+    differs: bool = False  # its options differ at another level
+    compared: bool = False  # something was attested
+    told_apart: bool = False  # the attestation fails at another level
 
 
 @contextlib.contextmanager
 def _record_effects(factor: Setting[Any], other: object, seen: _FactorEffects) -> Iterator[None]:
-    """Watches the functions of a factor, and asks each of them the same for the `other` level.
+    """Watch the functions of a factor, and ask each of them the same for the `other` level.
 
-    The factor is one object that machines find by themselves; so it is this object whose functions are replaced.
+    The factor is one object that machines find by themselves, so the functions of this object are replaced.
     """
     functions = {
         field.name: getattr(factor, field.name)
@@ -141,7 +141,7 @@ def _record_effects(factor: Setting[Any], other: object, seen: _FactorEffects) -
 
 
 def _check_parsing(factor: Setting[Any], levels: Sequence[str]) -> Iterator[Violation]:
-    """A level has one spelling, and what is none is refused in the way that plans expect."""
+    """Yield violations unless a level has one spelling, and nonsense is refused in the way that plans expect."""
     for level in levels:
         try:
             text = factor.parse(level)

@@ -1,4 +1,4 @@
-"""Whether a platform keeps its contract."""
+"""Checks whether a platform keeps its contract."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.core import discovery
 from guestmark.core.errors import (
@@ -21,7 +21,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger import codec
 from guestmark.platforms import registry as platforms
-from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.base import Machine, Platform, Unusable, Usable
 from guestmark.setting.machine import PLACEMENT
 from guestmark.testing.rules import (
     Rule,
@@ -35,14 +35,11 @@ from guestmark.testing.rules import (
 )
 from guestmark.testing.trials import check_interruption, check_level_read, kill_machine, watch_orphans
 
-if TYPE_CHECKING:
-    from guestmark.platforms.base import Machine, Platform
-
 _DEAD_WITHIN_S = 2.0
 
 
 def check_platform(name: str) -> list[Violation]:
-    """What the platform breaks whose machines are called so, `unshare` for instance; they run on this host."""
+    """Return what the platform of that name breaks, `unshare` for instance; its machines run on this host."""
     try:
         spec = PlatformSpec.read(name)
         kind = spec.inner.description
@@ -89,13 +86,13 @@ def _read_by_platform(cell: Cell) -> None:
 
 
 def use_machine(platform: Platform, cell: Cell) -> None:
-    """A machine that is started, attested and ended."""
+    """Start a machine, attest it, and end it."""
     with platform.start(cell) as machine:
         machine.attest()
 
 
 def _check_members(machine: Machine) -> Iterator[Violation]:
-    """The members of `platforms.base.Machine`, and what is in them."""
+    """Yield violations in the members of `platforms.base.Machine` and their values."""
     wanted: Mapping[str, Callable[[Any], bool]] = {
         "phases": lambda found: isinstance(found, Mapping) and all(second >= 0 for second in found.values()),
         "command_line": lambda found: isinstance(found, tuple) and bool(found),
@@ -145,7 +142,7 @@ def _check_attestation(machine: Machine, cell: Cell) -> Iterator[Violation]:
 
 
 def _check_processes_end(platform: Platform, cell: Cell) -> Iterator[Violation]:
-    """What was started on a machine, away from its session, is gone with it; also when the trial fails."""
+    """Yield processes started on a machine, away from its session, that outlive a trial; also one that fails."""
     for fails in (False, True):
         with watch_orphans() as left, contextlib.suppress(_TrialFailsError), platform.start(cell) as machine:
             machine.agent.exec(["setsid", "--fork", "sleep", "1000"], timeout_s=10)
@@ -186,7 +183,7 @@ def _check_killed_machine(platform: Platform, cell: Cell) -> Iterator[Violation]
 
 
 def _check_missing_programs(platform: Platform, cell: Cell) -> Iterator[Violation]:
-    """Nothing is in `PATH`."""
+    """Yield violations if `PATH` holds no program."""
     if not cell.platform.inner.description.programs:
         return
     path = os.environ["PATH"]

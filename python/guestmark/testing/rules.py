@@ -1,4 +1,4 @@
-"""What the contract demands, and what is common to its checks."""
+"""The rules of the contract, and what its checks share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TYPED = (MachineError, WorkloadError, PlatformUnusableError)
 
 
 class Rule(StrEnum):
-    """What the contract demands."""
+    """One demand of the contract."""
 
     DESCRIBED = "described"  # it is found by its name, and all that its description names can be imported
     CHEAP = "cheap"  # importing the description imports nothing costly
@@ -45,7 +45,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One way in which the contract is broken: which rule, what was seen, and what to do."""
+    """One way in which the contract is broken: the rule, what was seen, and what to do."""
 
     rule: Rule
     what: str
@@ -56,7 +56,7 @@ class Violation:
 
 
 def not_found(error: Exception) -> Violation:
-    """Its name is not known."""
+    """Return the violation of an unknown name."""
     return Violation(
         Rule.DESCRIBED, str(error), f"name it in an entry point of the group {discovery.ENTRY_POINTS}"
     )
@@ -96,7 +96,7 @@ def check_cheap(describes: Callable[[ModuleType], bool], modules: Iterable[str])
 
 
 def run_guarded(what: str, action: Callable[[], T]) -> tuple[T | None, list[Violation]]:
-    """What `action` returns; a failure is a violation, and so is any error that is not guestmark's."""
+    """Return what `action` returns, or the violation by its failure; an error that is not guestmark's is one, too."""
     try:
         return action(), []
     except GuestmarkError as error:
@@ -106,18 +106,18 @@ def run_guarded(what: str, action: Callable[[], T]) -> tuple[T | None, list[Viol
 
 
 def collect_violations(what: str, check: Iterable[Violation]) -> list[Violation]:
-    """All that a check finds; that it cannot be made is a violation, too."""
+    """Return all violations that a check finds; a check that cannot be made is one, too."""
     found, broken = run_guarded(what, lambda: list(check))
     return broken if found is None else found
 
 
 def untyped_error(what: str, error: Exception) -> Violation:
-    """An error that a trial does not expect, which ends the whole run."""
+    """Return the violation by an error that a trial does not expect, which would end the whole run."""
     return Violation(
         Rule.TYPED, f"{what} raised {error!r}", "raise WorkloadError, MachineError or PlatformUnusableError"
     )
 
 
 def module_environment() -> dict[str, str]:
-    """For programs that have to find the same modules."""
+    """Return the environment for programs that have to find the same modules."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

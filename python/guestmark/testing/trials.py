@@ -1,4 +1,4 @@
-"""Trials of what is checked: with a machine that is killed, with levels that are watched, and interrupted."""
+"""Runs trials of what is checked: with a machine that is killed, with levels that are watched, and interrupted."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.core.context import Context
 from guestmark.core.errors import (
     ExitStatus,
     Interrupted,
 )
+from guestmark.core.factor import Factor
+from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, Plan, Policy
 from guestmark.core.temporary import scratch_directory
 from guestmark.core.trial_order import TrialOrder
@@ -29,16 +31,12 @@ from guestmark.engine.progress import SilentObserver
 from guestmark.engine.trial import TrialSlot, run_trial
 from guestmark.page.say import tell
 from guestmark.platforms import registry as platforms
+from guestmark.platforms.base import Machine
 from guestmark.testing.rules import Rule, Violation, module_environment, run_guarded
 from guestmark.workloads import base
 
-if TYPE_CHECKING:
-    from guestmark.core.factor import Factor
-    from guestmark.core.metric import Metric
-    from guestmark.platforms.base import Machine
-
-
-_END_S = 10.0  # for a run that is interrupted, and for what a killed one leaves behind
+# Time in which an interrupted run has to end, and half of it for what a killed one leaves behind.
+_END_S = 10.0
 _LIMIT_S = 60.0
 _SET_SUBREAPER, _GET_SUBREAPER = 36, 37  # linux/prctl.h
 _MANY = 1_000_000_000
@@ -46,14 +44,14 @@ SELF = "guestmark.testing"
 
 
 def make_plan(cell: Cell, metrics: Sequence[Metric] = (), limit_s: float = _LIMIT_S) -> Plan:
-    """Of that cell only; commands have this process's surroundings."""
+    """Return a plan of that cell only; commands have this process's surroundings."""
     context = Context(env=dict(os.environ), cwd=os.getcwd())
     return Plan("checked", (cell,), Policy(trial_limit_s=limit_s), tuple(metrics), context)
 
 
 @contextlib.contextmanager
 def prepare_workload(cell: Cell, limit_s: float = _LIMIT_S) -> Iterator[tuple[base.Workload[Any], Machine]]:
-    """The workload of a cell, ready on a machine of its own."""
+    """Yield the workload of a cell, prepared on a machine of its own."""
     workload = base.create_trial(make_plan(cell, limit_s=limit_s), cell)
     platform = platforms.get_platform(base.started_cell(cell).platform)
     levels = cell.factors.levels if isinstance(cell.factors, _Watched) else cell.factors
@@ -63,14 +61,14 @@ def prepare_workload(cell: Cell, limit_s: float = _LIMIT_S) -> Iterator[tuple[ba
 
 
 def kill_machine(machine: Machine) -> None:
-    """Ends the hypervisor, or the agent of a machine that has none, as the kernel does when memory runs out."""
+    """Kill the hypervisor, or the agent of a machine without one, as the kernel does when memory runs out."""
     pid = machine.vmm_pid or getattr(machine, "pid", None)
     if isinstance(pid, int):
         os.kill(pid, signal.SIGKILL)
 
 
 class _Watched(Mapping[str, str]):
-    """The factors of a cell, which remember those that were looked at."""
+    """The factors of a cell, which remember which of them were read."""
 
     def __init__(self, levels: Mapping[str, str]) -> None:
         self.levels = levels
@@ -88,7 +86,7 @@ class _Watched(Mapping[str, str]):
 
 
 def check_level_read(cell: Cell, factor: Factor, use: Callable[[Cell], None]) -> Iterator[Violation]:
-    """A level that nothing looks at is accepted and ignored."""
+    """Yield a violation if nothing reads a level that is accepted, so that it would be ignored."""
     if not factor.levels:
         return
     levels = _Watched({factor.name: factor.parse(factor.levels[-1])})
@@ -102,7 +100,9 @@ def check_level_read(cell: Cell, factor: Factor, use: Callable[[Cell], None]) ->
 
 
 def check_interruption(cell: Cell) -> Iterator[Violation]:
-    """A trial in a process of its own, which is told to end, and then one that is killed."""
+    """Run a trial in a separate process that is told to end, then one that is killed; yield what is wrong with their
+    ends.
+    """
     for number in (signal.SIGINT, signal.SIGKILL):
         with scratch_directory("conformance") as folder, watch_orphans() as left:
             order = TrialOrder.from_cell(cell, _LIMIT_S).encode()
@@ -144,9 +144,9 @@ def check_interruption(cell: Cell) -> Iterator[Violation]:
 
 @contextlib.contextmanager
 def watch_orphans() -> Iterator[list[tuple[int, str]]]:
-    """Processes that were started inside and are still there some time afterwards: number and command. They are ended.
+    """Yield a list that receives the processes which outlive the context, as number and command; they are ended.
 
-    Those that nobody waits for become this process's children meanwhile.
+    Processes that nobody waits for become children of this process while the context lasts.
     """
     left: list[tuple[int, str]] = []
     before = set(list_descendants(os.getpid()))
@@ -168,7 +168,7 @@ def watch_orphans() -> Iterator[list[tuple[int, str]]]:
 
 
 def _running_descendants(before: set[int]) -> list[int]:
-    """Descendants that were not there before, and have not ended."""
+    """Return the descendants that were not there before and have not ended."""
     found = []
     for pid in list_descendants(os.getpid()):
         with contextlib.suppress(OSError):
@@ -184,7 +184,7 @@ def _read_command_line(pid: int) -> str:
 
 
 def _say_when_it_runs(thread: int) -> None:
-    """Writes `measuring` as soon as that thread is inside of a workload's `run`."""
+    """Print `measuring` as soon as that thread is inside a workload's `run`."""
     while True:
         frame = sys._current_frames().get(thread)
         while frame is not None:
@@ -197,7 +197,7 @@ def _say_when_it_runs(thread: int) -> None:
 
 
 def run_one_trial(order: str) -> int:
-    """Runs a trial of many iterations until it is interrupted."""
+    """Run a trial of many iterations until it is interrupted, and return its exit status."""
     cell = TrialOrder.decode(order).cell()
     interruption = Interruption()
     threading.Thread(target=_say_when_it_runs, args=[threading.get_ident()], daemon=True).start()

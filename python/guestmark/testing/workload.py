@@ -1,19 +1,21 @@
-"""Whether a workload keeps its contract."""
+"""Checks whether a workload keeps its contract."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.core import registry
 from guestmark.core.errors import (
     GuestmarkError,
     WorkloadError,
 )
-from guestmark.core.model import Cell, Plan, TrialStatus, WorkloadSpec
+from guestmark.core.metric import Metric
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.workload_kind import WorkloadClass
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import SilentObserver
 from guestmark.engine.trial import TrialSlot, run_trial
@@ -38,21 +40,17 @@ from guestmark.testing.trials import (
 )
 from guestmark.workloads import base
 
-if TYPE_CHECKING:
-    from guestmark.core.metric import Metric
-    from guestmark.core.model import Trial
-    from guestmark.core.workload_kind import WorkloadClass
-
-
-_LONG_S = 0.2  # a run of which a quarter can be told from the time that a call takes
+# A quarter of a run this long can be told from the time that a call takes.
+_LONG_S = 0.2
 
 
 def check_workload(
     name: str, params: Mapping[str, Any] | None = None, *, on: str = "host", optional: Collection[str] = ()
 ) -> list[Violation]:
-    """What the workload of this name breaks with these parameters, as a plan gives them, on a platform of this host.
+    """Return what the workload of this name breaks with these parameters, as a plan gives them, on a platform of this
+    host.
 
-    `optional` are declared metrics that this platform may not have.
+    `optional` are declared metrics that this platform may lack.
     """
     try:
         kind = registry.workload_kind(name)
@@ -115,7 +113,7 @@ def _check_parameters(kind: WorkloadClass, params: Mapping[str, Any]) -> Iterato
 def _check_metrics(
     declared: Sequence[Metric], trial: Trial, optional: Collection[str]
 ) -> Iterator[Violation]:
-    """Every declared metric, but for the optional ones, is measured as it was declared."""
+    """Yield violations unless every declared metric, except optional ones, is measured as it was declared."""
     wanted = {metric.name: metric for metric in declared}
     measured = {measurement.metric.name: measurement for measurement in trial.measurements}
     for name in sorted(wanted.keys() - measured.keys() - set(optional)):
@@ -134,7 +132,7 @@ def _check_metrics(
 
 
 def _run_trial(plan: Plan) -> tuple[Trial | None, list[Violation]]:
-    """One trial of the plan's only cell, with a warm-up and two iterations."""
+    """Run one trial of the plan's only cell, with a warm-up and two iterations."""
     (cell,) = plan.cells
     platform = platforms.get_platform(base.started_cell(cell).platform)
     workload = base.find_trial_class(cell.workload.name)
@@ -152,7 +150,7 @@ def _run_trial(plan: Plan) -> tuple[Trial | None, list[Violation]]:
 
 
 def _check_killed_machine(cell: Cell) -> Iterator[Violation]:
-    """The machine is killed when the workload is ready."""
+    """Kill the machine when the workload is ready, and yield what its calls do wrong."""
     with prepare_workload(cell) as (workload, machine):
         kill_machine(machine)
         try:
@@ -174,7 +172,7 @@ def _check_killed_machine(cell: Cell) -> Iterator[Violation]:
 
 
 def _check_limit(cell: Cell, trial: Trial) -> Iterator[Violation]:
-    """An iteration that has a quarter of its time."""
+    """Yield a violation if an iteration with a quarter of its usual time takes over twice that."""
     took_s = min(trial.run_s)
     if took_s < _LONG_S:
         return
