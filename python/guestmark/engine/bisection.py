@@ -1,7 +1,7 @@
-"""Which commit made a command slower, or lose data: git's own bisection, each candidate measured beside the good build.
+"""Finds the commit that made a command slower, or lose data: by git bisect, each candidate beside the good build.
 
-The worktrees are beside the user's checkout, which is not touched. A candidate is a run of its own, for as
-many blocks as it takes.
+The worktrees are separate from the user's checkout, which is not touched. Each candidate is measured in its own run,
+for as many blocks as it takes.
 """
 
 from __future__ import annotations
@@ -43,23 +43,24 @@ _TAIL_LINES = 5  # lines of a failed build that are quoted
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit: its full hash, and hash and subject as people know it."""
+    """A commit: its full hash, and a description with short hash and subject."""
 
     hash: str
     description: str
 
     @property
     def short_hash(self) -> str:
-        """The beginning of its hash."""
+        """The first digits of its hash."""
         return self.description.partition(" ")[0]
 
 
 class Bisection:
-    """A good build that stays, and a worktree that git moves from candidate to candidate."""
+    """A worktree of the good build, and one that git moves from candidate to candidate."""
 
     def __init__(self, repository: Path, parent: Path, good: str, bad: str) -> None:
         self._repository = repository
-        self.good_build, self.candidate_build = parent / "good", parent / "next"  # paths of one length
+        # The paths are equally long, as a path's length alone can change the layout of a program's stack.
+        self.good_build, self.candidate_build = parent / "good", parent / "next"
         self.good, self.bad = self._read_commit(good), self._read_commit(bad)
         if not self._try_git(
             repository, "merge-base", "--is-ancestor", self.good.hash, self.bad.hash, check=False
@@ -70,7 +71,7 @@ class Bisection:
 
     @contextmanager
     def worktrees(self) -> Iterator[None]:
-        """Both worktrees are there, the second at the bad commit; they are removed when the block is left."""
+        """Keep both worktrees inside the block, the second one at the bad commit."""
         try:
             for folder, commit in ((self.good_build, self.good), (self.candidate_build, self.bad)):
                 self._run_git(
@@ -84,22 +85,24 @@ class Bisection:
             self._try_git(self._repository, "worktree", "prune", check=False)
 
     def start_bisect(self) -> Commit | None:
-        """The first candidate; None when the bad commit is the only one."""
+        """Return the first candidate; None if the bad commit is the only one."""
         said = self._run_git(
             self.candidate_build, "bisect", "start", "--no-checkout", self.bad.hash, self.good.hash
         )
         return None if _FIRST_BAD.search(said) else self._checkout_candidate()
 
     def mark_candidate(self, word: str) -> Commit | str | None:
-        """What the candidate is: `good`, `bad` or `skip`. The next one, the hash of the first bad commit once it is
-        found, or None when only skipped ones are left."""
+        """Tell git that the candidate is `good` or `bad`, or to `skip` it.
+
+        Return the next one, the hash of the first bad commit once it is found, or None if only skipped ones are left.
+        """
         ok, said = self._try_git(self.candidate_build, "bisect", word, check=False)
         if found := _FIRST_BAD.search(said):
             return found[1]
         return self._checkout_candidate() if ok else None
 
     def run_build(self, folder: Path, command: str) -> str:
-        """Runs the build command in a worktree; what it said at last if it failed, else nothing."""
+        """Run the build command in a worktree; return its last lines if it failed, else an empty string."""
         if not command:
             return ""
         done = subprocess.run(
@@ -116,7 +119,7 @@ class Bisection:
         return "; ".join(tail) or f"exit status {done.returncode}"
 
     def find_commit(self, name: str) -> Commit:
-        """The commit of that name."""
+        """Return the commit of that name."""
         return self._read_commit(name)
 
     def _checkout_candidate(self) -> Commit:
@@ -163,7 +166,7 @@ class Bisection:
 
 
 def _make_power_cut_plan(power: PowerCutOptions, argv: Sequence[str], folder: Path) -> Plan:
-    """The plan of a power cut of the build in `folder`."""
+    """Return the plan that cuts the power of the build in `folder`."""
 
     def of_build(text: str) -> str:
         return text.replace(f"{{{PARAMETER}}}", str(folder))
@@ -175,7 +178,7 @@ def _make_power_cut_plan(power: PowerCutOptions, argv: Sequence[str], folder: Pa
 
 
 def list_looks(most: int) -> list[int]:
-    """The numbers of blocks after which a candidate is looked at: 8, 16, 32 … and `most`."""
+    """Return the numbers of blocks after which a candidate is analysed: 8, 16, 32 … and `most`."""
     found = [FIRST_LOOK]
     while found[-1] * 2 < most:
         found.append(found[-1] * 2)
@@ -186,24 +189,27 @@ def list_looks(most: int) -> list[int]:
 class BisectionRequest:
     """What is measured of each build, and what decides: the command, its options and gates, and how it is built.
 
-    `by` are names of the metrics that may decide, the preferred one first; the gate's own where it is empty.
+    `build` is a command for a shell; empty if nothing has to be built. `by` names the metrics that may decide, the
+    preferred one first; if it is empty, each gate's own metric does. `power` is set for a gate about power cuts, for
+    which no good build runs beside. Without `wait` the machines must be free.
     """
 
     argv: Sequence[str]
     options: ExecOptions
     gates: Sequence[str]
-    build: str  # a command for a shell; empty: nothing has to be built
+    build: str
     most_blocks: int
-    wait: bool = True  # for machines that another guestmark uses
+    wait: bool = True
     by: tuple[str, ...] = ()
-    power: PowerCutOptions | None = (
-        None  # how the power is cut, for a gate about that: no good build runs beside
-    )
+    power: PowerCutOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PowerCutOptions:
-    """Options of a run of `guestmark powercut`; `check` judges each state, without it the command's own syncs are."""
+    """Options of a run of `guestmark powercut`.
+
+    `check` is a command that judges each crash state; without it the command's own syncs are judged.
+    """
 
     overrides: Overrides
     caller: Caller
@@ -212,7 +218,7 @@ class PowerCutOptions:
 
 @dataclass(frozen=True, slots=True)
 class BisectionStep:
-    """What became of one candidate: the gate that decided, or how its build failed."""
+    """The result for one candidate: the gate that decided, or how its build failed."""
 
     commit: Commit
     judged: JudgedGate | None
@@ -220,7 +226,7 @@ class BisectionStep:
 
     @property
     def outcome(self) -> Outcome:
-        """One that cannot be built is undecided."""
+        """The gate's outcome; a candidate that cannot be built is undecided."""
         return Outcome.UNDECIDED if self.judged is None else self.judged.outcome
 
 
@@ -228,16 +234,16 @@ class SearchEnd(Enum):
     """How a search ends."""
 
     FOUND = auto()
-    NOT_SLOWER = auto()  # the bad commit is not
+    NOT_SLOWER = auto()  # the bad commit is no slower than the good one
     UNJUDGED = auto()  # the bad commit could not be judged
-    ONLY_SKIPPED = auto()  # commits that could not be judged are left
+    ONLY_SKIPPED = auto()  # only commits that could not be judged are left
 
 
 _GIT_WORDS = {Outcome.KEPT: "good", Outcome.BROKEN: "bad", Outcome.UNDECIDED: "skip"}  # git's
 
 
 class BisectionSearch:
-    """A search in a started bisection; `looking` hears of each look at a candidate, with its blocks."""
+    """A search in a bisection's worktrees; `looking` is called before each look at a candidate, with its blocks."""
 
     def __init__(
         self,
@@ -253,7 +259,8 @@ class BisectionSearch:
         self._by = wanted.by or ("",)
         self.end = SearchEnd.ONLY_SKIPPED
         self.found: Commit | None = None
-        self.fell_back = ""  # the metric that decided in place of the preferred one
+        # The metric that decides if the preferred one cannot.
+        self.fell_back = ""
 
     @property
     def cuts_power(self) -> bool:
@@ -261,7 +268,7 @@ class BisectionSearch:
         return self._wanted.power is not None
 
     def judge_candidates(self) -> Iterator[BisectionStep]:
-        """Judges the bad commit, then candidates until the first bad one is found; see `end` and `found`."""
+        """Judge the bad commit, then candidates until the first bad one is found; `end` and `found` have the result."""
         at_bad = self._build_and_judge(self._bisection.bad)
         yield at_bad
         if at_bad.outcome is not Outcome.BROKEN:
@@ -279,9 +286,9 @@ class BisectionSearch:
             self.end, self.found = SearchEnd.FOUND, self._bisection.find_commit(next_)
 
     def _build_and_judge(self, commit: Commit) -> BisectionStep:
-        """Builds a candidate and measures it beside the good build.
+        """Build a candidate and measure it beside the good build.
 
-        Raises `GuestmarkError` when it was built and could not be measured.
+        Raises `GuestmarkError` if it was built but could not be measured.
         """
         if failed := self._bisection.run_build(self._bisection.candidate_build, self._wanted.build):
             return BisectionStep(commit, None, failed)
@@ -297,7 +304,7 @@ class BisectionSearch:
         return BisectionStep(commit, worst)
 
     def check_good(self) -> BisectionStep:
-        """Judges the good build alone, which a gate about power cuts can: the search trusts it."""
+        """Judge the good build alone, which only a gate about power cuts can do: the search relies on it."""
         return self._judge_build(self._bisection.good, self._bisection.good_build)
 
     def _make_plan(self, commit: Commit, folder: Path) -> Plan:
@@ -331,10 +338,10 @@ class BisectionSearch:
         return judged
 
     def _judge_gates(self, gates: Sequence[Gate], analysis: Analysis) -> tuple[JudgedGate, ...]:
-        """The gates by the first metric that decides them.
+        """Judge the gates by the first metric that decides them.
 
-        What is no slower by another metric than the preferred one may still be slower by that: such a metric can only
-        break a gate. Each of several looks and metrics has its share of what one would be allowed (Bonferroni).
+        A build that is no slower by another metric may still be slower by the preferred one, so the others can only
+        break a gate. Each look and each metric has an equal share of the error rate (Bonferroni).
         """
         if self._wanted.power is not None:
             return judge_gates(gates, analysis)

@@ -1,7 +1,7 @@
-"""A campaign: one plan measured in every boot of a host, which is started as one side and as the other in turn.
+"""A campaign: one plan measured in every boot of a host, which boots as one side and the other in turn.
 
-What has been done is in a file that is on disk before the host restarts, so that a campaign goes on from wherever it
-was stopped: by hand, by a unit of systemd, or after a power cut.
+What has been done is in a file that is on disk before the host restarts, so a campaign continues from wherever it was
+stopped: by hand, by a systemd unit, or after a power cut.
 """
 
 from __future__ import annotations
@@ -45,38 +45,42 @@ _SCHEMA = "guestmark-campaign/1"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBoot:
-    """One boot that has been measured: which side, which boot of the host, and the run made in it."""
+    """One boot that has been measured: its side, the boot's id, and the run made in it."""
 
     side: str
     boot_id: str
-    restarts: int  # since the campaign began, of what restarts in place of the host
+    restarts: int  # since the campaign began, of whatever restarts in place of the host
     run: str
     kernel: str
 
     @property
     def key(self) -> tuple[str, int]:
-        """Tells boots apart."""
+        """What tells boots apart."""
         return self.boot_id, self.restarts
 
 
 @dataclass(frozen=True, slots=True)
 class SideCommands:
-    """The user's commands: each is for a shell, with `{side}` for the side, which `$GUESTMARK_SIDE` holds too."""
+    """The user's shell commands. `{side}` stands for the side, which is also in `$GUESTMARK_SIDE`.
 
-    switch: str = ""  # has the next start of the host be that side
-    verify: str = ""  # succeeds where the host runs as that side
-    restart: str = ""  # restarts the host; empty: the user does
-    in_place: bool = False  # restarts something else and has done so when it returns
+    `switch` makes the next boot that side, `verify` succeeds if the host runs as that side, `restart` restarts the
+    host; if it is empty, the user does. With `in_place` it restarts something else, and returns when that is done.
+    """
+
+    switch: str = ""
+    verify: str = ""
+    restart: str = ""
+    in_place: bool = False
 
     def check(self, sides: Sequence[str]) -> None:
-        """Raises `UsageError` for a side that a shell would take for more than a word."""
+        """Raise `UsageError` for a side that a shell would take for more than a word."""
         for command in (self.switch, self.verify, self.restart):
             for side in sides:
                 substitute_side(command, side)
 
 
 def substitute_side(command: str, side: str) -> str:
-    """The command with the side in place of `{side}`. Raises `UsageError` where that could run something else.
+    """Return the command with the side in place of `{side}`. Raises `UsageError` if that could run something else.
 
     Quotes are not enough: a command such as `ssh lab1 'grub-reboot {side}'` has a second shell read the word.
     """
@@ -90,7 +94,11 @@ def substitute_side(command: str, side: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CampaignState:
-    """A campaign as it is kept. `order` names the side of each boot."""
+    """A campaign as it is stored. `order` names the side of each boot.
+
+    `switched` tells for which boot the side was switched, and in which one; `current` is a run that has begun, and its
+    boot.
+    """
 
     name: str
     plan: str  # as a ledger holds it
@@ -101,24 +109,22 @@ class CampaignState:
     commands: SideCommands
     done: tuple[MeasuredBoot, ...] = ()
     restarts: int = 0
-    switched: tuple[int, str, int] | None = (
-        None  # for which boot, in which one (its key) the side was switched
-    )
-    current: tuple[str, str, int] | None = None  # a run that has begun, and the boot it belongs to (its key)
+    switched: tuple[int, str, int] | None = None
+    current: tuple[str, str, int] | None = None
 
     @property
     def next_side(self) -> str | None:
-        """The side of the boot that is to be measured next; None at the end."""
+        """The side of the next boot to measure; None at the end."""
         return self.order[len(self.done)] if len(self.done) < len(self.order) else None
 
     @property
     def key(self) -> tuple[str, int]:
-        """That of the boot the host is in."""
+        """The key of the boot that the host is in."""
         return read_host_boot_id(), self.restarts
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the host is in a boot that can be the next one: measured in by none before, and switched to."""
+        """Whether this boot can be the next one: not measured in yet, and the side was switched before it."""
         if any(boot.key == self.key for boot in self.done):
             return False
         if not self.commands.switch:
@@ -129,25 +135,25 @@ class CampaignState:
 
 
 def campaigns_directory() -> Path:
-    """Where campaigns are kept."""
+    """Return the directory of campaign files."""
     return state_directory() / "campaigns"
 
 
 def list_campaigns() -> list[str]:
-    """Those that are kept."""
+    """Return the names of stored campaigns."""
     return sorted(file.stem for file in campaigns_directory().glob("*.json"))
 
 
 class CampaignPause(Enum):
-    """Why a campaign does not go on now."""
+    """Why a campaign does not continue now."""
 
     DONE = auto()
-    RESTARTS = auto()  # the host has to start again, or does
+    RESTARTS = auto()  # the host has to be restarted, or is restarting
     INTERRUPTED = auto()
 
 
 class Campaign:
-    """One campaign, which nobody else goes on with meanwhile."""
+    """One campaign, which a single process at a time continues."""
 
     def __init__(self, name: str, state: CampaignState | None = None) -> None:
         if not _NAME.fullmatch(name):
@@ -157,24 +163,24 @@ class Campaign:
 
     @property
     def exists(self) -> bool:
-        """Whether it has been begun."""
+        """Whether it has begun."""
         return self._path.exists()
 
     @property
     def path(self) -> Path:
-        """Where it is kept."""
+        """The campaign's file."""
         return self._path
 
     @property
     def state(self) -> CampaignState:
-        """What has been done. Raises `UsageError` when there is no such campaign or its file is damaged."""
+        """What has been done. Raises `UsageError` if there is no such campaign or its file is damaged."""
         if self._state is None:
             self._state = _read_state(self._path)
         return self._state
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keeps other processes from going on with it. Raises `UsageError` when one does."""
+        """Keep other processes from continuing the campaign. Raises `UsageError` if one does already."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with open(self._path.with_suffix(".lock"), "w") as lock:
             try:
@@ -186,9 +192,9 @@ class Campaign:
             yield
 
     def store(self, **changes: Any) -> CampaignState:
-        """Stores the state with these changes, on disk when this returns."""
+        """Store the state with these changes; it is on disk when this returns."""
         self._state = replace(self.state, **changes)
-        # Command lines and variables are in it: it is its user's alone.
+        # Only its user may read the file: it holds command lines and variables.
         with replace_file(self._path) as part, part.open("w") as stream:
             json.dump({"schema": _SCHEMA, **asdict(self._state)}, stream, indent=1)
             stream.flush()
@@ -201,12 +207,12 @@ class Campaign:
         return self._state
 
     def remove(self) -> None:
-        """Forgets it; its runs stay in the ledger."""
+        """Delete the campaign's file; its runs stay in the ledger."""
         self._path.unlink(missing_ok=True)
         self._path.with_suffix(".lock").unlink(missing_ok=True)
 
     def begin(self, plan: Plan, commands: SideCommands, *, sides: str, rounds: int, ledger: str) -> None:
-        """Stores it as begun: `sides` are two names with a comma between, each round is four boots.
+        """Store a new campaign: `sides` are two names separated by a comma; each round is four boots.
 
         Raises `UsageError` for anything but two sides, and for sides that a command cannot take.
         """
@@ -227,9 +233,9 @@ class Campaign:
         self.store()
 
     def measure_boot(self, side: str, ledger: Ledger, audience: Audience) -> RunState:
-        """Measures the boot that the host is in, which goes on where it was stopped; how that ended.
+        """Measure the boot that the host is in, from where it was stopped; return how that ended.
 
-        Raises `GuestmarkError` when nothing could be measured.
+        Raises `GuestmarkError` if nothing could be measured.
         """
         state, key = self.state, self.state.key
         if state.current is not None and state.current[1:] == key:
@@ -255,10 +261,10 @@ class Campaign:
         return ended
 
     def continue_campaign(self, ledger: str | None, audience: Audience) -> CampaignPause:
-        """Measures and restarts until it is done, the host has to restart, or somebody interrupts.
+        """Measure and restart until the campaign is done, the host has to restart, or a signal interrupts.
 
-        `ledger` is where runs go that the campaign has no ledger of its own for. Raises `GuestmarkError` when nothing
-        could be measured, or a command of the user's failed.
+        Runs go to `ledger` if the campaign has no ledger of its own. Raises `GuestmarkError` if nothing could be
+        measured, or one of the user's commands failed.
         """
         while (side := self.state.next_side) is not None:
             state = self.state
@@ -286,11 +292,11 @@ class Campaign:
         return CampaignPause.DONE
 
     def is_side(self, side: str) -> bool:
-        """Whether the host runs as that side, as far as the user's command can tell."""
+        """Return whether the host runs as that side, as far as the user's command can tell."""
         return not self.state.commands.verify or self._run_command("verify", side) == 0
 
     def switch_side(self, side: str) -> None:
-        """Has the next boot be of that side, and keeps that this was done. Raises `GuestmarkError` when it fails."""
+        """Make the next boot that side, and store that this was done. Raises `GuestmarkError` if it fails."""
         if self.state.commands.switch:
             if status := self._run_command("switch", side):
                 raise GuestmarkError(
@@ -300,7 +306,7 @@ class Campaign:
             self.store(switched=(len(self.state.done), *self.state.key))
 
     def restart_host(self) -> bool:
-        """Restarts the host, or what stands for it; whether that is done by now. Raises `GuestmarkError`."""
+        """Restart the host, or what stands for it; return whether that is done by now. Raises `GuestmarkError`."""
         if status := self._run_command("restart", self.state.next_side or ""):
             raise GuestmarkError(
                 f"--reboot-command failed with exit status {status}",
@@ -325,7 +331,7 @@ class Campaign:
 
 
 def _choose_ledger(stored: str, given: str | None) -> str | None:
-    """The campaign's ledger; as it was given now, where that has the password that is not stored."""
+    """Return the campaign's ledger; the one given now if it is the same with its password, which is not stored."""
     is_same = given is not None and "://" in given and drop_password(given) == stored
     return given if is_same or not stored else stored
 
@@ -369,7 +375,7 @@ def _read_boot_key(values: Sequence[Any], first: type, second: type) -> Any:
 
 
 def make_systemd_unit(state: CampaignState, command: Sequence[str]) -> str:
-    """A unit of systemd that goes on with the campaign after every start of the host, until it is done."""
+    """Return a systemd unit that continues the campaign after every boot of the host, until it is done."""
     words = " ".join(
         '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"' for word in command
     )

@@ -1,7 +1,7 @@
-"""Two runs as one: both sides of a comparison beside each other in every block, as far as both can still be had.
+"""Two runs measured again as one, side by side in every block, as far as both can still be reproduced.
 
 A side is what its trials attest: the program by its digest, the guest's kernel by its release, QEMU by its version.
-What is no longer there is never replaced by something of the same name.
+What no longer exists is never replaced by something with the same name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _VERSION_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """A plan that measures both sides, what it holds against each other, and what of the difference it cannot show."""
+    """A plan that measures both sides; the differences that it compares, and those that it cannot show."""
 
     plan: Plan
     differing: tuple[str, ...]
@@ -49,22 +49,22 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class _ComparedSide:
-    """A cell of one run: what its machines and program were, and the levels by which they are had again."""
+    """A cell of one run: what its machines and program were (`used`), and where they were found (`paths`)."""
 
     run: StoredRun
     cell: Cell
     used: Mapping[str, str]
-    paths: Mapping[str, str] = field(default_factory=dict)  # where they were found then
+    paths: Mapping[str, str] = field(default_factory=dict)
 
 
 class _NoLongerThereError(Exception):
-    """What a side was measured with is no longer there."""
+    """A program or file that one side was measured with no longer exists."""
 
 
 def make_confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, Any]) -> Confirmation:
-    """The plan; `policy` are fields of `Policy` that the user gave, None for those that are as in the later run.
+    """Return the plan; `policy` has fields of `Policy` that the user gave, None for those of the later run.
 
-    Raises `UsageError` when nothing differs that could be had on both sides.
+    Raises `UsageError` if no difference can be measured side by side.
     """
     differing: dict[str, None] = {}
     missing: dict[str, None] = {}
@@ -105,7 +105,7 @@ def make_confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, 
 
 
 def _make_context(before: StoredRun, after: StoredRun) -> Context:
-    """The later run's directory, variables and costs; the rest of its context is about that run alone."""
+    """Return the later run's directory, variables and costs; the rest of its context is about that run alone."""
     context, me = after.plan.context, Caller.current()
     return replace(
         Context.for_caller(me if not context.cwd else replace(me, cwd=context.cwd, env=context.env)),
@@ -116,7 +116,7 @@ def _make_context(before: StoredRun, after: StoredRun) -> Context:
 
 
 def _pair_cells(before: StoredRun, after: StoredRun) -> Iterator[tuple[_ComparedSide, _ComparedSide]]:
-    """The cells that both runs have, but for what may differ between them."""
+    """Yield the cells that both runs have, apart from levels that may differ between them."""
     one_each = all(len({cell.workload.key for cell in run.plan.cells}) == 1 for run in (before, after))
     olds = {_make_pairing_key(cell, one_each): cell for cell in before.plan.cells if cell.null_of is None}
     for cell in after.plan.cells:
@@ -170,7 +170,7 @@ def _read_attested(run: StoredRun, trial: Trial) -> Iterator[tuple[str, str]]:
 
 
 def _cut_qemu_version(line: str) -> str:
-    """`7.2.22 (Debian 1:7.2+dfsg-7)` of what QEMU said of itself."""
+    """Return `7.2.22 (Debian 1:7.2+dfsg-7)` of the first line that QEMU prints."""
     return line.partition(" version ")[2] or line
 
 
@@ -180,7 +180,7 @@ def _find_differences(before: _ComparedSide, after: _ComparedSide) -> list[str]:
 
 
 def _restore_cell(side: _ComparedSide, names: Sequence[str]) -> Cell:
-    """The side's cell as it can be measured now. Raises `_GoneError`."""
+    """Return the side's cell as it can be measured now. Raises `_NoLongerThereError`."""
     cell, levels = side.cell, dict(side.cell.factors)
     params = dict(cell.workload.params)
     if path := side.paths.get("program"):
@@ -247,7 +247,7 @@ def _ask_version(program: str) -> str:
 
 
 def _place_side_by_side(pair: Sequence[_ComparedSide], had: Sequence[Cell]) -> Iterator[Cell]:
-    """Both cells under names of their own, in a table of their own."""
+    """Yield both cells under the names of their sides, in a table of their own."""
     group = pair[1].cell.id
     for side, name, cell in zip(pair, SIDES, had, strict=True):
         key = f"{name}-{cell.workload.key}" if cell.workload.key else name
@@ -270,7 +270,7 @@ def _make_null_copies(cells: Sequence[Cell]) -> Iterator[Cell]:
 
 
 def _list_host_differences(before: StoredRun, after: StoredRun) -> Iterator[str]:
-    """What differed of the host itself, which both sides now have alike."""
+    """Yield what differed in the host itself, which is now the same for both sides."""
     decisive, _ = compare_environments(before.environment, after.environment, frozenset())
     for name, said in decisive.items():
         yield f"the host's {name} ({said}) is the same for both now"

@@ -1,6 +1,4 @@
-"""The environment a run was made in, as far as it can change a figure. Environment variables are
-never recorded.
-"""
+"""The environment of a run, as far as it can change a figure. Environment variables are never recorded."""
 
 import contextlib
 import hashlib
@@ -51,11 +49,11 @@ def record_environment(
     measured: Iterable[str] = (),
     root: Path = Path("/"),
 ) -> Environment:
-    """A description of the host; unknown facts are absent.
+    """Describe the host; unknown facts are absent.
 
     `argv` is guestmark's command line (default: this process's), `programs` (default: those of the platforms) are
-    asked for their version when they are installed, `agent` is the agent's binary, whose hash is recorded. `measured`
-    are packages whose versions matter besides the usual ones. `root` is where /proc and /sys are.
+    asked for their versions if they are installed, `agent` is the agent's binary, whose hash is recorded. `measured`
+    names packages whose versions matter besides the usual ones. `root` is where /proc and /sys are.
     """
     memory = read_meminfo(root / "proc/meminfo")
     found: dict[str, Any] = {
@@ -99,7 +97,7 @@ def record_environment(
 
 
 def record_run_environment(plan: Plan) -> Environment:
-    """The environment of a run of that plan: with the programs its workloads need, and the packages they measure."""
+    """Record the environment for a plan: with the programs that its workloads need, and the packages they measure."""
     used = registry.programs(cell.workload.name for cell in plan.cells)
     workloads = {repr(cell.workload): cell.workload for cell in plan.cells}
     return record_environment(
@@ -114,19 +112,20 @@ def _read_line(file: Path) -> str:
 
 
 def _hash_machine_id(file: Path) -> str:
-    """Tells this host from others without naming it: the machine id itself should not be handed around."""
+    """Return a hash that tells this host from others: machine-id(5) asks not to expose the id itself."""
     own = _read_line(file) or platform.node()
     return hashlib.sha256(f"guestmark {own}".encode()).hexdigest()[:16] if own else ""
 
 
 def _read_processor(root: Path) -> dict[str, Any]:
-    """The first processor; its flags also as a short hash, because nobody compares 130 words by eye."""
+    """Describe the first processor, with a short hash of its flags: 130 words cannot be compared by eye."""
     fields: dict[str, str] = {}
     for line in procfs.read_text(root / "proc/cpuinfo").split("\n\n", 1)[0].splitlines():
         name, _, value = line.partition(":")
         fields[name.strip()] = value.strip()
     flags = sorted((fields.get("flags") or fields.get("Features") or "").split())
-    numbers = "implementer {CPU implementer}, part {CPU part}"  # arm64's kernel has no more
+    # On arm64 the kernel gives numbers instead of a model name.
+    numbers = "implementer {CPU implementer}, part {CPU part}"
     named = fields.get("model name") or fields.get("cpu model")
     found: dict[str, Any] = {
         "model": named or (numbers.format_map(fields) if "CPU part" in fields else platform.processor()),
@@ -166,7 +165,7 @@ def _read_frequency_policy(folder: Path) -> dict[str, Any]:
 
 
 def _list_disks(folder: Path) -> list[dict[str, Any]]:
-    """The block devices that have a size and are not backed by files or memory."""
+    """Describe the block devices that have a size and are not backed by files or memory."""
     found = []
     for device in sorted(folder.glob("*")):
         sectors = _read_line(device / "size")
@@ -187,7 +186,7 @@ def _list_disks(folder: Path) -> list[dict[str, Any]]:
 
 
 def _list_filesystems(mounts: Path) -> dict[str, Any]:
-    """The filesystems of the directories that images and host files usually go to."""
+    """Describe the filesystems of the directories that usually hold images and host files."""
     live = [line.split(" ") for line in procfs.read_text(mounts).splitlines()]
     found = {}
     for directory in _DIRECTORIES:
@@ -205,7 +204,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _parse_choice(text: str) -> str:
-    """`madvise` from `always [madvise] never`."""
+    """Return the chosen word of a kernel setting: `madvise` of `always [madvise] never`."""
     return text.partition("[")[2].partition("]")[0]
 
 
@@ -218,8 +217,9 @@ def _read_distribution(file: Path) -> str:
 
 
 def _detect_virtualization(root: Path) -> dict[str, Any]:
-    """Whether this host is itself a guest, by what systemd-detect-virt looks at too; `hypervisor` is
-    the CPUID bit.
+    """Return what shows whether this host is itself a guest, as systemd-detect-virt does.
+
+    `hypervisor` is the CPUID bit.
     """
     dmi = root / "sys/class/dmi/id"
     cpuinfo = procfs.read_text(root / "proc/cpuinfo")
@@ -247,7 +247,7 @@ def _read_load(file: Path) -> list[float]:
 
 
 def _ask_versions(programs: Iterable[Program]) -> dict[str, str]:
-    """The first line that each installed program prints for --version; all are run at the same time."""
+    """Return the first line that each installed program prints for --version; all run at the same time."""
     found, started = {}, {}
     with start_version_queries() as start:
         for program in programs:
@@ -307,7 +307,7 @@ def _list_libraries() -> dict[str, str]:
 
 
 _DPKG_STATUS = "var/lib/dpkg/status"
-# Beside the packages of the programs that are run: what those are linked with, or load.
+# Libraries and firmware that the programs load, besides the packages of these programs themselves.
 _LIBRARY_PACKAGES = (
     "libc6",
     "libglib2.0-0",
@@ -323,9 +323,9 @@ _VERSION_PATTERN = re.compile(r"^Version: (\S+)$", re.MULTILINE)
 
 
 def read_package_versions(root: Path, measured: Iterable[str] = ()) -> dict[str, str]:
-    """The version of each package below `root` that figures may depend on; empty where dpkg is not used.
+    """Return the version of each package below `root` that figures may depend on; empty without dpkg.
 
-    These are the packages of all programs that guestmark runs, what lies underneath them, and the `measured` ones.
+    These are the packages of all programs that guestmark runs, the libraries underneath, and the `measured` ones.
     """
     names = {*(program.package for program in registry.programs()), *_LIBRARY_PACKAGES, *measured}
     try:

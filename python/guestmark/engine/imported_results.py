@@ -1,7 +1,7 @@
 """Results of other programs as runs: hyperfine's JSON, fio's JSON, and Phoronix Test Suite's results (JSON or XML).
 
 A file is one session, whose order was not random and whose machine is unknown. So each benchmark becomes a cell with
-one trial, its figures the iterations of that trial: it can be shown and compared, and no verdict rests on it.
+one trial, and its figures are the iterations of that trial: they can be shown and compared, but give no verdict.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from guestmark.workloads.exec.command import Command
 
 
 class SourceProgram(StrEnum):
-    """Whose file it is."""
+    """The program that wrote a file."""
 
     HYPERFINE = "hyperfine"
     FIO = "fio"
@@ -42,7 +42,7 @@ class SourceProgram(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Benchmark:
-    """One cell: benchmarks of the same `table` are compared, the first being the baseline."""
+    """One cell: benchmarks of the same `table` are compared, and the first is the baseline."""
 
     table: str
     label: str
@@ -51,19 +51,19 @@ class _Benchmark:
 
 
 class _UnknownFormatError(ValueError):
-    """The file has not what a file of that program has."""
+    """The file lacks what a file of that program contains."""
 
 
 def is_foreign_result(data: bytes) -> bool:
-    """Whether a file can be another program's result, and no bundle: its first sign is that of JSON or XML."""
+    """Whether a file can be another program's result and is no bundle: it starts like JSON or XML."""
     head = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:200]
     return head[:1] in {b"{", b"["} or head.startswith((b"<?xml", b"<PhoronixTestSuite"))
 
 
 def read_results(data: bytes, where: str, at: float = 0.0) -> list[PackedRun]:
-    """The run that the file is, written `at` (Unix time, seconds).
+    """Return the file's content as a run, written `at` (Unix time, seconds).
 
-    Raises `LedgerError`, in one line, for a file of no known program and for a damaged one.
+    Raises `LedgerError`, in one line, for a file of an unknown program and for a damaged one.
     """
     budget = ReadBudget()
     try:
@@ -194,7 +194,8 @@ def _parse_phoronix_json(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
 
 
 def _parse_xml(data: bytes, budget: ReadBudget) -> tuple[SourceProgram, list[_Benchmark]]:
-    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:  # which could name other files, or grow without end
+    # Entities could name other files, or expand without end.
+    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
         raise _UnknownFormatError("it declares entities, which results do not")
     budget.charge(16 * data.count(b"<"))
     root = ET.fromstring(data)
@@ -209,7 +210,8 @@ def _parse_xml(data: bytes, budget: ReadBudget) -> tuple[SourceProgram, list[_Be
         }
         for entry in result.iter("Entry"):
             value = entry.findtext("Value") or ""
-            if not value:  # a test that failed there
+            # The test failed on that system.
+            if not value:
                 continue
             raw = entry.findtext("RawString") or value
             found.append(
@@ -226,7 +228,7 @@ def _parse_xml(data: bytes, budget: ReadBudget) -> tuple[SourceProgram, list[_Be
 def _make_phoronix_benchmark(
     named: Mapping[str, str], result: Mapping[str, Any], system: str, values: Sequence[float]
 ) -> _Benchmark:
-    """One system's figures of one test. More is better unless it says LIB, as the suite itself reads it."""
+    """Return one system's figures of one test. More is better unless the suite says LIB (less is better)."""
     better = Better.LOWER if result.get("proportion") == "LIB" else Better.HIGHER
     title = " ".join(filter(None, (named["title"], named["description"] or named["arguments"])))
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", named["identifier"].rpartition("/")[2] or "result")[:60]

@@ -1,4 +1,4 @@
-"""What crashes of the machine, or older versions, have left behind: found by its name, and by nobody using it."""
+"""Files and processes left behind by crashes or older versions: known by their names, and used by no process."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from guestmark.disks.processes import is_stopped, read_status
 from guestmark.platforms import confinement
 from guestmark.platforms.confinement import find_memory_directory
 
-# Of older versions, beside those of machines, which are called after their platforms. What a user calls
-# `guestmark-results` is not ours.
+# Names that older versions used, besides those of machines, which have their platform's name. A user's own directory
+# such as `guestmark-results` must not match.
 _NAMES = (
     "capture", "cut", "direct", "disks", "guestfish", "memory", "modules", "netboot", "proto", "template",
     "trial", "tree", "user", "virtiofsd",
 )  # fmt: skip
-_KEPT = r"[a-z][a-z0-9@_-]*-[0-9a-f]{12}"  # whatever it is for: as keepers name all that they make
+# Keepers name everything that they make like this, whatever it is for.
+_KEPT = r"[a-z][a-z0-9@_-]*-[0-9a-f]{12}"
 _OF_KEEPER = re.compile(rf"guestmark-{_KEPT}")
 _UNIQUE = r"[0-9a-z_]{8}(?:[0-9a-z_]{4})?(?:\.txt)?"
-# In the cache: parts of what was being made. Whoever makes one touches it again and again.
+# Unfinished files in the cache. Whoever makes one touches it again and again, so an old one is abandoned.
 _PARTS = (
     "guestmark-part-*",
     "*/guestmark-*",
@@ -48,14 +49,14 @@ _PARTS = (
 _PART_IS_OLD_S = 3600.0
 _USUAL = ("/tmp", "/var/tmp")
 _AGENT = re.compile(r"(?:^|/)guestmark-agent$")
-_FLEET = b"GUESTMARK_FLEET_MACHINE="  # in the environment of what a worker of a fleet starts
+_FLEET = b"GUESTMARK_FLEET_MACHINE="  # in the environment of every process that a fleet's worker starts
 _FLEETS_PARTS = re.compile(r"process_worker_pool|multiprocessing\.(?:spawn|resource_tracker)")
 _ENDING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A file or directory that nobody uses any more; `keeps` says why it cannot be removed, if so."""
+    """A file or directory that no process uses any more; `reason_to_keep` is set if it cannot be removed."""
 
     path: Path
     size: int
@@ -63,13 +64,12 @@ class Leftover:
     reason_to_keep: str = ""
 
     def remove(self) -> None:
-        """Removes it. Raises `OSError`."""
+        """Remove it. Raises `OSError`."""
         if confinement.is_group(self.path):
             self.path.rmdir()
         elif self.path.is_dir() and not self.path.is_symlink():
-            unmount_below(
-                self.path
-            )  # an image that a killed daemon served; nothing else is removed with a mount
+            # An image that a killed daemon served. Anything else with a mount in it is kept.
+            unmount_below(self.path)
             shutil.rmtree(self.path)
         else:
             self.path.unlink(missing_ok=True)
@@ -77,14 +77,15 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A process of a run whose guestmark is gone, and which has not ended with it: it, or what ends it, was stopped."""
+    """A process that outlived its run's guestmark, since it or the supervisor that ends it was stopped (SIGSTOP)."""
 
     pid: int
-    handle: int  # of the very process, whatever takes its number later; -1 where there is none
+    # A pidfd, which never refers to another process that gets the same number later.
+    handle: int
     command: str
 
     def end(self, patience_s: float = 5.0) -> bool:
-        """Lets it go on, so that it ends in order, and kills it else; whether it is gone."""
+        """Continue the process so that it ends in order, else kill it; return whether it is gone."""
         for number, within_s in ((signal.SIGCONT, patience_s), (signal.SIGKILL, patience_s)):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.handle, number)
@@ -94,7 +95,7 @@ class Orphan:
 
 
 def find_orphans() -> list[Orphan]:
-    """This user's; those that are about to end by themselves have a second for it."""
+    """Return this user's orphans; those that are about to end by themselves have a second to do so."""
     found = _list_orphans()
     if any(not is_stopped(pid) for pid in found):
         time.sleep(_ENDING_S)
@@ -124,7 +125,7 @@ def _list_orphans() -> dict[int, str]:
 
 
 def _has_lost_controller(pid: int, words: list[str], writers: set[str]) -> bool:
-    """Whether nothing can end it any more: its lifeline has no other end, or its controller is gone."""
+    """Whether nothing can end the process any more: its lifeline has no writer, or its controller is gone."""
     options = dict(itertools.pairwise(words)) | dict(word.split("=", 1) for word in words if "=" in word)
     with contextlib.suppress(OSError):
         if handle := options.get("--controller"):
@@ -136,12 +137,13 @@ def _has_lost_controller(pid: int, words: list[str], writers: set[str]) -> bool:
 
 
 def _list_written_pipes() -> set[str]:
-    """Pipes that a process of this machine can write to."""
+    """Return the pipes that any process of this machine can write to."""
     found = set()
     for pid in procfs.list_processes():
         for link, end in procfs.list_open_files(pid):
             if end.startswith("pipe:") and end not in found:
-                with contextlib.suppress(ValueError, IndexError):  # it has just been closed
+                # The file may just have been closed.
+                with contextlib.suppress(ValueError, IndexError):
                     info = procfs.read_text(link.parents[1] / "fdinfo" / link.name).split()
                     if int(info[info.index("flags:") + 1], 8) & os.O_ACCMODE != os.O_RDONLY:
                         found.add(end)
@@ -149,7 +151,7 @@ def _list_written_pipes() -> set[str]:
 
 
 def _is_lost_fleet_part(pid: int, words: dict[int, list[str]]) -> bool:
-    """Whether it was started by a worker of a fleet that is not there any more, nor what supervised that."""
+    """Whether a fleet's worker started the process, and neither that worker nor its supervisor exists any more."""
     with contextlib.suppress(OSError):
         named = any(map(_FLEETS_PARTS.search, words[pid]))
         if not named or _FLEET not in Path(f"/proc/{pid}/environ").read_bytes():
@@ -168,7 +170,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def find_leftovers(more: Iterable[Path] = ()) -> list[Leftover]:
-    """All of this user's leavings where guestmark puts things, and in the directories `more`; the oldest first."""
+    """Return this user's leftovers where guestmark puts files, and in the directories `more`; the oldest first."""
     candidates = [path for parent in dict.fromkeys(_list_directories(more)) for path in _find_named(parent)]
     candidates += [path for path in _find_cache_parts() if path not in candidates]
     candidates += confinement.find_leftover_groups()
@@ -176,7 +178,8 @@ def find_leftovers(more: Iterable[Path] = ()) -> list[Leftover]:
     mounted = [Path(mount.where) for mount in read_mounts() if mount.kind != "fuse"]
     found = []
     for path in candidates:
-        with contextlib.suppress(OSError):  # it has just gone
+        # Any of them may be removed meanwhile.
+        with contextlib.suppress(OSError):
             state = path.lstat()
             if state.st_uid != os.geteuid() or str(path) in used:
                 continue
@@ -216,7 +219,8 @@ def _find_cache_parts() -> Iterator[Path]:
         cache = cache_directory()
         for pattern in _PARTS:
             for path in cache.glob(pattern):
-                if _OF_KEEPER.fullmatch(path.name) and path.is_dir():  # its maker has a lock on it
+                # Its maker holds a lock on it, which is asked for later.
+                if _OF_KEEPER.fullmatch(path.name) and path.is_dir():
                     yield path
                     continue
                 is_part = not path.name.endswith((".none", ".json"))
@@ -225,14 +229,14 @@ def _find_cache_parts() -> Iterator[Path]:
 
 
 def _is_kernel_part(path: Path) -> bool:
-    """Kernels' releases have dots, too: a part of one ends with the id of the process that makes it."""
+    """Whether an unfinished file's name fits: a kernel's ends with the id of its maker, as releases have dots too."""
     if path.name.startswith("vmlinux-"):
         return bool(re.search(r"-\d+-\d+\.\d+$", path.name))
     return True
 
 
 def _read_paths_in_use() -> str:
-    """Every path that a process of this machine names or has open, as far as this user may know."""
+    """Return every path that a process of this machine names or has open, as far as this user may read them."""
     found: list[str] = []
     for pid in procfs.list_processes():
         if pid == os.getpid():
@@ -246,7 +250,7 @@ def _read_paths_in_use() -> str:
 
 
 def _measure_size(path: Path) -> int:
-    """Bytes that it occupies."""
+    """Return the bytes that a file or directory occupies on disk."""
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_blocks * 512
     total = 0

@@ -1,6 +1,6 @@
 """One pass before anything is measured: which cells can run here, what is left out and why, and remarks.
 
-Cells on machines of other architectures have their parts made first.
+What machines of other architectures boot is built first.
 """
 
 import os
@@ -29,9 +29,9 @@ from guestmark.workloads import base as workloads
 
 
 def find_unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tuple[LeftOut, ...]:
-    """Makes what machines of other architectures boot; the cells for which that is not possible.
+    """Build what machines of other architectures boot; return the cells for which that is not possible.
 
-    Raises `UsageError` for a platform this version cannot make.
+    Raises `UsageError` for a platform that this version does not have.
     """
     groups: dict[str, dict[tuple[str, ...], list[Cell]]] = {}
     for cell in cells:
@@ -47,7 +47,7 @@ def find_unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tup
 def _find_unmade_on_platform(
     name: str, cells: Mapping[tuple[str, ...], list[Cell]], progress: Progress
 ) -> Iterable[LeftOut]:
-    """One entry for the platform where all its cells fail alike, else one for each cell that does."""
+    """Return one entry for the platform if all its cells fail alike, else one for each cell that fails."""
     found = []
     for packages, theirs in cells.items():
         try:
@@ -61,19 +61,19 @@ def _find_unmade_on_platform(
 
 
 def make_boot_files(spec: PlatformSpec, packages: Sequence[str], progress: Progress) -> None:
-    """Makes what machines of a foreign platform boot. Raises `GuestmarkError`."""
+    """Build what machines of a foreign platform boot. Raises `GuestmarkError`."""
     cast("NeedsBootFiles", registry.get_platform(spec)).make_parts(packages, progress)
 
 
 class NeedsBootFiles(Protocol):
-    """A platform of another architecture."""
+    """A platform of another architecture, whose machines boot what guestmark builds."""
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
-        """Makes what its machines boot. Raises `GuestmarkError`."""
+        """Build what its machines boot. Raises `GuestmarkError`."""
 
 
 def find_misplaced_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
-    """The cells that need programs on machines that can have none, or measure the agent where it is the host's own."""
+    """Return cells that need programs where a machine has none, or that measure the agent where it is the host's."""
     return tuple(
         LeftOut(str(cell.platform), reason, hint, cell=cell.id)
         for cell in cells
@@ -99,16 +99,16 @@ def _explain_misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str
         )
 
 
-HYPERVISOR_BYTES = 64 << 20  # what a hypervisor takes at least besides its guest's memory
+HYPERVISOR_BYTES = 64 << 20  # the least that a hypervisor takes besides its guest's memory
 
 Probe = Callable[[list[Platform]], Mapping[str, Usable | Unusable]]
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What can be measured: a `plan` with usable baselines, and those of its `cells` that will run.
+    """What can be measured: a `plan` with usable baselines, and the `cells` of it that will run.
 
-    `left_out` is what was found to be impossible now; `notes` are remarks for the user.
+    `left_out` is what cannot be measured here; `notes` are remarks for the user.
     """
 
     plan: Plan
@@ -118,13 +118,13 @@ class Readiness:
 
 
 def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
-    """Examines a new plan. `probe` is given the platforms of all guests and other machines at once; it answers by name.
+    """Examine a new plan. `probe` gets the platforms of all guests and other machines at once; it answers by name.
 
-    What machines of other architectures boot is made first, with `progress`.
+    What machines of other architectures boot is built first, with `progress`.
 
-    A baseline that cannot be used gives way to the first cell that can, with a null copy if the old one had one. Raises
-    `UsageError` for a platform this version does not have and for what the user has to give otherwise,
-    `PlatformUnusableError` when nothing is left, or what a workload's own check raised.
+    A baseline that cannot be used is replaced by the first cell that can, with a null copy if the old one had one.
+    Raises `UsageError` for a platform that this version does not have and for requests that can never be met,
+    `PlatformUnusableError` if nothing is left, or what a workload's own check raised.
     """
     plan = choose_locations(plan)
     left_out = _find_refused_cells(plan.cells)
@@ -137,7 +137,7 @@ def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
 
 
 def examine_without_starting(plan: Plan) -> Readiness:
-    """What `examine` would find as far as is known without starting or making anything. Raises as it does."""
+    """Return what `examine` would find, as far as that is known without starting or building anything; raise alike."""
     plan = choose_locations(plan)
     left_out = _find_refused_cells(plan.cells)
     left_out += find_unusable_platforms(
@@ -150,7 +150,7 @@ def examine_without_starting(plan: Plan) -> Readiness:
 
 
 def _find_refused_cells(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
-    """The cells that this host, or their platform, cannot have as they are asked for."""
+    """Return the cells that this host, or their platform, does not support as requested."""
     return (
         *find_cells_larger_than_host(cells),
         *find_cells_without_memory(cells),
@@ -160,7 +160,7 @@ def _find_refused_cells(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
 
 
 def find_cells_without_memory(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
-    """The cells whose guests' memory this host cannot make as they ask for it, such as of huge pages it has not got."""
+    """Return the cells whose guests want memory that this host does not offer, such as huge pages."""
     found = []
     for cell in cells:
         spec, machine = cell.platform, cell.levels.get(MACHINE) or ""
@@ -174,16 +174,16 @@ def find_cells_without_memory(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
 
 
 def choose_locations(plan: Plan) -> Plan:
-    """The plan whose disks all have a place; those whose place nobody named are remembered."""
+    """Return the plan with a location for every disk; it remembers which cells got the default one."""
     cells = tuple(add_locations(plan.cells))
     chosen = tuple(new.id for old, new in zip(plan.cells, cells, strict=True) if new.factors != old.factors)
     return replace(plan, cells=cells, context=replace(plan.context, default_locations=chosen))
 
 
 def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readiness:
-    """Examines a stored plan that is resumed; `known` is what was left out when it began, and stays so.
+    """Examine a stored plan that is resumed; `known` is what was left out when it began, and stays left out.
 
-    Raises `PlatformUnusableError` for a baseline that can no longer be used, because it cannot be replaced midway.
+    Raises `PlatformUnusableError` for a baseline that can no longer be used: it cannot be replaced midway.
     """
     cells = select_runnable(plan.cells, known)
     check_requests(plan, cells)
@@ -200,7 +200,7 @@ def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readine
 
 
 def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
-    """Lets every workload refuse what can never be measured as it was asked for. Raises `UsageError`."""
+    """Let every workload refuse requests that can never be met. Raises `UsageError`."""
     for name in dict.fromkeys(cell.workload.name for cell in cells):
         workloads.find_trial_class(name).check_request(
             plan, [cell for cell in cells if cell.workload.name == name]
@@ -211,9 +211,9 @@ def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
 
 
 def check_kernels(cells: Iterable[Cell]) -> None:
-    """Raises `UsageError` for a file that was given as kernel and is none."""
+    """Check that every file given as a kernel is one. Raises `UsageError`."""
     for cell in cells:
-        # What another machine or processor starts is not ours to read.
+        # A kernel for another machine or architecture lies elsewhere, or has another format.
         path = cell.levels.get(KERNEL) if cell.platform.shares_root else None
         if not path:
             continue
@@ -229,9 +229,9 @@ def check_kernels(cells: Iterable[Cell]) -> None:
 
 
 def find_cells_larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
-    """The cells whose guest has more memory than this host; computed, nothing is started.
+    """Return the cells whose guest has more memory than this host, without starting anything.
 
-    Nested cells are looked at with their platform, which knows what the outer guests take.
+    Nested cells are examined with their platform, which knows what the outer guests take.
     """
     total = read_host_memory()
     found = []
@@ -250,15 +250,16 @@ def find_cells_larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
 
 
 def read_host_memory() -> int:
-    """Bytes of memory that this host has in all."""
+    """Return the bytes of memory that this host has in all."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def find_unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOut, ...]:
-    """The platforms that cannot be used here. Raises `UsageError` for one this version cannot make."""
+    """Return the platforms that cannot be used here. Raises `UsageError` for one that this version does not have."""
     found: dict[str, Usable | Unusable] = {}
     waiting: list[Platform] = []
-    with_levels: dict[str, list[Cell]] = {}  # the cells of what is tried with levels of their own
+    # A platform is probed once for each combination of levels that decides whether it works.
+    with_levels: dict[str, list[Cell]] = {}
     for spec, mine in _group_by_platform(cells).items():
         try:
             platform = registry.get_platform(spec)
@@ -290,7 +291,7 @@ def find_unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOu
 
 
 def _make_left_out(name: str, found: Unusable, cells: Sequence[Cell] | None) -> Iterable[LeftOut]:
-    """The platform, or only those of its cells that ask for levels with which it cannot be used."""
+    """Return an entry for the platform, or for each of its cells with the levels that do not work."""
     if cells is None:
         return [LeftOut(name, found.reason, found.hint)]
     return [LeftOut(str(cell.platform), found.reason, found.hint, cell=cell.id) for cell in cells]
@@ -317,14 +318,14 @@ def _group_by_platform(cells: Iterable[Cell]) -> dict[PlatformSpec, list[Cell]]:
 
 
 def _find_memory_shortage(cells: Sequence[Cell]) -> PlatformUnusableError | None:
-    """Why this host has too little memory for nested guests; computed, nothing is started."""
+    """Return why this host has too little memory for nested guests, without starting anything."""
     from guestmark.platforms.qemu.nested.outer import find_shortage
 
     return find_shortage(cells)
 
 
 def find_impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
-    """Cells that can never be measured on this host because of what their workload or disks need."""
+    """Return cells that can never be measured on this host because of what their workload or disks need."""
     return tuple(
         LeftOut(str(cell.platform), reason, cell=cell.id)
         for cell in cells
@@ -337,7 +338,7 @@ def find_impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
 
 
 def require_most_platforms(plan: Plan, left_out: Sequence[LeftOut]) -> None:
-    """Raises `PlatformUnusableError` when more than half of the plan's platforms have no cell that can be measured."""
+    """Raise `PlatformUnusableError` if more than half of the plan's platforms have no cell that can be measured."""
     wanted = dict.fromkeys(str(cell.platform) for cell in plan.cells)
     usable = {str(cell.platform) for cell in select_runnable(plan.cells, left_out)}
     missing = [name for name in wanted if name not in usable]
@@ -353,9 +354,9 @@ def require_most_platforms(plan: Plan, left_out: Sequence[LeftOut]) -> None:
 
 
 def replace_unusable_baselines(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:
-    """The plan without copies of cells that are left out, and with other baselines where those are; and remarks.
+    """Return the plan without copies of cells that are left out, and with usable baselines; and remarks on these.
 
-    Raises `PlatformUnusableError` with all reasons when nothing can be measured.
+    Raises `PlatformUnusableError` with all reasons if nothing can be measured.
     """
     usable = select_runnable(plan.cells, left_out)
     if not usable:
@@ -380,9 +381,9 @@ def replace_unusable_baselines(plan: Plan, left_out: Sequence[LeftOut]) -> tuple
 
 
 def check_workloads(plan: Plan, cells: Sequence[Cell]) -> list[str]:
-    """Checks that disks can be made, lets every workload check its cells, and returns the workloads' remarks.
+    """Check that disks can be made and let every workload check its cells; return the workloads' remarks.
 
-    Raises what one of them raised; when several did, one error that says it all.
+    Raises what one of them raised, or one error that lists what several raised.
     """
     remarks: list[str] = []
     errors: list[GuestmarkError] = []
