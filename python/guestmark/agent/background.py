@@ -23,14 +23,14 @@ class AgentChannel(Protocol):
         """Sends one request."""
 
     def receive_background(self, deadline: float) -> bool:
-        """Hears replies to background calls until `deadline`, a monotonic time; whether there was one."""
+        """Receives replies to background calls until `deadline` (monotonic); returns whether there was one."""
 
 
 class Background:
     """A background program, made by `Agent.background`. Closing its agent kills it with all its children.
 
-    `output` is what has been received of its two streams so far; any call may receive more. With `hear`, that is given
-    the number of a stream and what comes of it instead. `ended` is set once it has ended.
+    `output` holds what its two streams have sent so far; any call may receive more. With `hear`, that function is
+    called with the number of a stream and each piece of it instead. `ended` is set once the program has ended.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Background:
         self.ended: wire.Exited | None = None
 
     def handle_reply(self, reply: frames.Reply) -> None:
-        """Stores a reply to its call, whichever call was waiting when it arrived."""
+        """Stores a reply to its call, whichever call was waiting when the reply arrived."""
         if reply.data is not UNSET and self._hear is not None:
             self._hear(reply.stream, reply.data)
         elif reply.data is not UNSET:
@@ -62,7 +62,7 @@ class Background:
     def wait(self, timeout_s: float, until: Callable[[bytes], bool] = lambda _: False) -> bool:
         """Waits until the program ends or `until` holds for its output; returns whether that was before `timeout_s`.
 
-        Raises `CommandError` when it could not be started.
+        Raises `CommandError` if the program could not be started.
         """
         deadline = time.monotonic() + timeout_s
         while self.is_running and not until(bytes(self.output)):
@@ -78,10 +78,10 @@ class Background:
             self._agent.send(frames.frame_request(self._id, wire.DATA, data), _SEND_S)
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to its process group; nothing happens when it has ended."""
+        """Sends a signal to its process group; ignored after it has ended."""
         if self.is_running:
             self._agent.send(frames.frame_request(self._id, wire.KILL, wire.Kill(signal=number)), _SEND_S)
 
     def read_text(self) -> str:
-        """The output so far; undecodable bytes are replaced."""
+        """Returns the output so far; undecodable bytes are replaced."""
         return os.fsdecode(bytes(self.output)).encode("utf-8", "replace").decode()

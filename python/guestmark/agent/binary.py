@@ -1,4 +1,4 @@
-"""Finding and starting the agent's binary."""
+"""Finds and starts the agent's binary."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from guestmark.agent.frames import Transport
 from guestmark.core.own_program import find_agent_binary
 
 NAME = "guestmark-agent"
-PROGRAM = "/proc/self/exe"  # in a child of the agent that executes it: the agent itself, wherever its file is
+# Executed by a child of the agent, this is the agent itself, wherever its file is.
+PROGRAM = "/proc/self/exe"
 
 
 @functools.cache
 def read_tsc_khz() -> int | None:
-    """Ticks of this host's time-stamp counter per millisecond; None where there is no such counter."""
+    """Returns the rate of this host's time-stamp counter in kHz; None if there is no such counter."""
     done = subprocess.run(
         [str(find_agent_binary()), "tsc"], capture_output=True, text=True, check=True, timeout=10
     )
@@ -27,11 +28,11 @@ def read_tsc_khz() -> int | None:
 def start_host_agent(
     within: Sequence[str] = (), *, hold: Sequence[int] = (), named: bool = False
 ) -> tuple[subprocess.Popen[bytes], Transport]:
-    """Starts an agent on this machine over a pair of pipes: the process and its transport.
+    """Starts an agent on this machine over a pair of pipes; returns the process and its transport.
 
-    `within` is a command that becomes the agent, such as `unshare --mount`; one in which it is `named` already is left
-    as it is. Descriptors in `hold` stay open until the agent has ended what it started.
-    When the transport is closed, or this process ends for any reason, the agent kills everything it started and exits.
+    `within` is a command that becomes the agent whose path follows it, such as `unshare --mount`; with `named` it
+    contains the agent already. Descriptors in `hold` stay open until the agent has ended what it started. When the
+    transport is closed, or this process ends for any reason, the agent kills everything it started and exits.
     """
     process = subprocess.Popen(
         [*within]
@@ -55,12 +56,13 @@ def supervise_command(
     grace_ms: int = 0,
     spare_keepers: bool = False,
 ) -> list[str]:
-    """Arguments that run `command` under a supervisor which ends all of it when the lifeline's other end is closed.
+    """Returns arguments that run `command` under a supervisor, which ends all of it when the lifeline's other end is
+    closed.
 
-    `lifeline_fd` is the read end of a pipe (pass it on with `pass_fds`) whose only write end this process keeps open;
-    paths in `remove` (base names starting with `guestmark-`) are removed then, or when the command ends. Descriptors in
-    `hold` stay open until that is done. With `spare_keepers` the keepers of guestmarks in it are left to remove what
-    those have made.
+    `lifeline_fd` is the read end of a pipe (to be in `pass_fds`) whose only write end this process keeps open. Paths in
+    `remove` (base names that start with `guestmark-`) are removed then, or when the command ends. Descriptors in `hold`
+    stay open until that is done. With `spare_keepers` the keepers of guestmarks inside it are left alive, to remove
+    what those have made.
     """
     removals = [argument for path in remove for argument in ("--remove", path)]
     removals += [argument for fd in hold for argument in ("--hold", str(fd))]
@@ -80,7 +82,7 @@ def supervise_command(
 
 @contextlib.contextmanager
 def ending_with_us(command: Sequence[str], *, grace_ms: int = 0) -> Iterator[tuple[list[str], int]]:
-    """Arguments that run `command` under a supervisor, and a descriptor to pass on: it ends with this process.
+    """Yields arguments that run `command` under a supervisor, and a descriptor to pass on: it ends with this process.
 
     It also ends when the block is left: by SIGTERM, and by SIGKILL after `grace_ms`.
     """

@@ -11,19 +11,21 @@ from guestmark.agent import clocks, wire
 from guestmark.agent.conversation import Conversation
 from guestmark.agent.wire import A, Checksum, Flushed, Pattern, Transferred
 
-DIRECT_BLOCK = 8 << 20  # bytes of one request of direct I/O
-IN_FLIGHT = 2  # concurrent requests: one is read while the other is written
+# Bytes of one request of direct I/O.
+DIRECT_BLOCK = 8 << 20
+# Concurrent requests: one is read while the other is written.
+IN_FLIGHT = 2
 BUFFERED_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class MoveResult:
-    """Bytes that were moved, and flushed when that was asked. Seconds.
+    """Bytes that were moved, and flushed if requested. Times are in seconds.
 
-    `wall_s` is the host's monotonic clock's, from taking the call up to the end of the flush, uncertain by
-    `wall_error_s`; `guest_wall_s` the machine's own, `flush_s` the part of it spent in fsync and syncfs. `user_s` and
-    `system_s` are the agent's processor time. `direct` says whether O_DIRECT was used, `dirtied_bytes` how much went
-    through the machine's page cache nevertheless (whole machine; exact to some pages).
+    `wall_s` is on the host's monotonic clock, from taking the call to the end of the flush, uncertain by
+    `wall_error_s`. `guest_wall_s` is on the machine's own clock; `flush_s` is the part of it spent in fsync and syncfs.
+    `user_s` and `system_s` are the agent's processor time. `direct` says whether O_DIRECT was used, `dirtied_bytes` how
+    much went through the machine's page cache nevertheless (of the whole machine; exact to some pages).
     """
 
     bytes: int
@@ -47,7 +49,7 @@ class BulkCalls(Conversation):
     ) -> MoveResult:
         """Sends bytes through the channel into a file that is created or replaced; then fsync and syncfs.
 
-        The channel alone is `sink`, the disk alone is `fill`. Raises `CallError` (`errno` ENOSPC, …).
+        `send_to_sink` measures the channel alone, `fill` the disk alone. Raises `CallError` (`errno` ENOSPC, …).
         """
         file = wire.WriteStream(path=os.fsencode(path), flush=flush)
         return self._move_bytes(wire.WRITE_STREAM, file, timeout_s, data)
@@ -67,10 +69,10 @@ class BulkCalls(Conversation):
     ) -> MoveResult:
         """Copies a file or device into a file that is created or replaced.
 
-        Buffered: one block after the other, as dd does. `direct`: O_DIRECT on both sides, `in_flight` requests at once
-        where the filesystem can preallocate, else several reads ahead of one write; nothing falls back: where O_DIRECT
-        is refused, a `CallError` says on which side. With `length` None everything is copied; a shorter source is an
-        error.
+        Buffered copies move one block after the other, as dd does. With `direct`, both sides use O_DIRECT: `in_flight`
+        requests at once if the filesystem can preallocate, else several reads ahead of one write. Nothing falls back:
+        if O_DIRECT is refused, a `CallError` says on which side. With `length` None everything is copied; a shorter
+        source is an error.
         """
         copy = wire.Copy(
             source=os.fsencode(source),
@@ -95,7 +97,7 @@ class BulkCalls(Conversation):
         flush: bool = True,
         timeout_s: float,
     ) -> MoveResult:
-        """Writes `size` bytes of a pattern into a file that is created or replaced. Nothing is sent."""
+        """Writes `size` bytes of a pattern into a file that is created or replaced; none of them is sent."""
         fill = wire.Fill(
             path=os.fsencode(path),
             size=size,
@@ -123,20 +125,20 @@ class BulkCalls(Conversation):
         return self._move_bytes(wire.READ_BACK, file, timeout_s)
 
     def checksum(self, path: str, *, length: int | None = None, timeout_s: float) -> Checksum:
-        """Digest of a file or device, of its first `length` bytes; a shorter one is an error."""
+        """Returns the digest of a file or device, or of its first `length` bytes; a shorter one is an error."""
         extent = wire.Extent(path=os.fsencode(path), length=length)
         return self._call(wire.CHECKSUM, extent, timeout_s)
 
     def checksum_of_pattern(self, pattern: Pattern, size: int, *, timeout_s: float = 120.0) -> Checksum:
-        """What `checksum` says about a file that `fill` wrote, from the generator alone."""
+        """Returns what `checksum` would return for a file that `fill` wrote, computed from the pattern alone."""
         return self._call(wire.CHECKSUM_OF_PATTERN, wire.PatternExtent(pattern=pattern, size=size), timeout_s)
 
     def flush(self, path: str, *, timeout_s: float = 600.0) -> Flushed:
-        """fsync of a file or directory, then syncfs of its filesystem."""
+        """Calls fsync on a file or directory, then syncfs on its filesystem."""
         return self._call(wire.FLUSH, wire.Path(path=os.fsencode(path)), timeout_s)
 
     def drop_caches(self, *, timeout_s: float = 60.0) -> None:
-        """sync and drop the machine's page cache (needs root there): what is read next comes from the disk."""
+        """Syncs and drops the machine's page cache, so that the next read comes from the disk. Needs root there."""
         self._call(wire.DROP_CACHES, None, timeout_s)
 
     def _move_bytes(
@@ -175,7 +177,7 @@ class BulkCalls(Conversation):
 
 
 def _choose_method(direct: bool, block_size: int | None, in_flight: int) -> wire.How:
-    """How bytes are moved. Raises `ValueError` for impossible values."""
+    """Returns how bytes are moved. Raises `ValueError` for impossible values."""
     size = block_size or (DIRECT_BLOCK if direct else BUFFERED_BLOCK)
     if not 512 <= size <= 64 << 20 or (direct and size % 4096):
         raise ValueError(

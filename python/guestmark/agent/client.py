@@ -36,10 +36,10 @@ _READ_SIZE = 64 << 10
 def run_piped(
     link: Link, call_id: int, program: wire.Exec, stdin_fd: int, output_fds: tuple[int, int]
 ) -> int:
-    """Starts the program without a terminal and joins its streams to ours until it ends: exit status, or 128 + signal.
+    """Starts the program without a terminal and joins its streams to ours until it ends.
 
-    Its input ends where ours does. Raises as `run`, and `BrokenPipeError` when nobody
-    reads what it prints.
+    Returns its exit status, or 128 + signal. Its input ends when ours does. Raises as `run_on_terminal`, and
+    `BrokenPipeError` if nobody reads what it prints.
     """
     waiting = deque([frames.frame_request(call_id, wire.EXEC, program)])
     feed = (waiting.popleft() if waiting else b"" for _ in itertools.count())
@@ -55,14 +55,15 @@ def run_piped(
         if reply.data is not UNSET:
             _write_all(output_fds[reply.stream - 1], reply.data)
         else:
-            link.finish_sending(time.monotonic() + _SEND_S)  # input that it did not wait for
+            # The program may have ended before it read all of its input.
+            link.finish_sending(time.monotonic() + _SEND_S)
             return _read_exit_status(reply)
 
 
 def run_on_terminal(link: Link, call_id: int, program: wire.Exec, stdin_fd: int, stdout_fd: int) -> int:
-    """Starts the program and joins the terminals until it ends: exit status, or 128 + signal.
+    """Starts the program and joins the terminals until it ends; returns its exit status, or 128 + signal.
 
-    Raises `LinkError` when the conversation fails, `CommandError` or `CallError` when the program cannot be started.
+    Raises `LinkError` if the conversation fails, `CommandError` or `CallError` if the program cannot be started.
     """
     request = frames.frame_request(
         call_id, wire.EXEC, structs.replace(program, pty=_read_terminal_size(stdout_fd))
@@ -91,7 +92,7 @@ def run_on_terminal(link: Link, call_id: int, program: wire.Exec, stdin_fd: int,
 
 
 def _frame_typed(call_id: int, data: bytes) -> bytes:
-    """What was typed, or that nothing more will be."""
+    """Frames what was typed, or the end of the input for no bytes."""
     return (
         frames.frame_request(call_id, wire.DATA, data)
         if data
@@ -107,7 +108,7 @@ def _decode_reply(frame: bytes, call_id: int) -> frames.Reply:
 
 
 def _read_exit_status(reply: frames.Reply) -> int:
-    """The exit status of a program that has ended. Raises `CommandError` for one that could not be started."""
+    """Returns the exit status of a program that has ended. Raises `CommandError` if it could not be started."""
     if reply.error is not UNSET:
         raise make_refusal(reply.error, command=True)
     assert reply.ok is not UNSET
@@ -116,7 +117,7 @@ def _read_exit_status(reply: frames.Reply) -> int:
 
 
 def _read_typed(stdin_fd: int) -> bytes | None:
-    """What was typed; empty at end of input, None when there is nothing to read."""
+    """Returns what was typed; empty at the end of the input, None if there is nothing to read."""
     poller = select.poll()
     poller.register(stdin_fd, select.POLLIN)
     if not poller.poll(0):
@@ -128,6 +129,7 @@ def _read_typed(stdin_fd: int) -> bytes | None:
 
 
 def _read_terminal_size(fd: int) -> wire.Winsize:
+    """Returns the size of the terminal; 24 by 80 if it is none."""
     try:
         size = os.get_terminal_size(fd)
     except OSError:
@@ -157,8 +159,9 @@ def _raw_mode(fd: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watch_resizes() -> Iterator[int]:
-    """A descriptor that becomes readable when the terminal changes its size."""
+    """Yields a descriptor that becomes readable when the terminal's size changes."""
     read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    # Python installs signal handlers in the main thread only.
     in_main = threading.current_thread() is threading.main_thread()
 
     def notice(*_: object) -> None:
@@ -192,11 +195,11 @@ class ProgramContext(TypedDict, total=False):
 
 
 class Agent(BulkCalls):
-    """A machine's agent over a transport. One call at a time; not for several threads.
+    """A machine's agent over a transport. It takes one call at a time, and must not be shared by threads.
 
     Any failure of the conversation (end of stream, silence past a deadline, garbage, a reply to something never asked)
     raises `AgentError` and closes the agent: further calls are refused. A call that the agent merely refuses raises
-    `CallError` and leaves it usable. An exception from outside in the middle of a call (Ctrl-C) closes it too.
+    `CallError` and leaves it usable. An exception from outside during a call (Ctrl-C) closes it too.
     """
 
     def exec(
@@ -213,12 +216,12 @@ class Agent(BulkCalls):
         question: bool = False,
         **where: Unpack[ProgramContext],
     ) -> ExecResult:
-        """Runs a program until it ends or for `timeout_s`, when its whole process group is killed.
+        """Runs a program until it ends or for `timeout_s`, after which its whole process group is killed.
 
         Without `stdin` its input is `/dev/null`. At most `output_limit` bytes (up to `MAX_OUTPUT`) of each stream are
-        kept, the first ones or with `tail` the last, the rest are counted; of `stdout` to NULL nothing is. The agent
-        gets `grace_s` beyond the limit to answer. A `question` changes nothing there. Raises `CommandError` when the
-        program cannot be started.
+        kept, the first ones or with `tail` the last ones; the rest are counted. If `stdout` is NULL, nothing of it is
+        kept. The agent gets `grace_s` beyond the limit to answer. A `question` changes nothing on the machine, so its
+        answer may come ahead. Raises `CommandError` if the program cannot be started.
         """
         if not 0 <= output_limit <= MAX_OUTPUT:
             raise ValueError(f"output_limit must be between 0 and {MAX_OUTPUT}")
@@ -295,11 +298,11 @@ class Agent(BulkCalls):
         hear: Callable[[int, bytes], None] | None = None,
         **where: Unpack[ProgramContext],
     ) -> Background:
-        """Starts a program that goes on while other calls are made; what it prints comes as it is printed.
+        """Starts a program that goes on while other calls are made; its output arrives as it is printed.
 
-        With `stdin` its input is what `Background.feed` sends, else `/dev/null`. With `hear`, that is given the number
-        of each stream and all that comes of it, and nothing is kept. `Background.wait` reports whether it could be
-        started at all.
+        With `stdin` its input is what `Background.send_input` sends, else `/dev/null`. With `hear`, that function is
+        called with the number of each stream and all that arrives on it, and nothing is kept. `Background.wait` reports
+        if it could not be started.
         """
         limit = output_limit if hear is None else _ENDLESS
         program = _encode_program(argv, limit, stdin=stdin, stream=True, **where)
@@ -315,8 +318,9 @@ class Agent(BulkCalls):
     ) -> int:
         """Runs a program on a terminal of its own that is joined to the caller's, until it ends.
 
-        Returns its exit status, 128 + signal when one killed it. A terminal at `stdin_fd` is raw meanwhile; changes of
-        its size are passed on (from the main thread). Raises `CommandError` when the program cannot be started.
+        Returns its exit status, or 128 + signal if a signal killed it. A terminal at `stdin_fd` is in raw mode
+        meanwhile; changes of its size are passed on (from the main thread). Raises `CommandError` if the program cannot
+        be started.
         """
         self._ensure_greeted(_GRACE_S)
         program = _encode_program(argv, _ENDLESS, stdin=True, **where)
@@ -335,7 +339,7 @@ class Agent(BulkCalls):
     ) -> int:
         """Runs a program with its standard streams joined to these descriptors, without a terminal, until it ends.
 
-        Returns and raises as `interactive`; `BrokenPipeError` when nobody reads what it prints.
+        Returns and raises as `run_interactive`; `BrokenPipeError` if nobody reads what it prints.
         """
         self._ensure_greeted(_GRACE_S)
         program = _encode_program(argv, _ENDLESS, stdin=True, stream=True, **where)
@@ -347,7 +351,9 @@ class Agent(BulkCalls):
     def which(
         self, name: str, *, path: str | None = None, cwd: str | None = None, timeout_s: float = 10.0
     ) -> str:
-        """Absolute path of what `exec` would run with this `PATH`. Raises `CommandError` when there is nothing."""
+        """Returns the absolute path of what `exec` would run with this `PATH`. Raises `CommandError` if there is
+        nothing.
+        """
         sought = wire.Lookup(
             name=os.fsencode(name),
             path=None if path is None else os.fsencode(path),
@@ -356,7 +362,7 @@ class Agent(BulkCalls):
         return os.fsdecode(self._call(wire.WHICH, sought, timeout_s, command=True).path)
 
     def sha256(self, path: str, timeout_s: float = 120.0) -> wire.Digest:
-        """Digest and size in bytes of a file."""
+        """Returns the digest and size in bytes of a file."""
         return self._call(wire.SHA256, _encode_path(path), timeout_s)
 
     def mount(
@@ -369,7 +375,7 @@ class Agent(BulkCalls):
         self._call(wire.MOUNT, mount, timeout_s)
 
     def umount(self, target: str, *, lazy: bool = False, timeout_s: float = 60.0) -> None:
-        """Unmounts."""
+        """Unmounts a filesystem."""
         self._call(wire.UMOUNT, wire.Umount(target=os.fsencode(target), lazy=lazy), timeout_s)
 
     def lock(self, holder: bytes, timeout_s: float = 10.0) -> wire.Locked:
@@ -383,7 +389,7 @@ class Agent(BulkCalls):
     def read_file(
         self, path: str, *, offset: int = 0, limit: int = MAX_OUTPUT, timeout_s: float = 60.0
     ) -> bytes:
-        """At most `limit` bytes of a file from `offset`; works for files in `/proc` too."""
+        """Returns at most `limit` bytes of a file from `offset`; also of files in `/proc`."""
         content = bytearray()
 
         def keep(_: int, data: bytes) -> None:
@@ -403,7 +409,7 @@ class Agent(BulkCalls):
         limit: int = _ENDLESS,
         timeout_s: float = 60.0,
     ) -> wire.Count:
-        """Streams a file to `on_data(1, bytes)` in large pieces; the times are the machine's."""
+        """Streams a file to `on_data(1, bytes)` in large pieces; times are on the machine's clock."""
         part = wire.ReadFile(path=os.fsencode(path), offset=offset, limit=limit)
         return self._call(wire.READ_FILE, part, timeout_s, on_data=on_data)
 
@@ -418,7 +424,7 @@ class Agent(BulkCalls):
         fsync: bool = False,
         timeout_s: float = 60.0,
     ) -> wire.Count:
-        """Creates or replaces a file; the times are the machine's."""
+        """Creates or replaces a file; times are on the machine's clock."""
         file = wire.WriteFile(path=os.fsencode(path), mode=mode, uid=uid, gid=gid, fsync=fsync)
         return self._call(wire.WRITE_FILE, file, timeout_s, data=data, streaming=True)
 
@@ -427,35 +433,35 @@ class Agent(BulkCalls):
         return self._call(wire.SINK, None, timeout_s, data=data, streaming=True)
 
     def stat(self, path: str, timeout_s: float = 10.0) -> wire.Stat:
-        """Metadata of a file, symbolic links followed."""
+        """Returns metadata of a file; symbolic links are followed."""
         return self._call(wire.STAT, _encode_path(path), timeout_s)
 
     def statfs(self, path: str, timeout_s: float = 10.0) -> wire.Statfs:
-        """Size of the filesystem that holds `path`."""
+        """Returns the size of the filesystem that holds `path`."""
         return self._call(wire.STATFS, _encode_path(path), timeout_s)
 
     def mkdir(self, path: str, *, mode: int = 0o755, parents: bool = False, timeout_s: float = 10.0) -> None:
-        """Makes a directory; with `parents` also those above it, and one that exists is fine."""
+        """Makes a directory; with `parents` also those above it, and it may exist already."""
         directory = wire.Mkdir(path=os.fsencode(path), mode=mode, parents=parents)
         self._call(wire.MKDIR, directory, timeout_s)
 
     def remove(self, path: str, *, recursive: bool = False, timeout_s: float = 60.0) -> None:
-        """Removes a file, an empty directory, or with `recursive` a whole one."""
+        """Removes a file or an empty directory; with `recursive`, a directory and all in it."""
         self._call(wire.REMOVE, wire.Remove(path=os.fsencode(path), recursive=recursive), timeout_s)
 
     def read_facts(self, timeout_s: float = 10.0) -> wire.Facts:
-        """What the machine is according to its kernel: everything attestation needs, in one round trip."""
+        """Returns what the machine's kernel reports about it: everything attestation needs, in one round trip."""
         return self._call(wire.FACTS, None, timeout_s)
 
     def touch_memory(self, size: int, timeout_s: float = 60.0) -> wire.Touched:
-        """Takes `size` bytes of memory, which the agent keeps, and writes to each page once.
+        """Allocates `size` bytes, which the agent keeps, and writes to each page once.
 
-        Asked again for as much, it writes to the same pages. Raises `CallError` where there is not so much.
+        A second call for as much writes to the same pages. Raises `CallError` if there is not so much memory.
         """
         return self._call(wire.TOUCH, wire.Touch(bytes=size), timeout_s)
 
     def fork_child(self, size: int, timeout_s: float = 60.0) -> wire.Forked:
-        """Makes a child of the agent that touches `size` bytes of memory of its own, and waits for its end."""
+        """Forks a child that touches `size` bytes of memory of its own, and waits for its end."""
         return self._call(wire.FORK, wire.Touch(bytes=size), timeout_s)
 
     def power_off(self, timeout_s: float = 60.0) -> None:
@@ -476,7 +482,7 @@ def _encode_program(
     stream: bool = False,
     **where: Unpack[ProgramContext],
 ) -> wire.Exec:
-    """What to run and as whom, and what becomes of its streams."""
+    """Encodes what to run, as whom, and what becomes of its streams."""
     env, cwd, groups = where.get("env"), where.get("cwd"), where.get("groups")
     return wire.Exec(
         argv=tuple(os.fsencode(argument) for argument in argv),

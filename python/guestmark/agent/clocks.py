@@ -1,4 +1,4 @@
-"""Relating a machine's clock to the host's by pings."""
+"""Relates a machine's clock to the host's by pings."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-_OWN_TOLERANCE = 500e-6  # more than a clock that is disciplined at all runs too fast
+# No clock that NTP disciplines runs so much too fast.
+_OWN_TOLERANCE = 500e-6
 
 
 @functools.cache
 def read_host_boot_id() -> str:
-    """Identifies the running boot of the host's kernel; equal on a machine that shares the host's clock."""
+    """Returns the id of the running boot of the host's kernel; a machine with the same id shares the host's clock."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -20,17 +21,17 @@ def read_host_boot_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """The machine's monotonic clock read somewhere between two readings of the host's, all in nanoseconds."""
+    """The machine's monotonic clock, read between two readings of the host's, all in nanoseconds."""
 
     sent_ns: int
     guest_ns: int
     received_ns: int
 
     @classmethod
-    def of_call(cls, span_ns: tuple[int, int], bracket_ns: tuple[int, int]) -> Ping:
-        """The reading that a call is, whose span on the machine's clock lies within the bracket on ours.
+    def from_call(cls, span_ns: tuple[int, int], bracket_ns: tuple[int, int]) -> Ping:
+        """Makes a reading from a call whose span on the machine's clock lies within a bracket on ours.
 
-        Its round trip is what the two differ by, its middle the middle of both.
+        The round trip is the difference of the two lengths; the reading is at the middle of both.
         """
         (started_ns, ended_ns), (sent_ns, received_ns) = span_ns, bracket_ns
         half = (ended_ns - started_ns) // 2
@@ -49,7 +50,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class HostWall:
-    """A duration on the host's clock in seconds, its maximum error, and what was wrong with the clocks, if anything."""
+    """A duration on the host's clock in seconds, its maximum error, and a warning if the clocks do not fit together."""
 
     seconds: float
     error_s: float
@@ -59,12 +60,12 @@ class HostWall:
 def on_host_clock(
     span_ns: tuple[int, int], pings: tuple[Ping | None, Ping | None], bracket_ns: tuple[int, int]
 ) -> HostWall:
-    """Duration of `span_ns` (start and end on the machine's clock) on the host's.
+    """Converts `span_ns` (start and end on the machine's clock) to a duration on the host's clock.
 
-    Each end is mapped by the ping nearest to it, at the speed of the machine's clock between the two: one that was
-    calibrated badly on a busy host runs ten times too fast, and what lies between ping and end would count tenfold. The
-    result must lie within `bracket_ns`, between sending the request and receiving the reply; otherwise it is clamped
-    to that, with a warning. Without pings the two clocks are the same.
+    Each end is mapped by the ping nearest to it, at the rate of the machine's clock between the two pings: a clock that
+    was calibrated badly on a busy host runs ten times too fast, and the time between ping and end would count tenfold.
+    The result must lie within `bracket_ns`, between sending the request and receiving the reply; otherwise it is
+    clamped to that, with a warning. Without pings the two clocks are the same.
     """
     (started_ns, ended_ns), (before, after), (sent_ns, received_ns) = span_ns, pings, bracket_ns
     slack_before = before.round_trip_ns / 2 if before else 0.0
@@ -88,9 +89,9 @@ def on_host_clock(
 
 
 def on_own_clock(span_ns: tuple[int, int], bracket_ns: tuple[int, int]) -> HostWall:
-    """Duration of `span_ns` on the clock of a machine whose clock is as good as the host's, and far away.
+    """Returns the duration of `span_ns` on the clock of a far machine whose clock is as good as the host's.
 
-    The host's `bracket_ns` holds all of it and the way there and back; a longer one is a clock that cannot be trusted.
+    The host's `bracket_ns` contains all of it and the round trip; a duration that is longer than that gets a warning.
     """
     (started_ns, ended_ns), (sent_ns, received_ns) = span_ns, bracket_ns
     duration_ns, bracket = max(0, ended_ns - started_ns), received_ns - sent_ns
@@ -104,7 +105,7 @@ def on_own_clock(span_ns: tuple[int, int], bracket_ns: tuple[int, int]) -> HostW
 
 
 def _estimate_rate(before: Ping | None, after: Ping | None) -> float:
-    """Host nanoseconds per nanosecond of the machine's clock; 1 when unknown."""
+    """Returns host nanoseconds per nanosecond of the machine's clock; 1 if unknown."""
     if before is None or after is None or after.guest_ns <= before.guest_ns:
         return 1.0
     return max(0.0, after.host_ns - before.host_ns) / (after.guest_ns - before.guest_ns)

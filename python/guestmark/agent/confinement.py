@@ -8,30 +8,40 @@ from pathlib import Path
 
 from guestmark.core.own_program import find_agent_binary
 
-STOPS_FILE = (
-    "stops"  # in the scratch directory of User-Mode Linux: its guest's stops so far, 8 bytes in native order
-)
-MOST_PROCESSES = 4096  # that one machine has at most, threads and those of its helpers included
+# File in the scratch directory of User-Mode Linux: its guest's stops so far, 8 bytes in native order.
+STOPS_FILE = "stops"
+# Processes of one machine at most, its helpers and all threads included.
+MOST_PROCESSES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What is left to a process beside reading: its scratch directory, what it is given as writable, and this."""
+    """What a process may do beside reading and writing to its scratch directory and what it is given as writable."""
 
-    network: bool = False  # the host's networks, and sockets of the internet
-    sockets: bool = (
-        False  # sockets by path, in what it may write to: it serves, or is served by, another program
-    )
-    rings: bool = False  # io_uring, whose operations no filter sees
-    kvm: bool = False  # requests to the kernel's virtual machines
-    serves_files: bool = False  # virtiofsd does not start without root's ways of changing who it is
-    memory_file: bool = False  # User-Mode Linux: its memory is a file, and it traces its guest's programs
-    writes_tmp: bool = False  # to /tmp, whatever TMPDIR says
-    own_memory: bool = False  # a /dev/shm of its own
-    own_files: bool = False  # it sets modes of its files, and looks at nobody else's owners
-    metadata: bool = False  # it sets modes of its files, and must see whose all others are
-    more: tuple[str, ...] = ()  # further options of `guestmark-agent confine`
-    user: tuple[int, int] | None = None  # the user and group that it becomes, which takes root
+    # The host's networks, and internet sockets.
+    network: bool = False
+    # Sockets by path, in directories it may write to: it serves another program, or is served by one.
+    sockets: bool = False
+    # io_uring, whose operations no seccomp filter sees.
+    rings: bool = False
+    # Requests to the kernel's virtual machines.
+    kvm: bool = False
+    # Capabilities to change its user: virtiofsd does not start without them.
+    serves_files: bool = False
+    # For User-Mode Linux, whose memory is a file, and which traces its guest's programs.
+    memory_file: bool = False
+    # Writes to /tmp, whatever TMPDIR says.
+    writes_tmp: bool = False
+    # A /dev/shm of its own.
+    own_memory: bool = False
+    # Changes modes of its files, and does not look at the owners of others.
+    own_files: bool = False
+    # Changes modes of its files, and must see the owners of all others.
+    metadata: bool = False
+    # Further options of `guestmark-agent confine`.
+    more: tuple[str, ...] = ()
+    # User and group that it becomes, which requires root.
+    user: tuple[int, int] | None = None
 
     def wrap_command(
         self,
@@ -44,11 +54,11 @@ class Confinement:
         groups: Sequence[Path] = (),
         scratch: Path | None = None,
     ) -> list[str]:
-        """The command that becomes `command`, confined.
+        """Returns the command that becomes `command`, confined.
 
-        `temporary` is its `TMPDIR`. What it writes to `/tmp` all the same is kept apart, and in memory, when it has an
-        empty directory `over_temporary` for that. It ends with the other end of the pipe `lifeline`, and is in the
-        control groups `groups`. Stops are counted in its directory `scratch`, if it traces and has one.
+        `temporary` is its `TMPDIR`. What it writes to `/tmp` all the same is kept apart, in memory, if it is given an
+        empty directory `over_temporary` for that. It ends when the other end of the pipe `lifeline` is closed, and is
+        put into the control groups `groups`. If it traces, its stops are counted in its directory `scratch`.
         """
         return [
             str(find_agent_binary()), "confine",

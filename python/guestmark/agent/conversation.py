@@ -21,23 +21,27 @@ from guestmark.agent.wire import MAX_CHUNK, MAX_FRAME, PROTOCOL, A, Call, Hello,
 from guestmark.core.errors import AgentError
 
 _PINGS = 6
-_LONG_WAY_NS = 20_000_000  # a round trip from which on the clock is read once, as each reading takes so long
+# With a longer round trip the clock is read only once, as each further reading would take as long.
+_LONG_WAY_NS = 20_000_000
 _SEND_S = 30.0
-# Calls that change nothing, so that a later conversation may make them before it wants to know.
+# Calls that change nothing, so that a later conversation may make them before it needs the answers.
 _QUESTIONS = frozenset(
     call.name
     for call in (wire.HELLO, wire.FACTS, wire.WHICH, wire.SHA256, wire.CHECKSUM, wire.STAT, wire.STATFS)
 )
-_HARMLESS = frozenset((wire.LOCK.name, wire.CLOCK.name))  # they change nothing that questions ask for
-_AHEAD_LIMIT = 8 << 20  # bytes of answers that nobody has wanted yet
+# Calls that are no questions, but change no answer of one.
+_HARMLESS = frozenset((wire.LOCK.name, wire.CLOCK.name))
+# Bytes of answers that nobody has asked for yet, at most.
+_AHEAD_LIMIT = 8 << 20
 
 
 @dataclass(slots=True)
 class _CallsAhead:
-    """Calls that were made before their answers are wanted, and the replies to them."""
+    """Calls that were made before their answers are needed, and the replies to them."""
 
     sent_ns: int = 0
-    unclaimed: dict[bytes, deque[int]] = field(default_factory=dict)  # their ids, by what they ask
+    # Ids of the calls, by what they ask.
+    unclaimed: dict[bytes, deque[int]] = field(default_factory=dict)
     replies: dict[int, deque[frames.Reply]] = field(default_factory=dict)
     size: int = 0
 
@@ -46,12 +50,15 @@ class _CallsAhead:
         self.replies[call_id] = deque()
 
     def claim_call(self, asked: bytes) -> int | None:
-        """The call that has asked for it, if there is one."""
+        """Returns the id of a call that has asked this already; None if there is none."""
         ids = self.unclaimed.get(asked)
         return ids.popleft() if ids else None
 
     def keep_reply(self, reply: frames.Reply, size: int) -> bool:
-        """Whether the reply belongs to one of them. Raises `LinkError` when there are more than was asked for."""
+        """Keeps the reply if it belongs to one of the calls, and returns whether it does.
+
+        Raises `LinkError` if the replies are more than was asked for.
+        """
         if reply.id not in self.replies:
             return False
         self.size += size
@@ -61,7 +68,7 @@ class _CallsAhead:
         return True
 
     def take_reply(self, call_id: int) -> frames.Reply | None:
-        """The next reply to a call that has come already; the last one ends it."""
+        """Returns the next reply to a call that has arrived already; None if there is none."""
         kept = self.replies.get(call_id)
         return kept.popleft() if kept else None
 
@@ -69,8 +76,8 @@ class _CallsAhead:
 class Conversation:
     """The part of `Agent` that every call uses.
 
-    With `own_clock` durations are the machine's: its clock is as good as this host's, and the way there is too long to
-    read it from here. One that `follows` another on the same link passes over what was said to that.
+    With `own_clock` durations are on the machine's clock: it is as good as this host's, and too far away to be read
+    from here. A conversation that `follows` another on the same link skips what was sent to that one.
     """
 
     def __init__(self, channel: Transport | Link, *, own_clock: bool = False, follows: bool = False) -> None:
@@ -79,7 +86,8 @@ class Conversation:
         self._follows = follows
         self._closed = ""
         self._next_id = 1
-        self._sent_ns = 0  # when the last call was made
+        # When the last call was made.
+        self._sent_ns = 0
         self._reading: Ping | None = None
         self._hello: Hello | None = None
         self._background: dict[int, Background] = {}
@@ -95,11 +103,11 @@ class Conversation:
 
     @property
     def closed(self) -> bool:
-        """Whether calls are refused."""
+        """True if calls are refused."""
         return bool(self._closed)
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable when the agent sends something."""
+        """Returns the descriptor that becomes readable when the agent sends something."""
         return self._link.fileno()
 
     def close(self) -> None:
@@ -117,10 +125,10 @@ class Conversation:
         return tuple(self._questions)
 
     def ask_ahead(self, questions: Iterable[bytes], holder: bytes | None) -> None:
-        """Makes calls before their answers are wanted: the lock's, unless there is no `holder`, and the `questions`.
+        """Makes calls before their answers are needed: the lock's, unless `holder` is None, and the `questions`.
 
-        It takes no round trip, and may come before the greeting. A call that asks the same later has the answer. Where
-        another has the lock nothing else is answered, and each call is made when it is wanted.
+        This takes no round trip, and may come before the greeting. A later call that asks the same has its answer at
+        once. If somebody else has the lock, the agent answers nothing else, and each call is made when it is needed.
         """
         with ConversationGuard(self, "ask"):
             locking = [] if holder is None else [frames.encode_call(wire.LOCK, wire.Lock(holder=holder))]
@@ -133,9 +141,9 @@ class Conversation:
             self._link.send(bytes(sent), time.monotonic() + _SEND_S)
 
     def end_and_follow(self, patience_s: float) -> Self:
-        """Ends all that runs there, and returns the next conversation on the link; this one is over.
+        """Ends all that runs on the machine and returns the next conversation on the link; this one is over.
 
-        Waits so long at most for the greeting, which comes when nothing is left of this one.
+        Waits at most `patience_s` for the greeting, which comes when nothing is left of this conversation.
         """
         with ConversationGuard(self, wire.LEAVE.name):
             now = time.monotonic()
@@ -146,9 +154,9 @@ class Conversation:
         return following
 
     def hello(self, timeout_s: float = 60.0) -> Hello:
-        """The agent's greeting. The first call waits for it, so make it first, with the boot's deadline.
+        """Returns the agent's greeting. The first call waits for it, so make it first, with the boot's deadline.
 
-        Raises `AgentError` when the agent speaks another protocol.
+        Raises `AgentError` if the agent speaks another protocol.
         """
         if self._hello is None:
             self._await_greeting(time.monotonic() + timeout_s)
@@ -157,13 +165,13 @@ class Conversation:
         return self._call(wire.HELLO, None, timeout_s)
 
     def read_clock(self, timeout_s: float = 10.0) -> wire.Clock:
-        """The machine's clocks now."""
+        """Returns the machine's clocks now."""
         return self._call(wire.CLOCK, None, timeout_s)
 
     def ping(self, count: int = _PINGS, timeout_s: float = 10.0) -> Ping:
-        """The fastest of `count` readings of the machine's clock, each taken between two of ours.
+        """Returns the fastest of `count` readings of the machine's clock, each taken between two readings of ours.
 
-        Where the machine's own clock counts and the way is long, one reading is enough.
+        One reading is enough if durations are on the machine's own clock and the round trip is long.
         """
         self._ensure_greeted(timeout_s)
         best = self._ping_once(timeout_s)
@@ -174,22 +182,23 @@ class Conversation:
         return best
 
     def find_last_reading(self) -> Ping:
-        """The machine's clock as it was read last: by a program's run where the way is long, else now."""
+        """Returns the last reading of the machine's clock: a call's if the round trip is long, else a new ping."""
         reading = self._reading
         return reading if reading is not None and reading.round_trip_ns > _LONG_WAY_NS else self.ping()
 
     def _ping_if_needed(self) -> Ping | None:
-        """A reading to relate the machine's clock by; None where durations need not be related."""
+        """Returns a reading to relate the machine's clock by; None if durations need not be converted."""
         assert self._hello is not None
         return None if self._own_clock or self._hello.boot_id == clocks.read_host_boot_id() else self.ping()
 
     def _relate_duration(
         self, span_ns: tuple[int, int], before: Ping | None, bracket_ns: tuple[int, int]
     ) -> clocks.HostWall:
-        """The duration of a call that has ended, after `_clock_before`."""
+        """Returns the duration of a call that has ended; `before` comes from `_ping_if_needed`."""
         assert self._hello is not None
-        if self._own_clock:  # also where the kernel is this one: a container may have a clock of its own
-            self._reading = Ping.of_call(span_ns, bracket_ns)
+        # Even with this host's kernel: a container may have a clock of its own (time namespaces).
+        if self._own_clock:
+            self._reading = Ping.from_call(span_ns, bracket_ns)
             return clocks.on_own_clock(span_ns, bracket_ns)
         return clocks.on_host_clock(span_ns, (before, self._ping_if_needed()), bracket_ns)
 
@@ -198,7 +207,7 @@ class Conversation:
             self.hello(timeout_s)
 
     def _await_greeting(self, deadline: float, *, patience_until: float = math.inf) -> None:
-        """Waits for the greeting; that it has not come by `patience_until` is not a fault."""
+        """Waits for the greeting. If it has not come by `patience_until`, that is no error."""
         with ConversationGuard(self, "hello"):
             while True:
                 payload = self._link.exchange(deadline, patience_until=patience_until)
@@ -231,7 +240,7 @@ class Conversation:
         command: bool = False,
         question: bool = False,
     ) -> R:
-        """Makes a call; as a `question` it changes nothing, whatever its name."""
+        """Makes a call and returns its decoded answer; a `question` changes nothing, whatever the call's name."""
         deadline = time.monotonic() + timeout_s
         self._ensure_greeted(timeout_s)
         with ConversationGuard(self, call.name):
@@ -257,7 +266,8 @@ class Conversation:
                     self._finish_feed(feed, deadline, streaming)
                     if claimed is None or failure.kind is not wire.Kind.IN_USE:
                         break
-                    claimed, call_id = None, self._next_id  # so it is asked now
+                    # The call was made ahead while somebody else had the lock, so it is made again.
+                    claimed, call_id = None, self._next_id
                     self._next_id += 1
                     feed = self._frame_parts(call_id, call.name, asked, None)
                     self._sent_ns = time.monotonic_ns()
@@ -277,7 +287,7 @@ class Conversation:
             self._only_asked = False
 
     def _finish_feed(self, feed: Iterator[bytes], deadline: float, streaming: bool) -> None:
-        """The call ended before taking all of its data: the current frame must be completed, and no others sent."""
+        """Completes the current frame after a call that ended before taking all of its data; no others are sent."""
         if streaming:
             self._link.finish_sending(deadline)
 
@@ -317,7 +327,7 @@ class Conversation:
     def start_background(
         self, arguments: wire.Exec, timeout_s: float, hear: Callable[[int, bytes], None] | None = None
     ) -> Background:
-        """Starts a program whose replies are handled whenever they arrive; what it prints goes to `hear`, if given."""
+        """Starts a program whose replies are handled whenever they arrive; its output goes to `hear`, if given."""
         self._ensure_greeted(timeout_s)
         call_id = self._next_id
         self._next_id += 1
@@ -331,7 +341,7 @@ class Conversation:
             self._link.send(frame, time.monotonic() + timeout_s)
 
     def receive_background(self, deadline: float) -> bool:
-        """Waits for the next reply of a background call; whether one came before `deadline`."""
+        """Waits for the next reply to a background call; returns whether one came before `deadline`."""
         with ConversationGuard(self, "background"):
             payload = self._link.exchange(math.inf, patience_until=deadline)
             if payload is None:

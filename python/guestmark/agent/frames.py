@@ -1,4 +1,4 @@
-"""Frames over two file descriptors, with a deadline on every wait and a bound on every buffer, and what they hold."""
+"""Frames over two file descriptors, and what they hold: a deadline on every wait and a bound on every buffer."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Transport:
 
     @classmethod
     def of_socket(cls, connection: socket.socket) -> Transport:
-        """Over a connected stream socket, which becomes ours."""
+        """Makes a transport over a connected stream socket, which it then owns."""
         return cls(connection.fileno(), connection.fileno(), connection.close)
 
     @classmethod
     def of_process(cls, process: Popen[bytes], *, patience_s: float = 10.0) -> Transport:
-        """Over the standard input and output of a child; closing waits for its end and then kills it."""
+        """Makes a transport over the standard input and output of a child; closing waits for its end, then kills it."""
         assert process.stdin is not None
         assert process.stdout is not None
         stdin, stdout = process.stdin, process.stdout
@@ -78,7 +78,7 @@ class Link:
         os.set_blocking(transport.write_fd, False)
 
     def fileno(self) -> int:
-        """What becomes readable when something arrives."""
+        """Returns the descriptor that becomes readable when something arrives."""
         return self._transport.read_fd
 
     def close(self) -> None:
@@ -93,11 +93,10 @@ class Link:
         wake_fds: tuple[int, ...] = (),
         patience_until: float = math.inf,
     ) -> bytes | None:
-        """Waits for the next frame while sending what `feed` yields (framed), until `deadline` (`time.monotonic`).
+        """Waits for the next frame while sending what `feed` yields (framed), until `deadline` on the monotonic clock.
 
-        Returns the frame's payload; None when one of `wake_fds` became readable first (they are not looked at while
-        something is under way), or nothing had come by `patience_until`, which unlike a missed deadline is
-        not a fault.
+        Returns the frame's payload. Returns None if one of `wake_fds` became readable first (they are ignored while a
+        frame is being sent), or if nothing had come by `patience_until`, which unlike a missed deadline is no error.
         """
         while not self._frames:
             if not self._outgoing and feed is not None:
@@ -128,13 +127,16 @@ class Link:
     def _wait_for_data(
         self, deadline: float, late: str, wake_fds: tuple[int, ...], patience_until: float = math.inf
     ) -> bool:
-        """Waits until something can be read (and reads it) or written; whether only a `wake_fds` became readable."""
+        """Waits until something can be read (and reads it) or written; returns whether only a `wake_fds` became
+        readable.
+        """
         now = time.monotonic()
         if deadline <= now:
             raise LinkError(late)
         remaining = max(0.0, min(deadline, patience_until) - now)
         read_fd, write_fd = self._transport.read_fd, self._transport.write_fd
-        # A pipe without a reader reports an error for ever, so listen to it only while necessary.
+        # poll() reports an error on a pipe without a reader at once, so the pipe is polled only while something is left
+        # to write.
         events = {read_fd: select.POLLIN, **dict.fromkeys(wake_fds, select.POLLIN)}
         if self._sendable_part():
             events[write_fd] = events.get(write_fd, 0) | select.POLLOUT
@@ -148,7 +150,7 @@ class Link:
         return any(fd in ready for fd in wake_fds)
 
     def _sendable_part(self) -> memoryview:
-        """The part of what is under way that the window lets pass."""
+        """Returns the part of the current frame that the window lets pass."""
         if self.window is None:
             return self._outgoing
         return self._outgoing[: max(0, self.window - self._in_flight)]
@@ -163,7 +165,7 @@ class Link:
         except BlockingIOError:
             return False
         except OSError as error:
-            # What it sent before it ended may still be waiting, but a half-sent request gets no answer.
+            # Frames that it sent before it ended may still be unread, but a half-sent request gets no answer.
             raise LinkError(f"has gone ({error.strerror})") from error
         self._in_flight += count
         self._outgoing = self._outgoing[count:]
@@ -201,7 +203,7 @@ class Link:
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """Anything the agent sends: exactly one of `ok` (still encoded), `error` and `data` is there."""
+    """Anything the agent sends: exactly one of `ok` (still encoded), `error` and `data` is present."""
 
     id: int
     ok: msgspec.Raw | UnsetType = UNSET
@@ -221,24 +223,27 @@ _reply = msgspec.msgpack.Decoder(Reply)
 
 
 def encode_call(call: Call[A, Any], arguments: A) -> bytes:
-    """What is asked for, encoded: the same bytes for the same question. The arguments are None where it has none."""
+    """Encodes a call: the same bytes for the same question. `arguments` is None for a call without any."""
     return _encoder.encode(call.name if arguments is None else {call.name: arguments})
 
 
 def frame_call(call_id: int, asked: bytes, *, ahead: bool = False) -> bytes:
-    """A framed request for what is `asked`; one that goes `ahead` is refused where another has the machine's lock."""
+    """Frames the encoded call `asked`.
+
+    A call that goes `ahead` is refused while somebody else has the machine's lock.
+    """
     message = {"id": call_id, "call": msgspec.Raw(asked)}
     payload = _encoder.encode({**message, "ahead": True} if ahead else message)
     return len(payload).to_bytes(4, "little") + payload
 
 
 def frame_request(call_id: int, call: Call[A, Any], arguments: A) -> bytes:
-    """A framed request with the arguments of the call; None for one that has none."""
+    """Frames a call with its arguments; None for a call without any."""
     return frame_call(call_id, encode_call(call, arguments))
 
 
 def decode_reply(payload: bytes | bytearray | memoryview) -> Reply:
-    """Decodes a frame's payload. Raises `ValueError` when it is not a reply."""
+    """Decodes a frame's payload. Raises `ValueError` if it is not a reply."""
     decoded = _reply.decode(payload)
     if sum(part is not UNSET for part in (decoded.ok, decoded.error, decoded.data)) != 1:
         raise ValueError("neither a result nor a failure nor data")

@@ -10,7 +10,7 @@ from guestmark.core.errors import AgentError, WorkloadError
 
 
 class CallError(AgentError):
-    """The agent refused a call or a system call failed; the agent itself is fine."""
+    """The agent refused a call, or a system call failed; the agent itself still works."""
 
     def __init__(self, failure: Failure) -> None:
         direct = failure.kind is Kind.NO_DIRECT_IO
@@ -40,10 +40,10 @@ _COMMAND_HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class ExecResult:
-    """How a program ended and what it used. Times in seconds.
+    """How a program ended and what it used. Times are in seconds.
 
-    `wall_s` is the host's monotonic clock's (uncertain by `wall_error_s`, 0 when host and machine share the clock),
-    `guest_wall_s` the machine's own. `clock_warning` is set when the two could not be brought together.
+    `wall_s` is on the host's monotonic clock (uncertain by `wall_error_s`, which is 0 if host and machine share the
+    clock), `guest_wall_s` on the machine's own. `clock_warning` is set if the two do not fit together.
     """
 
     argv: tuple[str, ...]
@@ -70,9 +70,8 @@ class ExecResult:
     pid: int
     started_ns: int
     ended_ns: int
-    counted: tuple[
-        int, ...
-    ] = ()  # by the performance events asked for; negative error numbers of those not had
+    # Counts of the performance events that were asked for; a negative error number for one that is not available.
+    counted: tuple[int, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -81,5 +80,5 @@ class ExecResult:
 
 
 def make_refusal(failure: Failure, *, command: bool) -> CallError | CommandError:
-    """The error for a failed call; `command` is true if the call was to start a command of the user."""
+    """Returns the error for a failed call; `command` is true if the call was to start a command of the user."""
     return CommandError(failure) if command and failure.kind in _COMMAND_HINTS else CallError(failure)

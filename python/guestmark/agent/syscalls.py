@@ -1,4 +1,4 @@
-"""The agent's mix of system calls, measured on the machine."""
+"""Measures the agent's mix of system calls on the machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Counters = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The timed part of one operation: what the agent measured, and how much the counters advanced."""
+    """The timed part of one operation: what the agent measured, and by how much the counters advanced."""
 
     measured: Measured
     counted: Counters
@@ -38,10 +38,11 @@ def measure_syscalls(
     counters: Callable[[], Counters],
     timeout_s: float,
 ) -> list[Section]:
-    """Every operation of `names`, each at least `operations` times and for `time_s`; a part with nothing comes first.
+    """Measures each operation of `names`, at least `operations` times and for `time_s`; a section with nothing comes
+    first.
 
-    `counters` is read right before and right after each timed part. Raises `WorkloadError` when the agent cannot do
-    one of them, or when it takes longer than `timeout_s`.
+    `counters` is read right before and right after each timed part. Raises `WorkloadError` if the agent cannot perform
+    one of them, or if that takes longer than `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     arguments = ["--operations", str(operations), "--time", str(max(1, round(time_s * 1e9)))]
@@ -53,6 +54,7 @@ def measure_syscalls(
             if reader.read_event().ready != Ready(name=call):
                 raise AgentError(f"syscalls: the agent did not announce {call}")
             before = counters()
+            # The agent waits for this byte, so that the counters are read while it does nothing.
             program.send_input(b"g")
             measured = reader.read_event().measured
             after = counters()
@@ -78,7 +80,7 @@ class _Reader:
         self._at = 0
 
     def read_event(self) -> Said:
-        """The next event. Raises `WorkloadError` with what the program printed instead."""
+        """Returns the next event. Raises `WorkloadError` with what the program printed instead."""
         if not self._is_complete() and not self._wait(lambda _: self._is_complete()):
             raise WorkloadError("the system calls took longer than their limit", hint="see --trial-limit")
         if not self._is_complete():
@@ -95,5 +97,5 @@ class _Reader:
 
     def _is_complete(self) -> bool:
         there = len(self._output) - self._at
-        # What is longer than any frame is an error message.
+        # A length beyond that of any frame is the beginning of an error message.
         return there >= _HEADER and self._frame_length() <= min(there - _HEADER, _LONGEST_FRAME)

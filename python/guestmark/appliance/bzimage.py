@@ -1,6 +1,6 @@
 """The kernel inside a bzImage.
 
-A distribution's bzImage unpacks itself with the guest's own processor; under TCG that costs seconds (4 s of a 7 s boot
+A distribution's bzImage unpacks itself on the guest's own processor, which under TCG costs seconds (4 s of a 7 s boot
 for an xz-compressed Debian kernel). The ELF image inside boots directly through its PVH entry point, so it is unpacked
 once on the host and kept. Layout of the header: Documentation/arch/x86/boot.rst in the Linux sources.
 """
@@ -18,9 +18,9 @@ from guestmark.core.errors import GuestmarkError
 
 _XEN_ELFNOTE_PHYS32_ENTRY = 18
 _PT_NOTE = 4
-# What no kernel reaches, for files that are none.
-_LARGEST = 1 << 30  # bytes, unpacked
-_MOST_MEMORY = 512 << 20  # that unpacking may take
+# Limits that no kernel reaches, for files that are no kernels: bytes of an unpacked image, and of memory to unpack it.
+_LARGEST = 1 << 30
+_MOST_MEMORY = 512 << 20
 _LARGEST_NOTES = 1 << 20
 _MOST_SEGMENTS = 64
 
@@ -30,8 +30,8 @@ class NotABzImageError(GuestmarkError):
 
 
 def read_release(image: Path) -> str:
-    """Kernel release (`uname -r`) of a bzImage or of an uncompressed ELF kernel. Raises `NotABzImageError`."""
-    return _releases.of(image)
+    """Returns the kernel release (`uname -r`) of a bzImage or an uncompressed ELF kernel. Raises `NotABzImageError`."""
+    return _releases.look_up(image)
 
 
 def _find_release(image: Path) -> str:
@@ -59,10 +59,11 @@ _releases = FileCache(_find_release)
 
 
 def unpack_elf(image: Path) -> bytes:
-    """The ELF image inside the bzImage `image`. Raises `NotABzImageError` with the reason."""
+    """Returns the ELF image inside the bzImage `image`. Raises `NotABzImageError` with the reason."""
     data = image.read_bytes()
     if len(data) < 0x260 or data[0x202:0x206] != b"HdrS":
         raise NotABzImageError(f"{image} has no Linux boot header")
+    # By the boot protocol, 0 stands for 4.
     setup_sectors = data[0x1F1] or 4
     payload_offset, payload_length = struct.unpack_from("<II", data, 0x248)
     start = (setup_sectors + 1) * 512 + payload_offset
@@ -73,8 +74,9 @@ def unpack_elf(image: Path) -> bytes:
 
 
 def has_pvh_entry(elf: bytes) -> bool:
-    """Whether the ELF image carries the note that names a PVH entry point (QEMU's `-kernel` needs it)."""
-    if len(elf) < 64 or elf[:4] != b"\x7fELF" or elf[4] != 2:  # 64-bit only
+    """Returns whether the ELF image has the note with a PVH entry point, which QEMU's `-kernel` needs."""
+    # Only ELFCLASS64 is understood here.
+    if len(elf) < 64 or elf[:4] != b"\x7fELF" or elf[4] != 2:
         return False
     (phoff,) = struct.unpack_from("<Q", elf, 32)
     phentsize, phnum = struct.unpack_from("<HH", elf, 54)
@@ -96,6 +98,7 @@ def _note_types(notes: bytes) -> set[int]:
         name_size, data_size, kind = struct.unpack_from("<III", notes, at)
         if notes[at + 12 : at + 15] == b"Xen":
             types.add(kind)
+        # Name and data are each padded to four bytes.
         at += 12 + (name_size + 3 & ~3) + (data_size + 3 & ~3)
     return types
 
@@ -126,7 +129,8 @@ def _decompress_with(tool: str, payload: bytes, image: Path) -> bytes:
         raise NotABzImageError(
             f"{image} is compressed with {tool}, which is not installed", hint=f"install {tool}"
         )
-    # The four bytes behind the stream are its size; the tools warn of them but have written everything before.
+    # The last four bytes are the unpacked size, which is not part of the stream. Even without them the tools may warn,
+    # but only after they have written everything.
     try:
         done = subprocess.run(
             [path, "-d", "-c"], input=payload[:-4], capture_output=True, check=False, timeout=60

@@ -1,4 +1,4 @@
-"""Packages of Debian and Ubuntu read without their programs."""
+"""Reads packages of Debian and Ubuntu without the programs of these distributions."""
 
 import contextlib
 import os
@@ -10,22 +10,25 @@ from typing import IO
 
 from guestmark.core.temporary import open_unnamed_file
 
-_ARCHIVE, _HEADER = b"!<arch>\n", 60  # of `ar`, which a .deb is: deb(5)
+# Magic number and header size of an ar archive, which a .deb is: deb(5).
+_ARCHIVE, _HEADER = b"!<arch>\n", 60
 
 
 @contextlib.contextmanager
 def open_files(archive: Path) -> Iterator[IO[bytes]]:
-    """A package's files as a tar archive, packed or not. Raises `ValueError` for a file that is no whole package."""
+    """Yields a package's files as a tar archive, compressed or not. Raises `ValueError` for an incomplete package."""
     with archive.open("rb", buffering=0) as stream, open_unnamed_file() as packed:
         name, size = _find_files_member(stream)
-        if shutil.which("dpkg-deb"):  # which unpacks beside us, by several threads in later versions
+        # dpkg-deb unpacks while this process reads, with several threads in later versions.
+        if shutil.which("dpkg-deb"):
             with _stream_output(["dpkg-deb", "--fsys-tarfile", str(archive)], packed) as files:
                 yield files
         elif not name.endswith(".zst"):
             yield stream
         elif shutil.which("zstd") is None:
             raise ValueError("it is packed with zstd, which is not installed")
-        else:  # Python knows it from 3.14 on
+        else:
+            # Python can unpack zstd from 3.14 on.
             while size and (data := stream.read(min(size, 1 << 20))):
                 packed.write(data)
                 size -= len(data)
@@ -35,7 +38,7 @@ def open_files(archive: Path) -> Iterator[IO[bytes]]:
 
 
 def _find_files_member(stream: IO[bytes]) -> tuple[str, int]:
-    """Name and size of the archive of a package's files, at which the stream is then."""
+    """Returns name and size of the package's member with its files, at whose beginning the stream is then."""
     if stream.read(len(_ARCHIVE)) != _ARCHIVE:
         raise ValueError("it begins with something else")
     while len(header := stream.read(_HEADER)) == _HEADER:
@@ -44,13 +47,14 @@ def _find_files_member(stream: IO[bytes]) -> tuple[str, int]:
             raise ValueError("its end is missing")
         if name.startswith("data.tar"):
             return name, size
+        # Members are padded to an even size.
         stream.seek(size + size % 2, os.SEEK_CUR)
     raise ValueError("it holds no files")
 
 
 @contextlib.contextmanager
 def _stream_output(command: Sequence[str], given: IO[bytes]) -> Iterator[IO[bytes]]:
-    """What the program writes. Raises `ValueError` where it fails."""
+    """Yields what the program writes. Raises `ValueError` if it fails."""
     with subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         yield process.stdout

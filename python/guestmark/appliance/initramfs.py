@@ -1,4 +1,4 @@
-"""The initramfs of a guest: the agent as /init, the two device nodes it needs before /dev is mounted, and modules."""
+"""The initramfs of a guest: the agent as /init, modules, and the two device nodes it needs before /dev is mounted."""
 
 import contextlib
 import hashlib
@@ -16,26 +16,26 @@ NO_PROGRAMS: Mapping[str, Path | bytes] = MappingProxyType({})
 
 
 class CpioArchive:
-    """Collects entries and yields the archive's bytes. Device nodes need no privileges: they are only described."""
+    """Collects entries of a cpio archive. Device nodes need no privileges, as they are only described."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._inode = 0
 
     def add_directory(self, path: str) -> None:
-        """A directory, mode 0755."""
+        """Adds a directory, mode 0755."""
         self._add_entry(path, stat.S_IFDIR | 0o755)
 
     def add_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
-        """A regular file."""
+        """Adds a regular file."""
         self._add_entry(path, stat.S_IFREG | mode, content)
 
     def add_character_device(self, path: str, major: int, minor: int) -> None:
-        """A character device node, mode 0600."""
+        """Adds a character device node, mode 0600."""
         self._add_entry(path, stat.S_IFCHR | 0o600, device=(major, minor))
 
     def to_bytes(self) -> bytes:
-        """The whole archive with its trailer, padded to 512 bytes."""
+        """Returns the whole archive with its trailer, padded to 512 bytes."""
         self._add_entry("TRAILER!!!", 0)
         whole = b"".join(self._parts)
         return whole + bytes(-len(whole) % 512)
@@ -53,7 +53,7 @@ class CpioArchive:
 
 @dataclass(frozen=True, slots=True)
 class ModuleList:
-    """Modules by name. The agent loads `required` or gives up; it loads those of `optional` that exist."""
+    """Modules by name. The agent loads `required` or gives up; of `optional` it loads those that exist."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
@@ -62,12 +62,12 @@ class ModuleList:
 def build_initramfs(
     agent: Path, modules: Path | None, wanted: ModuleList, programs: Mapping[str, Path | bytes] = NO_PROGRAMS
 ) -> Path:
-    """The cached initramfs for this agent and these modules, built on first use.
+    """Returns the cached initramfs for this agent and these modules, built on first use.
 
-    The file's name is the hash of everything that goes into it, so it is never stale. Left uncompressed: under TCG
-    unpacking costs the guest more than reading does. `modules` is None for a kernel that has everything built in.
-    `programs` are further files, below `/guestmark`, by their path there.
-    Raises `GuestmarkError` naming a required module that the tree lacks.
+    The file is named by the hash of everything in it, so it is never stale. It is not compressed: under TCG, unpacking
+    takes the guest longer than reading does. `modules` is None for a kernel that has everything built in. `programs`
+    are further files, by their path below `/guestmark`. Raises `GuestmarkError` naming a required module that the tree
+    lacks.
     """
     key = hashlib.sha256(repr(wanted).encode())
     for path in (agent, *((modules / "modules.order", modules / "modules.builtin") if modules else ())):
@@ -78,12 +78,14 @@ def build_initramfs(
     directory.mkdir(exist_ok=True)
     target = directory / f"{key.hexdigest()[:20]}.cpio"
     if target.exists():
+        # `_forget_old` goes by the time of the last use.
         os.utime(target)
         return target
     tree = ModuleTree.read(modules) if modules else None
     archive = CpioArchive()
     for path_name in ("dev", "proc", "sys", "guestmark", "guestmark/lib"):
         archive.add_directory(path_name)
+    # Rust's runtime aborts as PID 1 if these two cannot be opened.
     archive.add_character_device("dev/console", 5, 1)
     archive.add_character_device("dev/null", 1, 3)
     archive.add_file("init", agent.read_bytes(), 0o755)
@@ -107,10 +109,11 @@ def build_initramfs(
 
 
 def _forget_old(directory: Path, keep: int = 20) -> None:
-    """Keeps only the most recently used archives; each build of the agent leaves one."""
+    """Keeps only the most recently used archives, as each build of the agent leaves one."""
     used: list[tuple[float, Path]] = []
     for path in directory.glob("*.cpio"):
-        with contextlib.suppress(FileNotFoundError):  # another process tidies up as well
+        # Another process may remove archives at the same time.
+        with contextlib.suppress(FileNotFoundError):
             used.append((path.stat().st_mtime, path))
     for _, path in sorted(used, reverse=True)[keep:]:
         path.unlink(missing_ok=True)

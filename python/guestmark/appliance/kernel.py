@@ -23,9 +23,10 @@ from guestmark.core.supervision import supervision
 from guestmark.core.temporary import scratch_directory
 
 Notify = Callable[[str], None]
-Rank = Callable[["Kernel"], int | None]  # the lower the better; None for one that cannot be used
+# The lower the better; None for a kernel that cannot be used.
+Rank = Callable[["Kernel"], int | None]
 
-# What guests may need of a distribution's modules; the rest (graphics, sound, wireless …) is most of the 400 MB.
+# Modules that guests may need; the rest (graphics, sound, wireless and so on) is most of a distribution's 400 MB.
 _WANTED_MODULES = re.compile(
     r"/kernel/(arch/[^/]+/(kvm|crypto)|block|crypto|lib|fs|virt|net/(9p|core|packet|vmw_vsock|llc|802|ipv4|ipv6|bridge)"
     r"|drivers/(virtio|block|char|crypto/ccp|scsi|nvme|ata|md|cdrom|net/[^/]*$|net/ethernet/(intel|amd|realtek|8390)"
@@ -34,12 +35,15 @@ _WANTED_MODULES = re.compile(
 
 _WANTED_FILES = re.compile(r"/boot/(vmlinu[xz]|config)-")
 _UNPACK_HINT = "unpack a package of Debian's or Ubuntu's: guestmark prepare kernel FILE.deb"
-_FETCH_LOCK = threading.Lock()  # platforms that are probed side by side want the same kernel, fetched once
+# Platforms that are probed side by side need the same kernel, which shall be fetched once.
+_FETCH_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel for guests: `image` for firmware loaders, `elf` for direct (PVH) boots where it has that entry."""
+    """A kernel for guests: `image` for firmware loaders, `elf` for direct (PVH) boots if the kernel has that entry
+    point.
+    """
 
     release: str
     image: Path
@@ -49,11 +53,11 @@ class Kernel:
 
 
 def find_kernel(wanted: str = "", notify: Notify = lambda _: None, rank: Rank = lambda _: 0) -> Kernel:
-    """The kernel to boot.
+    """Returns the kernel to boot.
 
-    `wanted` is a file given by the user (`--set kernel=FILE`), empty for the default: of those in the cache and then of
-    those in /boot the one that `rank` likes best. `notify` announces slow steps.
-    Raises `GuestmarkError` when there is none and none can be fetched.
+    `wanted` is a file given by the user (`--set kernel=FILE`), empty for the default: of the kernels in the cache and
+    then of those in /boot, the one with the lowest `rank`. `notify` announces slow steps. Raises `GuestmarkError` if
+    there is none and none can be fetched.
     """
     with _FETCH_LOCK:
         return _find_kernel(wanted, notify, rank)
@@ -62,7 +66,7 @@ def find_kernel(wanted: str = "", notify: Notify = lambda _: None, rank: Rank = 
 def prepare_kernel(packages: Sequence[Path], notify: Notify) -> Kernel:
     """Unpacks a kernel into the cache, from these packages of Debian or Ubuntu; without any, this distribution's.
 
-    Raises `GuestmarkError` where there is none, or it is one for another architecture.
+    Raises `GuestmarkError` if there is none, or if it is for another architecture.
     """
     with _FETCH_LOCK:
         if not packages:
@@ -74,7 +78,7 @@ def prepare_kernel(packages: Sequence[Path], notify: Notify) -> Kernel:
 
 
 def check_image(row: Architecture, data: bytes, name: str) -> None:
-    """Raises `GuestmarkError` for what is not a kernel of this architecture."""
+    """Raises `GuestmarkError` for a file that is no kernel of this architecture."""
     if not any(data.startswith(mark, place) for place, mark in row.kernel_marks):
         raise GuestmarkError(
             f"{name} is not a Linux kernel for {row.name}",
@@ -83,14 +87,14 @@ def check_image(row: Architecture, data: bytes, name: str) -> None:
 
 
 def find_by_release(release: str) -> Path | None:
-    """The image of a kernel that is here already, cached or installed, by its `uname -r`; None without one."""
+    """Returns the image of a cached or installed kernel by its `uname -r`; None if there is none."""
     return next(
         (kernel.image for kernel in (*_find_cached(), *_find_readable()) if kernel.release == release), None
     )
 
 
 def list_images() -> list[Path]:
-    """The images of the kernels that are here already, fetched ones first; no more is known of them."""
+    """Returns the images of the kernels that are on this host already, fetched ones first, without reading them."""
     fetched = sorted(mark.parent / "vmlinuz" for mark in _kernel_cache().glob("*/complete"))
     return [*fetched, *sorted(image for _, image, _ in find_installed())]
 
@@ -113,7 +117,7 @@ def _find_kernel(wanted: str, notify: Notify, rank: Rank) -> Kernel:
 
 
 def _find_cached() -> Iterator[Kernel]:
-    """Kernels that were fetched, the newest first."""
+    """Yields kernels that were fetched, the newest first."""
     root = _kernel_cache()
     for directory in sorted(root.glob("*/complete"), key=lambda mark: mark.stat().st_mtime, reverse=True):
         release = directory.parent.name
@@ -124,7 +128,7 @@ def _find_cached() -> Iterator[Kernel]:
 
 
 def _find_readable() -> Iterator[Kernel]:
-    """The distribution's kernels in /boot that this user may read, with their modules, the newest first."""
+    """Yields the distribution's kernels in /boot that this user may read, with their modules, the newest first."""
     there = {
         (_version_key(release), release): (image, modules)
         for release, image, modules in find_installed()
@@ -135,10 +139,10 @@ def _find_readable() -> Iterator[Kernel]:
 
 
 def find_installed(root: Path = Path("/")) -> Iterator[tuple[str, Path, Path]]:
-    """Release, image and modules of the kernels of the system in `root`, also of those that this user may not read.
+    """Yields release, image and modules of the kernels of the system in `root`, readable by this user or not.
 
-    Debian, Ubuntu and openSUSE have images in /boot, Fedora and Arch also beside the modules; NixOS has the one that it
-    runs under /run/current-system.
+    Debian, Ubuntu and openSUSE have images in /boot, Fedora and Arch also beside the modules; NixOS has the running
+    kernel under /run/current-system.
     """
     images = [(image.parent.name, image) for image in (root / "lib/modules").glob("*/vmlinuz")]
     images += [(image.name.removeprefix("vmlinuz-"), image) for image in (root / "boot").glob("vmlinuz-*")]
@@ -155,7 +159,7 @@ def _pair_modules(release: str, image: Path, parent: Path) -> Iterator[tuple[str
 
 
 def _explain_no_kernel() -> GuestmarkError:
-    """Why there is no kernel where none can be fetched: there is none, or this user may not read it."""
+    """Returns why there is no kernel if none can be fetched: there is none, or this user may not read it."""
     if closed := [image for _, image, _ in find_installed() if not os.access(image, os.R_OK)]:
         return GuestmarkError(
             f"{closed[0]} is readable by root only, and this system has no apt-get to fetch a kernel with",
@@ -202,7 +206,7 @@ def _make_scratch() -> Iterator[Path]:
 
 
 def _keep_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel:
-    """Unpacks these packages into the cache, where their kernel is the newest from now on."""
+    """Unpacks these packages into the cache, where their kernel is the newest from then on."""
     image, modules, _ = unpack_kernel(archives, scratch / "root")
     row = host_architecture()
     try:
@@ -220,18 +224,20 @@ def _keep_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel
     image.rename(staged / "vmlinuz")
     modules.rename(staged / "modules")
     (staged / "complete").touch()
-    with contextlib.suppress(FileNotFoundError):  # what another package of that release has left
+    # Another package of the same release may have been unpacked before.
+    with contextlib.suppress(FileNotFoundError):
         target.rename(scratch / "earlier")
     try:
         staged.rename(target)
-    except OSError:  # another guestmark was first
+    # Another guestmark may have been first, which is just as well.
+    except OSError:
         if not target.exists():
             raise
     return _add_elf(release, target / "vmlinuz", target / "modules", origin)
 
 
 def _apt_with_lists(scratch: Path, notify: Notify) -> list[str]:
-    """The apt-get command to use: with the system's package lists, or with own ones where those are missing."""
+    """Returns the apt-get command to use: with the system's package lists, or with lists of its own."""
     if _run_apt_cache("show", _name_metapackage()).returncode == 0:
         return ["apt-get"]
     notify("reading the package lists")
@@ -262,7 +268,7 @@ def _name_metapackage() -> str:
 
 
 def _kernel_packages(apt: list[str]) -> list[str]:
-    """The versioned packages behind the distribution's metapackage: the image and, if separate, its modules."""
+    """Returns the versioned packages of the distribution's metapackage: the image and, if separate, its modules."""
     metapackage = _name_metapackage()
     images = _list_dependencies(apt, metapackage, r"linux-image-\d")
     if not images:
@@ -274,7 +280,7 @@ def _kernel_packages(apt: list[str]) -> list[str]:
 
 
 def _run_apt_cache(*words: str) -> subprocess.CompletedProcess[str]:
-    """apt-cache takes seconds where apt keeps no caches: it ends with us."""
+    """Runs apt-cache under a supervisor, as it takes seconds where apt keeps no caches."""
     with supervision() as supervised:
         return subprocess.run(
             [*supervised.before, "apt-cache", *words],
@@ -289,9 +295,9 @@ def _list_dependencies(apt: list[str], package: str, pattern: str) -> list[str]:
 
 
 def unpack_kernel(archives: Sequence[Path], target: Path) -> tuple[Path, Path, Path]:
-    """Unpacks what guests need of a distribution's kernel packages: its image, its modules and its configuration.
+    """Unpacks what guests need of a distribution's kernel packages; returns image, modules and configuration.
 
-    Raises `GuestmarkError` when one of them is not there.
+    Raises `GuestmarkError` if one of them is missing.
     """
     for archive in archives:
         _unpack_archive(archive, target)
@@ -312,7 +318,7 @@ def unpack_kernel(archives: Sequence[Path], target: Path) -> tuple[Path, Path, P
 def _unpack_archive(archive: Path, target: Path) -> None:
     try:
         with deb.open_files(archive) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
-            # Debian 12's Python is older than extract()'s argument for this.
+            # The Python of Debian 12 has the filter, but not yet the argument of extract() for it.
             tar.extraction_filter = getattr(tarfile, "data_filter", None)
             for member in tar:
                 name = member.name
@@ -336,7 +342,8 @@ def _add_elf(release: str, image: Path, modules: Path | None, origin: str) -> Ke
             return Kernel(release, image, image, modules, origin)
     stamp = image.stat()
     elf = _kernel_cache() / f"vmlinux-{release}-{stamp.st_size}-{stamp.st_mtime_ns}"
-    none = elf.with_name(elf.name + ".none")  # remembers that there is no directly bootable image inside
+    # This file remembers that the image contains no directly bootable kernel.
+    none = elf.with_name(elf.name + ".none")
     if not elf.exists() and not none.exists():
         try:
             content = bzimage.unpack_elf(image)
@@ -350,7 +357,9 @@ def _add_elf(release: str, image: Path, modules: Path | None, origin: str) -> Ke
 
 
 def _find_modules_beside(image: Path, release: str) -> Path | None:
-    """Modules of a kernel the user gave: beside it, below its tree (`make modules_install`), else the system's."""
+    """Returns the modules of a kernel given by the user: beside it, in its tree (`make modules_install`), or the
+    system's.
+    """
     for candidate in (
         image.parent / "modules",
         image.parent / "lib" / "modules" / release,

@@ -20,7 +20,7 @@ _SUFFIXES = (".ko", ".ko.xz", ".ko.gz", ".ko.zst", ".ko.bz2")
 class ModuleTree:
     """One `lib/modules/RELEASE` directory.
 
-    `dependencies` maps a module's name to the names it needs; `builtin` are the names in the kernel itself.
+    `dependencies` maps a module's name to the names it needs; `builtin` are the names of modules in the kernel itself.
     """
 
     directory: Path
@@ -30,9 +30,9 @@ class ModuleTree:
 
     @classmethod
     def read(cls, directory: Path) -> "ModuleTree":
-        """Reads `modules.dep` where depmod has made one; a tree fresh out of a package is scanned instead."""
+        """Reads `modules.dep` if depmod has written it; a tree fresh from a package is scanned instead."""
         decisive = ("modules.dep", "modules.builtin", "modules.order", "kernel")
-        return _trees.of(directory, *(directory / name for name in decisive))
+        return _trees.look_up(directory, *(directory / name for name in decisive))
 
     @classmethod
     def _read_directory(cls, directory: Path) -> "ModuleTree":
@@ -57,11 +57,11 @@ class ModuleTree:
         return cls(directory, files, dependencies, builtin)
 
     def has_module(self, name: str) -> bool:
-        """Whether the module is there, as a file or built into the kernel."""
+        """Returns whether the module exists, as a file or built into the kernel."""
         return name in self.files or name in self.builtin
 
     def load_closure(self, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
-        """Names and uncompressed contents of everything `names` need, in loading order; built-ins are left out.
+        """Returns names and uncompressed contents of everything that `names` need, in loading order, without built-ins.
 
         Raises `GuestmarkError` naming a module that does not exist.
         """
@@ -89,7 +89,7 @@ _trees = FileCache(ModuleTree._read_directory)
 
 
 def read_decompressed(path: Path) -> bytes:
-    """Content of a module file, however the distribution compressed it."""
+    """Returns the content of a module file, however the distribution compressed it."""
     data = path.read_bytes()
     match path.suffix:
         case ".xz":
@@ -112,10 +112,10 @@ def read_decompressed(path: Path) -> bytes:
 
 
 def strip_signature(content: bytes) -> bytes:
-    """A module's content without its appended signature.
+    """Returns a module's content without its appended signature.
 
-    Checking signatures is a third of the time that loading takes under emulation; no guest here enforces them.
-    Layout: `struct module_signature` in the kernel's include/linux/module_signature.h.
+    Checking signatures takes a third of the loading time under emulation, and no guest here enforces them. Layout:
+    `struct module_signature` in the kernel's include/linux/module_signature.h.
     """
     if not content.endswith(_SIGNATURE_MARK):
         return content
@@ -124,7 +124,7 @@ def strip_signature(content: bytes) -> bytes:
 
 
 def _read_dependencies(content: bytes) -> tuple[str, ...]:
-    """The `depends=` entry of a module's .modinfo section (what `modinfo -F depends` prints)."""
+    """Returns the `depends=` entry of a module's .modinfo section (what `modinfo -F depends` prints)."""
     at = content.find(b"\0depends=")
     if at < 0:
         return ()

@@ -12,10 +12,10 @@ from guestmark.core.temporary import replace_file
 
 
 def cache_directory() -> Path:
-    """`$XDG_CACHE_HOME/guestmark` (default `~/.cache/guestmark`); made when missing.
+    """Returns `$XDG_CACHE_HOME/guestmark` (default `~/.cache/guestmark`); makes it if it does not exist.
 
-    Where that cannot be written to, as in a home that is read-only or not there, a directory of this user's in the
-    temporary one. Raises `GuestmarkError` when that cannot be had either.
+    If that is not writable, as in a read-only or missing home, returns a directory of this user's in the temporary one.
+    Raises `GuestmarkError` if that cannot be made either.
     """
     path = cache_home()
     try:
@@ -26,7 +26,7 @@ def cache_directory() -> Path:
 
 
 def put_into_cache(target: Path, content: bytes, what: str) -> None:
-    """Puts a file into the cache, whole or not at all. Raises `GuestmarkError` when there is no room for it."""
+    """Puts a file into the cache, whole or not at all. Raises `GuestmarkError` if there is no room for it."""
     try:
         with replace_file(target, 0o644) as part:
             part.write_bytes(content)
@@ -44,7 +44,7 @@ def _temporary_cache(wanted: Path) -> Path:
         found = path.lstat()
     except OSError as error:
         raise _no_cache(wanted, str(path), error.strerror or str(error)) from error
-    # What is executed from there as this user must have been put there by this user.
+    # This user executes files from there, so nobody else may be able to put any.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise _no_cache(wanted, str(path), "it is somebody else's")
     return path
@@ -58,7 +58,7 @@ def _no_cache(wanted: Path, path: str, reason: str) -> GuestmarkError:
 
 
 def temporary_directory() -> Path:
-    """`$TMPDIR`, or `/tmp`; absolute. Raises `GuestmarkError` where that is no directory."""
+    """Returns `$TMPDIR`, or `/tmp`, as an absolute path. Raises `GuestmarkError` if that is no directory."""
     path = Path(os.environ.get("TMPDIR") or "/tmp").absolute()
     if not path.is_dir():
         raise GuestmarkError(
@@ -68,7 +68,7 @@ def temporary_directory() -> Path:
 
 
 def scratch_parent() -> Path:
-    """Directory for machines' scratch directories: the session's runtime directory, else the temporary one."""
+    """Returns the parent of machines' scratch directories: the session's runtime directory, else the temporary one."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and runtime.startswith("/") and os.access(runtime, os.W_OK):
         return Path(runtime)
@@ -79,14 +79,14 @@ T = TypeVar("T")
 
 
 class FileCache(Generic[T]):
-    """The results of `look` by path, each as long as the files it depends on have not changed."""
+    """Caches the results of `look` by path, each until one of the files it depends on changes."""
 
     def __init__(self, look: Callable[[Path], T]) -> None:
         self._look = look
         self._found: dict[Path, tuple[tuple[str, ...], T]] = {}
 
-    def of(self, path: Path, *depends_on: Path) -> T:
-        """What `look(path)` gives; `depends_on` are the files that decide it (none: the path itself)."""
+    def look_up(self, path: Path, *depends_on: Path) -> T:
+        """Returns `look(path)`; `depends_on` are the files that decide the result (none: the path itself)."""
         stamps = tuple(file_identity(file) for file in depends_on or (path,))
         known = self._found.get(path)
         if known is None or known[0] != stamps:
@@ -95,7 +95,7 @@ class FileCache(Generic[T]):
 
 
 def file_identity(path: Path) -> str:
-    """Changes whenever the file does; empty when there is none."""
+    """Returns a text that changes whenever the file does; empty if there is no file."""
     try:
         stamp = path.stat()
     except FileNotFoundError:

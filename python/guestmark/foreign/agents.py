@@ -25,9 +25,11 @@ from guestmark.foreign.packages import Package, Packages, find_candidate, find_o
 from guestmark.foreign.progress import Progress
 
 KIND = "agent"
-_FETCHED_ABOUT_S, _COMPILED_ABOUT_S = 20.0, 60.0  # of two processors
+# Measured on two processors: with Rust's library fetched as a package, and with the library compiled.
+_FETCHED_ABOUT_S, _COMPILED_ABOUT_S = 20.0, 60.0
 _SOURCES = ("Cargo.toml", "Cargo.lock", ".cargo/config.toml", "crates/agent", "crates/wire")
-_PROFILE = "checkout"  # of Cargo.toml: there in a third of the time
+# This profile of Cargo.toml builds in a third of the time of a release.
+_PROFILE = "checkout"
 _LEAST_RUST = (1, 85)
 
 
@@ -35,13 +37,17 @@ class Library(IntEnum):
     """Where the target's standard library comes from, the quickest first."""
 
     INSTALLED = 0
-    PACKAGE = 1  # the distribution's, of the target's architecture and of the compiler's own version
+    # The distribution's package for the target's architecture, of the compiler's own version.
+    PACKAGE = 1
     COMPILED = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A Rust compiler with its build tool, and the library for the target. `package` has this host's own library."""
+    """A Rust compiler with its build tool, and the library for the target.
+
+    `package` is the package that has this host's own library.
+    """
 
     cargo: Path
     rustc: Path
@@ -62,10 +68,9 @@ class AgentNotMadeError(PlatformUnusableError):
 
 
 def find_for_machine(machine_name: str) -> Path:
-    """The agent for a machine that says this with `uname -m`: this host's own, or one that has been made.
+    """Returns the agent for a machine whose `uname -m` prints this: this host's own, or one that was made before.
 
-    Raises `PlatformUnusableError` for an architecture there can be none for, `NotMadeError` where it can be
-    made.
+    Raises `PlatformUnusableError` for an architecture without agents, `AgentNotMadeError` if one can be made.
     """
     try:
         row = find_architecture(machine_name)
@@ -82,19 +87,19 @@ def find_for_machine(machine_name: str) -> Path:
 
 
 def find_agent(architecture: Architecture) -> Path | None:
-    """The agent for that architecture if it has been made; its path."""
+    """Returns the path of the agent for that architecture if it was made before."""
     part = store.find_part(architecture, KIND, compute_key(architecture))
     return None if part is None else part / NAME
 
 
 def compute_key(architecture: Architecture) -> str:
-    """Changes with the agent's sources; where there are none, with guestmark's version."""
+    """Returns a key that changes with the agent's sources; without sources, with guestmark's version."""
     return store.hash_inputs([_hash_sources() or __version__, architecture.target, _PROFILE])
 
 
 @functools.cache
 def _hash_sources() -> str:
-    """A hash of the sources, names and contents; empty where there are none."""
+    """Returns a hash of the sources, names and contents; empty if there are none."""
     root = find_checkout()
     if not (root / "crates" / "agent").is_dir():
         return ""
@@ -112,7 +117,7 @@ def _list_sources(root: Path) -> Iterator[Path]:
 
 
 def list_missing(architecture: Architecture) -> list[Program]:
-    """The programs needed to build it, and their packages."""
+    """Returns the programs needed to build it, with their packages."""
     found = []
     if find_toolchain(architecture) is None:
         name = "rustc" if architecture.root else "rustc with the sources of its library"
@@ -125,7 +130,7 @@ def list_missing(architecture: Architecture) -> list[Program]:
 
 
 def _has_libc(architecture: Architecture) -> bool:
-    """Whether the static C library is there, which the agent is linked with."""
+    """Returns whether the static C library is installed, which the agent is linked with."""
     if shutil.which(architecture.cross.name) is None:
         return False
     asked = [architecture.cross.name, "-print-file-name=libc.a"]
@@ -140,7 +145,10 @@ def _rust_packages(*, sources: bool) -> str:
 
 @functools.cache
 def _package_suffix() -> str:
-    """Debian 12 keeps a new enough Rust under another name. apt-cache takes a second where apt keeps no caches."""
+    """Returns the suffix of Rust's packages: Debian 12 has a new enough Rust under another name.
+
+    Cached, as apt-cache takes a second where apt keeps no caches.
+    """
     return (
         "-web"
         if _parse_version(find_candidate("rustc")) < _LEAST_RUST and find_candidate("rustc-web")
@@ -149,12 +157,12 @@ def _package_suffix() -> str:
 
 
 def find_toolchain(architecture: Architecture) -> Toolchain | None:
-    """The compiler that can make programs for the target in the least time; None where there is none."""
+    """Returns the compiler that builds for the target in the least time; None if there is none."""
     return min(_list_able(architecture), key=lambda chain: chain.library, default=None)
 
 
 def find_compiling_toolchain(architecture: Architecture) -> Toolchain | None:
-    """A compiler that needs no package fetched first: it has the target's library, or makes it from its sources."""
+    """Returns a compiler that needs no package fetched: it has the target's library or compiles it from source."""
     return min(
         (chain for chain in _list_able(architecture) if chain.library is not Library.PACKAGE),
         key=lambda chain: chain.library,
@@ -163,17 +171,17 @@ def find_compiling_toolchain(architecture: Architecture) -> Toolchain | None:
 
 
 def find_library_compiler(architecture: Architecture) -> Toolchain | None:
-    """A compiler that makes the target's library from its sources; None where they are not installed."""
+    """Returns a compiler that compiles the target's library from its sources; None if they are not installed."""
     return next((chain for chain in _list_able(architecture) if chain.library is Library.COMPILED), None)
 
 
 def library_sources_hint() -> str:
-    """How the sources of Rust's library are installed."""
+    """Returns how to install the sources of Rust's library."""
     return f"as root: apt-get install {_rust_packages(sources=True)}"
 
 
 def _list_able(architecture: Architecture) -> Iterator[Toolchain]:
-    """Every compiler with every library that it can use."""
+    """Yields every compiler with every library that it can use."""
     for chain in _find_toolchains():
         rustlib = _find_sysroot(chain) / "lib" / "rustlib"
         if any((rustlib / architecture.target / "lib").glob("libstd-*.rlib")):
@@ -190,7 +198,7 @@ def _find_library_package(rustlib: Path) -> Package | None:
 
 
 def forget_toolchains() -> None:
-    """Forgets which compilers there are, when others have been installed."""
+    """Forgets which compilers are installed, after others have been installed."""
     _find_toolchains.cache_clear()
     _find_sysroot.cache_clear()
     _package_suffix.cache_clear()
@@ -200,7 +208,7 @@ def forget_toolchains() -> None:
 
 @functools.cache
 def _find_toolchains() -> tuple[Toolchain, ...]:
-    """All pairs of cargo and rustc that are new enough."""
+    """Returns all pairs of cargo and rustc that are new enough."""
     home = Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
     folders = [Path(found).parent for found in (shutil.which("cargo"),) if found]
     chains = []
@@ -266,30 +274,32 @@ def make_agent(architecture: Architecture, progress: Progress) -> Path:
 def cargo_command(
     chain: Toolchain, verb: Sequence[str], architectures: Iterable[Architecture]
 ) -> tuple[str, ...]:
-    """Applies a verb of cargo, with its options, to the agent for these architectures."""
-    # The user's own flags would replace those that link statically.
+    """Returns the command that applies a verb of cargo, with its options, to the agent for these architectures."""
+    # Flags in the user's environment would replace those of .cargo/config.toml, which link statically.
     without = ("env", "-u", "RUSTFLAGS", "-u", "CARGO_ENCODED_RUSTFLAGS", "-u", "CARGO_BUILD_RUSTFLAGS")
     options = ["--locked", "-p", NAME, "--bin", NAME, "--no-default-features"]
     for row in architectures:
         options += ["--target", row.target]
     if chain.library is Library.COMPILED:
-        options += ["-Zbuild-std=std,panic_abort", "-Zbuild-std-features="]  # no backtraces
+        # Without features the library has no backtraces, which would need further crates.
+        options += ["-Zbuild-std=std,panic_abort", "-Zbuild-std-features="]
     return (*without, str(chain.cargo), *verb, *options)
 
 
 def cargo_environment(chain: Toolchain, target_directory: Path) -> dict[str, str]:
-    """Environment variables for `cargo_command`."""
+    """Returns the environment variables for `cargo_command`."""
     return {
         "PATH": f"{chain.cargo.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "RUSTC": str(chain.rustc),
-        "RUSTC_BOOTSTRAP": "1",  # compiling the library is not among the stable features
+        # Compiling the library is an unstable feature, which a stable compiler refuses without this.
+        "RUSTC_BOOTSTRAP": "1",
         "CARGO_TARGET_DIR": str(target_directory),
         "CARGO_TERM_COLOR": "never",
     }
 
 
 def estimate_s(architecture: Architecture) -> float:
-    """Seconds that it takes to make it, on two processors."""
+    """Returns the seconds that making it takes, on two processors."""
     chain = find_toolchain(architecture)
     compiled = chain.library is Library.COMPILED if chain else not architecture.root
     return _COMPILED_ABOUT_S if compiled else _FETCHED_ABOUT_S
@@ -302,9 +312,9 @@ def _add_library(
     making: store.PartInMaking,
     progress: Progress,
 ) -> Toolchain:
-    """The compiler with the package's library beside its own; where no such package is served, one that compiles it.
+    """Returns the compiler with the package's library beside its own, or a compiler that compiles the library.
 
-    Raises `GuestmarkError` where there is neither.
+    Raises `GuestmarkError` if neither is possible.
     """
     packages = Packages(architecture, progress)
     packages.refresh_lists(making.log)
@@ -330,7 +340,7 @@ def _add_library(
         (host_architecture().target, _find_sysroot(chain)),
     ):
         (rustlib / name).symlink_to(place / "lib" / "rustlib" / name)
-    # As an option of the compiler's in cargo's flags, the directory would be in the names of symbols.
+    # Given in cargo's flags, the directory would become part of the symbols' names, and each build would differ.
     rustc = sysroot / "rustc"
     rustc.write_text(
         f'#!/bin/sh\nexec {shlex.quote(str(chain.rustc))} --sysroot {shlex.quote(str(sysroot))} "$@"\n'
@@ -340,7 +350,9 @@ def _add_library(
 
 
 def _remapped_paths(root: Path, chain: Toolchain, scratch: Path) -> Iterator[tuple[Path, str]]:
-    """Directories whose names would be in the binary, and what stands there instead: the same bytes everywhere."""
+    """Yields directories whose names would be in the binary, each with its replacement, so that all builds are
+    identical.
+    """
     yield root, "/guestmark"
     yield scratch, "/target"
     yield Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo"), "/cargo"

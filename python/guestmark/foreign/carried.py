@@ -1,4 +1,4 @@
-"""Carrying parts from one machine to another: an archive of what is complete."""
+"""Carries parts from one machine to another in an archive of those that are complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TAR_S = 600
 
 
 def list_parts(architecture: Architecture) -> list[Path]:
-    """The complete parts of an architecture, by name: all roots, and the latest agent and kernel."""
+    """Returns the complete parts of an architecture, by name: all roots, and the latest agent and kernel."""
     parts: dict[str, Path] = {}
     made = store.architecture_directory(architecture).glob(f"*-*-*/{store.MADE}")
     for part in sorted(
@@ -31,7 +31,7 @@ def list_parts(architecture: Architecture) -> list[Path]:
 
 
 def save_parts(architectures: Iterable[Architecture], archive: Path, progress: Progress) -> None:
-    """Writes the parts that are used to an archive. Raises `GuestmarkError`."""
+    """Writes the parts that are in use to an archive. Raises `GuestmarkError`."""
     home = cache_directory() / "foreign"
     names = [str(part.relative_to(home)) for row in architectures for part in list_parts(row)]
     progress.step(f"writing {archive}", 0, None)
@@ -48,9 +48,9 @@ def save_parts(architectures: Iterable[Architecture], archive: Path, progress: P
 
 
 def load_parts(archive: Path) -> list[Path]:
-    """Takes the parts out of an archive into the cache, where they are not there yet, and returns their places.
+    """Unpacks the parts of an archive that are not in the cache yet; returns the places of all of them.
 
-    Raises `UsageError` for what is no such archive, `GuestmarkError` when it is damaged; then nothing has changed.
+    Raises `UsageError` for a file that is no such archive, `GuestmarkError` if it is damaged; then nothing has changed.
     """
     if not archive.is_file():
         raise UsageError(

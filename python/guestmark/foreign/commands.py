@@ -1,6 +1,6 @@
-"""Running the programs that make parts: supervised, so that nothing goes on when guestmark ends, and with progress.
+"""Runs the programs that make parts, with progress, and supervised, so that they end when guestmark ends.
 
-The distribution's packages that they come from are installed by the installer of set-up (`tools/setup.sh`).
+The installer of set-up (`tools/setup.sh`) installs the distribution's packages that they come from.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from guestmark.foreign.progress import Progress
 _POLL_S = 0.2
 _TELL_S = 1.0
 INSTALLING_ABOUT_S = 40.0
-_CANNOT_INSTALL = 2  # what set-up ends with where this user may not install, or the distribution is another
+# Exit status of set-up if this user may not install packages, or the distribution is not supported.
+_CANNOT_INSTALL = 2
 _SCRIPT = 'root=$1 to=$2; shift 2; . "$root/tools/setup.sh" && log=$to && install_named "$@"'
 
 
@@ -36,7 +37,7 @@ def run_command(
     env: Mapping[str, str] | None = None,
     about_s: float | None = None,
 ) -> None:
-    """Runs a command to its end; its output goes to the end of `log`, which stays when it fails.
+    """Runs a command to its end; its output is appended to `log`, which stays if the command fails.
 
     Raises `GuestmarkError` with the first line that looks like a reason.
     """
@@ -65,7 +66,8 @@ def run_command(
     try:
         _await_exit(process, what, begin, about_s, progress)
     finally:
-        os.close(ours)  # ends whatever still runs, after an interruption
+        # After an interruption, this ends whatever still runs.
+        os.close(ours)
         process.wait()
     progress.done(what, time.monotonic() - begin)
     if process.returncode:
@@ -99,17 +101,18 @@ def _find_reason(log: Path, status: int) -> str:
         return f"killed by {signal.Signals(-status).name}"
     first = lines.index(telling[0]) if telling else 0
     if telling and lines[first + 1 : first + 2] and (place := lines[first + 1]).startswith("--> "):
-        return f"{telling[0]} ({place.removeprefix('--> ')})"[:300]  # as rustc says where
-    # What comes after the first error mostly follows from it; make's own lines only say that there was one.
+        # rustc names the place of an error in the next line.
+        return f"{telling[0]} ({place.removeprefix('--> ')})"[:300]
+    # Later errors mostly follow from the first; make's own lines only say that there was one.
     others = [line for line in lines if not line.startswith(("make:", "make["))]
     return (telling[:1] or others[-1:] or lines[-1:] or [f"exit status {status}"])[0][:300]
 
 
 def install_packages(packages: Sequence[str], progress: Progress) -> bool:
-    """Installs them; False where that is not possible: no checkout, no Debian, no root and no sudo.
+    """Installs packages; returns False if that is not possible: no checkout, no Debian, no root and no sudo.
 
-    apt is never killed, as it stops by itself where it safely can: an interruption waits for it.
-    Raises `GuestmarkError` with its own words when it fails.
+    apt is never killed, as it stops by itself where that is safe, so an interruption waits for it. Raises
+    `GuestmarkError` with apt's own words if it fails.
     """
     root = find_checkout()
     if not (root / "tools" / "setup.sh").is_file():

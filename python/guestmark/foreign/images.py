@@ -1,6 +1,6 @@
 """Contents of images, unpacked into the cache once: container images, archives, filesystems. Nothing is mounted.
 
-Files keep who may read and execute them, and lose whatever could do something on this host: owners, device nodes and
+Files keep their permissions to read and execute, and lose whatever could affect this host: owners, device nodes and
 set-user-ID bits.
 """
 
@@ -23,21 +23,25 @@ from guestmark.appliance.paths import cache_directory
 from guestmark.core.temporary import scratch_directory
 from guestmark.foreign.progress import tell_user
 
-IMAGE = "image:"  # before an archive's path or an image's name
+# Prefix of an archive's path or an image's name.
+IMAGE = "image:"
 _UNPACK_S = 900.0
-_WORLD_WRITABLE = ("tmp", "var/tmp")  # where everybody may write
-_SQUASHFS, _EXT = (0, b"hsqs"), (0x438, b"\x53\xef")  # where they are in a file
+_WORLD_WRITABLE = ("tmp", "var/tmp")
+# Magic numbers and their offsets in a file.
+_SQUASHFS, _EXT = (0, b"hsqs"), (0x438, b"\x53\xef")
 _QCOW, _PARTITIONS = (0, b"QFI\xfb"), (510, b"\x55\xaa")
 
-_MOST_LINKS = 40  # that lead on from one name; as the kernel has it
+# The kernel, too, follows no more symbolic links in one path.
+_MOST_LINKS = 40
+# Marks of a layer for files, and for a directory's whole content, that it removes (OCI image specification).
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 
 
 def unpack_container(name: str) -> Path:
-    """The files of a container image: an archive that `podman save` or `docker save` wrote, or one that these have.
+    """Unpacks a container image: an archive that `podman save` or `docker save` wrote, or an image that they have.
 
-    Raises `ValueError` with one line when it cannot be had.
+    Returns the directory. Raises `ValueError` with one line if the image is not available.
     """
     path = _expand_path(name)
     if path.is_file():
@@ -46,9 +50,9 @@ def unpack_container(name: str) -> Path:
 
 
 def unpack_root(text: str) -> Path:
-    """The root filesystem that an image holds: a container image, a tar archive, a squashfs or an ext2, ext3 or ext4.
+    """Unpacks a root filesystem: from a container image, a tar archive, a squashfs or an ext2, ext3 or ext4.
 
-    Raises `ValueError` with one line for anything else.
+    Returns the directory. Raises `ValueError` with one line for anything else.
     """
     name = text.removeprefix(IMAGE)
     path = _expand_path(name)
@@ -69,7 +73,7 @@ def unpack_root(text: str) -> Path:
 
 
 def keep_unpacked(folder: str, name: str, make: Callable[[Path], None]) -> Path:
-    """The directory of that name in the cache, made when it is not there, by one process at a time."""
+    """Returns the directory of that name in the cache; one process at a time makes it if it does not exist."""
     home = cache_directory() / folder
     home.mkdir(exist_ok=True)
     target = home / name
@@ -181,7 +185,7 @@ def _blob_path(described: Mapping[str, Any]) -> str:
 
 
 def _unpack_tar(archive: Path, root: Path) -> None:
-    """A root filesystem in a tar archive, or a container image in one."""
+    """Unpacks a root filesystem in a tar archive, or a container image in one."""
     unpack_layer(archive, root)
     if any((root / name).is_file() for name in ("manifest.json", "index.json")):
         parts = root.rename(root.with_name("parts"))
@@ -193,7 +197,7 @@ def _unpack_tar(archive: Path, root: Path) -> None:
 
 
 def _unpack_squashfs(image: Path, root: Path) -> None:
-    # Device nodes, which only root can make, are not missed.
+    # unsquashfs fails to make device nodes, which only root may; the root does not need them.
     _run_tool(
         "unsquashfs",
         "squashfs-tools",
@@ -208,7 +212,7 @@ def _unpack_squashfs(image: Path, root: Path) -> None:
 
 
 def _unpack_ext(image: Path, root: Path) -> None:
-    """By debugfs, which needs no privileges, from a copy on which the journal is replayed and all names are checked."""
+    """Unpacks with debugfs, which needs no privileges, from a copy with the journal replayed and all names checked."""
     copy = root.with_name("image")
     subprocess.run(
         ["cp", "--sparse=always", "--reflink=auto", image, copy],
@@ -242,7 +246,7 @@ def _run_tool(
 
 
 def _remove_privileges(root: Path) -> None:
-    """Removes what could do something on this host, and lets everybody write where that is usual."""
+    """Removes what could affect this host, and lets everybody write to the usual directories."""
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files]:
             path = Path(folder, name)
@@ -262,10 +266,10 @@ def _remove_privileges(root: Path) -> None:
 
 
 def unpack_layer(archive: Path, root: Path) -> None:
-    """Adds a layer to what is in `root`, with what it marks as removed taken away.
+    """Adds a layer to the files in `root`, and removes those that it marks as removed.
 
-    Directories, files and links only. Links are followed as the image's own programs would, with `root` as their root.
-    Raises `ValueError` for what is no layer, or tries to leave it.
+    It unpacks directories, files and links only. Links are followed as the image's own programs would, with `root` as
+    their root. Raises `ValueError` for a file that is no layer or leads out of the image.
     """
     try:
         with tarfile.open(archive) as layer:
@@ -297,7 +301,8 @@ def _add_entry(layer: tarfile.TarFile, entry: tarfile.TarInfo, root: Path) -> No
         path.mkdir(parents=True, exist_ok=True)
         return
     if not (entry.isfile() or entry.issym() or entry.islnk()):
-        return  # devices and the like
+        # Devices, pipes and the like are left out.
+        return
     folder.mkdir(parents=True, exist_ok=True)
     _remove_path(path)
     if entry.issym():
@@ -314,7 +319,7 @@ def _add_entry(layer: tarfile.TarFile, entry: tarfile.TarInfo, root: Path) -> No
 
 
 def resolve_inside(root: Path, name: str) -> Path:
-    """Resolves a name in an image: its links are followed, and `/` and `..` end at `root`. It need not exist.
+    """Resolves a name in an image, which need not exist: its links are followed, and `/` and `..` end at `root`.
 
     Raises `ValueError` for links in a circle.
     """

@@ -1,8 +1,8 @@
-"""The distribution's packages of another architecture, by apt's own machinery: no root, nothing installed.
+"""The distribution's packages of another architecture, fetched by apt without root; nothing is installed.
 
 apt gets directories of its own for lists, cache and state, so it knows one foreign architecture and an empty system;
-neither `dpkg --add-architecture` nor the host's lists are touched. What it downloads it checks against the
-distribution's signatures as always.
+neither `dpkg --add-architecture` nor the host's lists are touched. As always, apt checks what it downloads against the
+distribution's signatures.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Packages:
             f"-oDir::State::lists={home / 'lists'}",
             f"-oDir::State::status={home / 'status'}",
             f"-oDir::Cache={home / 'cache'}",
-            "-oAPT::Sandbox::User=",  # a user of its own could not write here
+            # apt would download as a user of its own, who may not write here.
+            "-oAPT::Sandbox::User=",
             "-oAPT::Install-Recommends=false",
             "-oDebug::NoLocking=true",
             "-oAcquire::Languages=none",
@@ -78,7 +79,8 @@ class Packages:
         """Reads the package lists, unless that was done a short while ago."""
         for part in ("state", "lists/partial", "cache/archives/partial"):
             (self._home / part).mkdir(parents=True, exist_ok=True)
-        with (self._home / "lock").open("w") as lock:  # the agent's library is fetched while the kernel is
+        # The agent's library and the kernel are fetched at the same time.
+        with (self._home / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._refresh_locked(log)
 
@@ -97,7 +99,7 @@ class Packages:
                 about_s=5,
             )
         except GuestmarkError:
-            # One of several sources that cannot be read is no hindrance when the others have what is wanted.
+            # A source that cannot be read does not matter if the others have what is needed.
             if not self.has_package("libc6"):
                 raise
         if not self.has_package("libc6"):
@@ -108,13 +110,13 @@ class Packages:
         stamp.touch()
 
     def has_package(self, package: str, version: str = "") -> bool:
-        """Whether there is such a package, of any version or this one."""
+        """Returns whether there is such a package, of any version or of this one."""
         if version:
             return bool(self._query_cache("show", f"{package}={version}"))
         return bool(find_candidate(package, self._apt_options[:-1]))
 
     def list_dependencies(self, package: str, pattern: str) -> list[str]:
-        """The packages that this one needs and whose names match."""
+        """Returns the packages that this one depends on and whose names match."""
         said = self._query_cache("depends", "--important", package)
         names = (line.split()[-1] for line in said.splitlines() if "Depends:" in line)
         return [name for name in names if re.match(pattern, name)]
@@ -122,7 +124,7 @@ class Packages:
     def download_packages(
         self, packages: Iterable[str], into: Path, log: Path, *, alone: bool = False
     ) -> list[Path]:
-        """Downloads packages with all they need (or `alone`), and returns the files in the order of their names.
+        """Downloads packages with all their dependencies (or `alone`); returns the files, sorted by name.
 
         Raises `GuestmarkError` naming a package that does not exist.
         """
@@ -150,7 +152,7 @@ class Packages:
 
 
 def query_apt_cache(question: Sequence[str], options: Sequence[str] = ()) -> str:
-    """The output of apt-cache; empty on a system without it."""
+    """Returns the output of apt-cache; empty on a system without it."""
     if shutil.which("apt-cache") is None:
         return ""
     command = ["apt-cache", *options, *question]
@@ -161,7 +163,7 @@ def query_apt_cache(question: Sequence[str], options: Sequence[str] = ()) -> str
 
 
 def find_candidate(package: str, options: Sequence[str] = ()) -> str:
-    """The version of a package that would be taken; empty when there is none."""
+    """Returns the version of a package that apt would install; empty if there is none."""
     for line in query_apt_cache(("policy", package), options).splitlines():
         label, _, value = line.strip().partition(": ")
         if label == "Candidate":
@@ -170,9 +172,9 @@ def find_candidate(package: str, options: Sequence[str] = ()) -> str:
 
 
 def list_served() -> frozenset[str] | None:
-    """The architectures that package sources of this system serve, by the indexes that apt has read here.
+    """Returns the architectures that this system's package sources serve, by the indexes that apt has read.
 
-    None where there are no indexes: what cannot be known is not denied.
+    None without indexes: what is not known is not denied.
     """
     described_by = [
         line.split()[1:]
@@ -187,7 +189,7 @@ FORMAT = r"${Package}\t${Version}\t${source:Package}\t${source:Version}\n"
 
 
 def describe_archives(archives: Iterable[Path]) -> Mapping[str, Package]:
-    """Contents of archives, by package name."""
+    """Returns the packages in archives, by name."""
     found = {}
     for archive in archives:
         said = subprocess.run(
@@ -200,13 +202,15 @@ def describe_archives(archives: Iterable[Path]) -> Mapping[str, Package]:
 
 
 _INFO = Path("/var/lib/dpkg/info")
-_FIRST = ("coreutils", "dash", "bash", "util-linux")  # the packages of most programs
-_OWN = ("/bin/", "/sbin/", "/lib", "/usr/", "/opt/")  # where packages put programs
+# Packages of most programs, which are looked into first.
+_FIRST = ("coreutils", "dash", "bash", "util-linux")
+# Where packages put programs.
+_OWN = ("/bin/", "/sbin/", "/lib", "/usr/", "/opt/")
 
 
 @functools.cache
 def find_package(path: str) -> Package | None:
-    """The package that a file of this host was installed by; None for one that no package did."""
+    """Returns the package that installed a file of this host; None if no package did."""
     owner = find_owner(path)
     if owner is None or shutil.which("dpkg-query") is None:
         return None
@@ -216,9 +220,11 @@ def find_package(path: str) -> Package | None:
 
 @functools.cache
 def find_owner(path: str, info: Path = _INFO) -> str | None:
-    """The package that a file was installed by, from dpkg's own lists: asking dpkg takes ten times as long."""
+    """Returns the name of the package that installed a file, from dpkg's own lists: running dpkg takes ten times as
+    long.
+    """
     real = os.path.realpath(path)
-    # Debian's packages name what is in /usr/bin by its old place, /bin, where they are older than the move.
+    # Packages from before the merge of /bin into /usr/bin list their files by the old paths.
     names = {path, path.removeprefix("/usr"), real, real.removeprefix("/usr")}
     if not any(name.startswith(_OWN) and not name.startswith("/usr/local/") for name in names):
         return None

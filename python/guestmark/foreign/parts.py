@@ -26,7 +26,7 @@ SILENT = Progress()
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The files that a foreign machine boots; `root` is None where the distribution has no packages for it."""
+    """The files that a foreign machine boots; `root` is None if the distribution has no packages for it."""
 
     agent: Path
     kernel: Kernel
@@ -34,7 +34,7 @@ class Parts:
 
 
 def find_parts(architecture: Architecture, packages: Iterable[str] = ()) -> Parts | None:
-    """The parts if all of them have been made."""
+    """Returns the parts if all of them have been made."""
     agent, kernel = agents.find_agent(architecture), kernels.find_made(architecture)
     root = roots.find_root(architecture, packages) if architecture.root else None
     if agent is None or kernel is None or (architecture.root and root is None):
@@ -48,10 +48,10 @@ def get_parts(
     progress: Progress = SILENT,
     besides: Callable[[], Sequence[Program]] = lambda: (),
 ) -> Parts:
-    """The parts; those that are not there yet are made, the agent at the same time as the others.
+    """Returns the parts; missing ones are made, the agent at the same time as the others.
 
-    What has to be installed for that, and what `besides` lacks, is installed first where this user may do so.
-    Raises `PlatformUnusableError` naming the packages, `GuestmarkError` when something fails.
+    What has to be installed for that, and what `besides` returns, is installed first if this user may install it.
+    Raises `PlatformUnusableError` naming the packages, `GuestmarkError` if something fails.
     """
     wanted = tuple(packages)
     lacking = [*besides(), *list_missing(architecture)]

@@ -1,4 +1,4 @@
-"""Saying how far the making of something is that takes minutes."""
+"""Reports the progress of making something that takes minutes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.units import format_duration
 from guestmark.page.text import make_inert
 
-_EVERY_S = 30.0  # where lines stay: on a terminal they are written over
+# Seconds between lines that stay; on a terminal one line is overwritten.
+_EVERY_S = 30.0
 
 
 class Progress:
     """Reports progress while parts are built. This one is silent."""
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays."""
 
     def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
-        """How far a step is that goes on, called about every second; `about_s` is what it takes in all."""
+        """Reports a step that goes on, about once a second; `about_s` is the time that the whole step takes."""
 
     def done(self, what: str, elapsed_s: float) -> None:
-        """The step has ended."""
+        """Reports the end of a step."""
 
     def check_cancelled(self) -> None:
-        """Called several times a second during a step. Raises `GuestmarkError` when it is not wanted any more."""
+        """Called several times a second during a step. Raises `GuestmarkError` if its result is not wanted any more."""
 
 
 class CombinedProgress(Progress):
-    """One line for several steps, of which some go on at the same time; `about_s` is what all of them take."""
+    """One line for several steps, of which some go on at the same time; `about_s` is the time that all of them take."""
 
     def __init__(self, line: Progress, what: str, about_s: float) -> None:
         self._line = line
@@ -44,7 +45,7 @@ class CombinedProgress(Progress):
         self._cancelled = False
 
     def say(self, text: str) -> None:
-        """Passed on."""
+        """Passes the line on."""
         self._line.say(text)
 
     def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
@@ -56,27 +57,27 @@ class CombinedProgress(Progress):
             self._line.step(text, time.monotonic() - self._begin, self._about_s)
 
     def done(self, what: str, elapsed_s: float) -> None:
-        """The next line is without it."""
+        """Leaves the step out of the next line."""
         with self._lock:
             if what in self._going:
                 self._going.remove(what)
 
     def check_cancelled(self) -> None:
-        """After `cancel`, raises."""
+        """Raises `GuestmarkError` after `cancel`."""
         if self._cancelled:
             raise GuestmarkError(f"{self._what} was given up")
 
     def cancel(self) -> None:
-        """Ends the steps that go on."""
+        """Ends the steps under way."""
         self._cancelled = True
 
     def complete(self) -> None:
-        """All steps have ended."""
+        """Reports the end of all steps."""
         self._line.done(self._what, time.monotonic() - self._begin)
 
 
 class LineProgress(Progress):
-    """On standard error: one line that is written over on a terminal, else a line every half minute."""
+    """Reports on standard error: one line that is overwritten on a terminal, else a line every half minute."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -84,12 +85,12 @@ class LineProgress(Progress):
         self._said_at: float | None = None
 
     def say(self, text: str) -> None:
-        """Written as it is."""
+        """Writes the line as it is."""
         self._wipe_line()
         self._write(text)
 
     def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
-        """Also reports the expected time, if known, and that it takes longer than that."""
+        """Adds the expected time, if known, and says if the step takes longer than that."""
         about = f" of about {format_duration(about_s)}" if about_s else ""
         if about_s and elapsed_s > about_s:
             about = f", more than the {format_duration(about_s)} that it takes elsewhere"
@@ -104,7 +105,7 @@ class LineProgress(Progress):
             self._write(text)
 
     def done(self, what: str, elapsed_s: float) -> None:
-        """Only what took a while is worth a line."""
+        """Writes a line for a step that took two seconds or more."""
         self._wipe_line()
         if elapsed_s >= 2:
             self._write(f"{what}: done in {elapsed_s:.0f} s")
@@ -116,7 +117,7 @@ class LineProgress(Progress):
 
 
 def tell_user(text: str) -> None:
-    """Writes a line to standard error, for what is made without anybody who could be told otherwise."""
+    """Writes a line to standard error, for work that no caller reports."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"guestmark: {make_inert(text)}\n")
         sys.stderr.flush()

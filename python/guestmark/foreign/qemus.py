@@ -28,14 +28,15 @@ _TRY_S = 30.0
 
 
 def is_elsewhere(text: str) -> bool:
-    """Whether a level names a source of this kind."""
+    """Returns whether a level names a source of this kind."""
     return text.startswith((APT, IMAGE))
 
 
 def find_qemu(text: str) -> str:
-    """The path of the QEMU that a level such as `apt:1:7.2+dfsg-7` names, fetched and unpacked where it is not yet.
+    """Returns the path of the QEMU that a level such as `apt:1:7.2+dfsg-7` names; fetches and unpacks it first if
+    needed.
 
-    Raises `ValueError` with one line when it cannot be had or does not run here.
+    Raises `ValueError` with one line if it is not available or does not run here.
     """
     root = (
         _unpack_from_apt(text.removeprefix(APT))
@@ -67,7 +68,7 @@ def _try_program(program: Path, text: str) -> None:
 
 
 def list_versions() -> list[str]:
-    """The versions of QEMU that the package sources of this host have, the newest first."""
+    """Returns the versions of QEMU in the package sources of this host, the newest first."""
     lines = (line.split("|") for line in query_apt_cache(("madison", _host_emulator().package)).splitlines())
     return list(dict.fromkeys(parts[1].strip() for parts in lines if len(parts) > 1))
 
@@ -110,5 +111,5 @@ def _fetch_version(version: str, root: Path) -> None:
 
 
 def _host_emulator() -> Program:
-    """The emulator of this host's own architecture."""
+    """Returns the emulator of this host's own architecture."""
     return host_architecture().emulator

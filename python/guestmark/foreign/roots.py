@@ -1,7 +1,8 @@
-"""A root of another architecture: the distribution's packages unpacked, not installed, and shared read-only by guests.
+"""A root of another architecture: the distribution's packages, unpacked rather than installed; guests share it
+read-only.
 
-Nothing of it is run on this host, so packages' own scripts are not run either; what guests need of their work is done
-here (`_furnish_root`). A program that has one of them configure a service, or a user, does not find it.
+Nothing of it runs on this host, so packages' own scripts do not run either; `_furnish_root` does the part of their work
+that guests need. A program that needs a service or a user configured by such a script does not find it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from guestmark.foreign.progress import Progress
 KIND = "root"
 ABOUT_S = 14.0
 _TREE, _PACKAGES = "tree", "packages.json"
-# What commands may count on, and what workloads run; what an architecture does not have of the latter is left out.
+# Packages that commands may rely on; below, packages that workloads run, of which an architecture may lack some.
 BASE = (
     "base-files", "base-passwd", "bash", "coreutils", "dash", "diffutils", "e2fsprogs", "findutils", "grep", "gzip",
     "hostname", "libc-bin", "mawk", "mount", "ncurses-base", "procps", "sed", "tar", "util-linux",
 )  # fmt: skip
 USUAL = ("sysbench",)
-_MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # links into /usr, which the installer makes
+# Links into /usr, which Debian's installer makes rather than a package.
+_MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ALTERNATIVES = {"usr/bin/awk": "mawk", "usr/bin/which": "which.debianutils", "usr/bin/sh": "dash"}
 
 
@@ -43,18 +45,21 @@ class Root:
 
 
 def find_root(architecture: Architecture, packages: Iterable[str] = ()) -> Root | None:
-    """The root with at least these packages, if it has been made; the usual ones are in every root."""
+    """Returns the root with at least these packages, if it has been made; the usual ones are in every root."""
     part = store.find_part(architecture, KIND, compute_key(architecture, packages))
     return None if part is None else _read_root(part)
 
 
 def compute_key(architecture: Architecture, packages: Iterable[str]) -> str:
-    """Changes with the packages that are asked for."""
+    """Returns a key that changes with the requested packages."""
     return store.hash_inputs([architecture.name, BASE, USUAL, sorted(set(packages) - {*BASE, *USUAL})])
 
 
 def make_root(architecture: Architecture, packages: Iterable[str], progress: Progress) -> Root:
-    """Fetches the packages with all they need and unpacks them. Raises `GuestmarkError` naming one there is not."""
+    """Fetches the packages with all their dependencies and unpacks them.
+
+    Raises `GuestmarkError` naming a package that does not exist.
+    """
     wanted = sorted(set(packages) - {*BASE, *USUAL})
     with store.making_part(architecture, KIND, compute_key(architecture, packages), progress) as making:
         source = Packages(architecture, progress)

@@ -1,9 +1,9 @@
-"""The store of parts for foreign machines: each complete or absent, under the hash of what they were made from.
+"""The store of parts for foreign machines: each is complete or absent, under the hash of what it was made from.
 
-`CACHE/foreign/ARCHITECTURE/KIND-KEY-TOOLS` holds one part and `made.json`, which says what it was made from. KEY is
-the hash of what is ours (sources, configuration, lists of packages) and TOOLS that of what is the distribution's
-(compilers, versions of packages). A part is used by whoever has the same KEY, whatever tools made it: so the directory
-can be carried to a machine that has none.
+`CACHE/foreign/ARCHITECTURE/KIND-KEY-TOOLS` holds one part and `made.json`, which says what it was made from. KEY is the
+hash of what is ours (sources, configuration, lists of packages), TOOLS that of what is the distribution's (compilers,
+versions of packages). A part is used by whoever has the same KEY, whatever tools made it, so the directory can be
+carried to a machine that has no tools.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _KEY_LENGTH = 12
 
 
 def architecture_directory(architecture: Architecture) -> Path:
-    """The directory with all parts of an architecture; it can be copied to another host."""
+    """Returns the directory with all parts of an architecture; it can be copied to another host."""
     return cache_directory() / "foreign" / architecture.name
 
 
 def hash_inputs(inputs: Any) -> str:
-    """A short hash of inputs that JSON can hold; the order of keys does not matter."""
+    """Returns a short hash of inputs that JSON can represent; the order of keys does not matter."""
     text = json.dumps(inputs, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
 
 
 def find_part(architecture: Architecture, kind: str, key: str) -> Path | None:
-    """The newest complete part with that key, or None.
+    """Returns the newest complete part with that key, or None.
 
-    Raises `GuestmarkError` for one whose files are not those that were made.
+    Raises `GuestmarkError` if its files are not those that were made.
     """
     parts = architecture_directory(architecture).glob(f"{kind}-{key}-*/{MADE}")
     newest = max(parts, key=lambda made: made.stat().st_mtime, default=None)
@@ -54,19 +54,22 @@ def find_part(architecture: Architecture, kind: str, key: str) -> Path | None:
 
 
 def read_inputs(part: Path) -> Mapping[str, Any]:
-    """The inputs of a part: `key`, `tools`, and the SHA-256 of its files."""
+    """Returns what a part was made from: `key`, `tools`, and the SHA-256 of its files."""
     made: Mapping[str, Any] = json.loads((part / MADE).read_text())
     return made
 
 
 @functools.cache
 def _check_once(part: Path, _changed_ns: int) -> None:
-    """Once for each process."""
+    """Checks a part once in each process."""
     check_part(part)
 
 
 def check_part(part: Path) -> None:
-    """Holds the files of a part against their digests. Raises `GuestmarkError`: what was carried may be incomplete."""
+    """Compares the files of a part with their digests.
+
+    Raises `GuestmarkError` for a difference: a part that was carried here may be incomplete.
+    """
     for name, digest in read_inputs(part)["sha256"].items():
         try:
             with (part / name).open("rb") as stream:
@@ -84,10 +87,10 @@ def check_part(part: Path) -> None:
 def making_part(
     architecture: Architecture, kind: str, key: str, progress: Progress, *, lock: str = ".lock"
 ) -> Iterator[PartInMaking]:
-    """Makes a part in a directory that nobody sees until it is complete.
+    """Yields a part to fill, in a directory that nobody sees until it is complete.
 
-    The body fills `Making.path` and calls `complete`. Whatever interrupts it, a SIGKILL too, leaves nothing behind.
-    While somebody else makes a part of this kind, or with apt's files of this architecture, waits.
+    The body fills `PartInMaking.path` and calls `complete`. Whatever interrupts it, even SIGKILL, leaves nothing
+    behind. While somebody else makes a part of this kind, or uses apt's files of this architecture, this waits.
     """
     parent = architecture_directory(architecture)
     parent.mkdir(parents=True, exist_ok=True)
@@ -103,13 +106,13 @@ def making_part(
 
 
 def describe_interruption(kind: str, architecture: Architecture) -> str:
-    """The message about a part whose making was interrupted."""
+    """Returns the message about a part whose making was interrupted."""
     part = f"the {kind} of {architecture.name}"
     return f"stopped: {part} was incomplete and has been removed; the same command makes it again"
 
 
 class PartInMaking:
-    """A part that is being made in `path`; `scratch` is for what it does not keep."""
+    """A part that is being made in `path`; `scratch` is for files that it does not keep."""
 
     def __init__(self, staged: Path, target: Path, kind: str) -> None:
         self.path = staged / kind
@@ -120,22 +123,25 @@ class PartInMaking:
 
     @property
     def log(self) -> Path:
-        """The log of the programs that build it; kept when they fail."""
+        """The log of the programs that build it; kept if they fail."""
         return self._target.with_name(f"{self._target.name}.log")
 
     def complete(self, tools: Mapping[str, Any], files: tuple[str, ...]) -> Path:
-        """Gives the part its place. `files` are those whose digests are kept."""
+        """Moves the part to its place; `files` are those whose digests are kept."""
         digests = {
             name: hashlib.sha256((self.path / name).read_bytes()).hexdigest() for name in sorted(files)
         }
         made = {"tools": dict(tools), "sha256": digests}
         (self.path / MADE).write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")
         target = self._target.with_name(f"{self._target.name}-{hash_inputs(tools)}")
-        if target.exists():  # the same tools have made it before: the same bytes, which may be in use
+        # The same tools have made the same bytes before, which may be in use.
+        if target.exists():
             os.utime(target / MADE)
         else:
-            shutil.rmtree(self.scratch)  # or gigabytes of it would be written to the disk
-            os.sync()  # a part that is there is whole, also after a power cut
+            # Before the sync, which would write gigabytes of it to the disk.
+            shutil.rmtree(self.scratch)
+            # A part under its final name is whole, even after a power cut.
+            os.sync()
             self.path.rename(target)
         self.log.unlink(missing_ok=True)
         return target
