@@ -187,7 +187,7 @@ TARGETS = {
         ),
     ),
     "rom": Target(
-        _file(rom.read),
+        _file(rom.read_rom),
         (GuestmarkError,),
         (b"\x55\xaa", b"PCIR", b"HdrS", b"\0\0", b"\xff\xff", b"\x1c\0", b"\x03\x80"),
     ),

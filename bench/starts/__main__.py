@@ -43,7 +43,7 @@ def _ours(name: str) -> tuple[float, float]:
     spec = PlatformSpec.read(name)
     started = Started.start(registry.get_platform(spec), Cell("bench", WorkloadSpec("bench"), spec))
     answered = started.machine.phases[READY]
-    ordered, gone = started.end()
+    ordered, gone = started.end_machine()
     return answered, gone - ordered
 
 

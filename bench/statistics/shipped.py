@@ -28,7 +28,7 @@ from guestmark.stats.analysis import Analysis, CellResult, analyse_run
 from guestmark.stats.compare import Comparison, Verdict
 from guestmark.stats.pairwise import compare_pairs
 from guestmark.stats.tails import count_slow_runs
-from guestmark.workloads.exec.plan import ExecOptions, build
+from guestmark.workloads.exec.plan import ExecOptions, build_plan
 
 Array = np.ndarray
 DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
@@ -198,7 +198,7 @@ def plan_of(case: Case, seed: int = 0) -> Plan:
         options = ExecOptions(
             commands=[["new"]], timing=not case.quick, quick=case.quick, seed=seed, find=case.find
         )
-        plan = build(options, ["old"])
+        plan = build_plan(options, ["old"])
         assert plan.policy.enough_s is not None or case.find, "exec times pairs in another way"
         return replace(plan, cells=tuple(replace(cell, factors={}, processors=0) for cell in plan.cells))
     work = WorkloadSpec("exec", {"command": ["true"]}, "true")

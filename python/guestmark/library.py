@@ -315,7 +315,7 @@ def exec(  # noqa: A001 (as the command is called)
     any field of `plan.policy_options.PolicyOptions`, such as `blocks`.
     """
     from guestmark.core.context import Caller
-    from guestmark.workloads.exec.plan import ExecOptions, build
+    from guestmark.workloads.exec.plan import ExecOptions, build_plan
 
     words = shlex.split(command) if isinstance(command, str) else list(command)
     caller = Caller.current()
@@ -328,7 +328,7 @@ def exec(  # noqa: A001 (as the command is called)
         caller=caller,
         **policy,
     )
-    return _measure_plan(build(options, words), ledger, labels, name)
+    return _measure_plan(build_plan(options, words), ledger, labels, name)
 
 
 def run(

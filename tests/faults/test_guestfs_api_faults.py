@@ -109,8 +109,8 @@ def test_a_session_in_the_real_guestfish() -> None:
 
 
 def test_a_session_that_says_something_else_is_wrong() -> None:
-    calls = guestfs_session.commands(3)
+    calls = guestfs_session.session_commands(3)
     assert len(calls) == guestfs_session.number_of_calls(3)
     assert guestfs_session.number_of_calls(16) > 300
-    assert "printed 'ext4' 0 times" in guestfs_session.wrong("", 0)
-    assert "printed '05c6e" in guestfs_session.wrong("ext4\n", 3)
+    assert "printed 'ext4' 0 times" in guestfs_session.find_missing_output("", 0)
+    assert "printed '05c6e" in guestfs_session.find_missing_output("ext4\n", 3)

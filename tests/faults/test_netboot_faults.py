@@ -23,7 +23,7 @@ from guestmark.workloads.netboot import machine as machines
 from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot import trial as workloads
 from guestmark.workloads.netboot.machine import NetbootMachine
-from guestmark.workloads.netboot.network import NETDEV, Link, listen
+from guestmark.workloads.netboot.network import NETDEV, Link, open_listener
 from guestmark.workloads.netboot.settings import Settings
 from tests.framework import IMPORTABLE
 from tests.framework.caches import TriedPlatforms
@@ -104,12 +104,12 @@ def test_a_build_that_is_not_there(run_plan: Callable[..., Result]) -> None:
 def test_platforms_where_no_firmware_boots(platform: str) -> None:
     cell = replace(workload().cell, platform=PlatformSpec.read(platform), factors={})
     with pytest.raises(UsageError, match=f"cannot be measured on {platform}"):
-        Settings.of(cell, 1 << 20)
+        Settings.read_settings(cell, 1 << 20)
 
 
 def test_memory_that_cannot_hold_the_file() -> None:
     with pytest.raises(UsageError, match="cannot hold a file"):
-        Settings.of(workload(size="100M", memory="128M").cell, 100 << 20)
+        Settings.read_settings(workload(size="100M", memory="128M").cell, 100 << 20)
 
 
 def test_the_port_is_in_use(run_plan: Callable[..., Result]) -> None:
@@ -136,11 +136,11 @@ def short_boot(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
     def nobody_there(*_: object) -> Iterator[Link]:
-        with listen("127.0.0.1", 0) as control, listen("127.0.0.1", 0) as data:
+        with open_listener("127.0.0.1", 0) as control, open_listener("127.0.0.1", 0) as data:
             hub = ("-netdev", f"hubport,hubid=0,id={NETDEV}")
             yield Link(hub, (), "10.0.2.2", control, data, socket.socket)
 
-    monkeypatch.setattr(network, "opened", nobody_there)
+    monkeypatch.setattr(network, "open_link", nobody_there)
     made: list[SupervisedProcess] = []
 
     def recorded(name: str, confinement: Confinement) -> SupervisedProcess:
@@ -239,14 +239,14 @@ def test_no_room_for_captures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_neither_tap_nor_namespaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(PlatformUnusableError, match="unshare"), network.opened("tap", 0):
+    with pytest.raises(PlatformUnusableError, match="unshare"), network.open_link("tap", 0):
         pytest.fail("there is a tap")
 
 
 def test_a_tap_that_the_kernel_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     # What the kernel says comes back as the reason.
     monkeypatch.setattr("guestmark.workloads.netboot.network.SERVER", "256.0.0.1")
-    with pytest.raises(PlatformUnusableError, match="cannot be used here"), network.opened("tap", 0):
+    with pytest.raises(PlatformUnusableError, match="cannot be used here"), network.open_link("tap", 0):
         pytest.fail("there is a tap")
 
 

@@ -15,7 +15,7 @@ from guestmark.core.model import Plan, Policy
 from guestmark.engine import preflight
 from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads import base
-from guestmark.workloads.disk.upload import pieces
+from guestmark.workloads.disk.upload import read_pieces
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.libguestfs import Mark
 from tests.framework.cells import cell_of
@@ -94,7 +94,7 @@ def test_a_source_that_is_too_short_is_refused_before_the_first_trial(tmp_path: 
 def test_a_source_that_shrinks_is_noticed(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"x" * 3_000_000)
-    sent = pieces(source, 3_000_000)
+    sent = read_pieces(source, 3_000_000)
     next(sent)
     os.truncate(source, 1_500_000)
     with pytest.raises(WorkloadError, match="shorter"):

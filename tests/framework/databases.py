@@ -17,7 +17,7 @@ from guestmark.platforms.base import Machine
 from guestmark.workloads.oltp import Sizes
 from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account
-from guestmark.workloads.oltp.databases.server import Server, launcher
+from guestmark.workloads.oltp.databases.server import Server, open_launcher
 from guestmark.workloads.oltp.trial import OltpTrial
 from tests.framework.cells import plan_of, spec
 
@@ -43,24 +43,24 @@ SERVERS = [
 def bare_server(name: str) -> Iterator[Server]:
     """A server on this host with an empty data directory, confined as in a trial."""
     database = KINDS[name]()
-    account = Account.of(os.getuid(), os.getgid())
+    account = Account.choose_account(os.getuid(), os.getgid())
     parent = scratch_store().directory("/var/tmp")
     parent.chmod(0o711)
     data = parent / f"data-{name}"
     data.mkdir(0o700)
     os.chown(data, account.uid, account.gid)
-    settings = database.settings(Sizes(buffer="32M", log="8M"), 20)
-    with launcher(str(data), settings, account, on_host=True) as confined:
+    settings = database.derive_settings(Sizes(buffer="32M", log="8M"), 20)
+    with open_launcher(str(data), settings, account, on_host=True) as confined:
         agent = scratch_store().start_agent()
-        for command in database.install(str(data), settings):
-            done = agent.exec(confined.around(command), env=ENVIRONMENT, cwd="/", timeout_s=60)
+        for command in database.install_commands(str(data), settings):
+            done = agent.exec(confined.wrap_command(command), env=ENVIRONMENT, cwd="/", timeout_s=60)
             assert done.ok, done
         server = Server(agent, database, str(data), settings, account=account, launcher=confined)
         try:
-            server.start(60)
+            server.start_server(60)
             yield server
         finally:
-            server.kill()
+            server.kill_server()
             scratch_store().close()
 
 

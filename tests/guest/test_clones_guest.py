@@ -9,7 +9,14 @@ from guestmark.platforms.qemu.platform import Extras, QemuPlatform
 from guestmark.platforms.qemu.restored import TEMPLATES
 from guestmark.workloads.clones import Word, judge
 from guestmark.workloads.clones.judge import Shown
-from guestmark.workloads.clones.sources import BOOT_ID, PATH, RESIDENTS, SOURCES, Source, resident
+from guestmark.workloads.clones.sources import (
+    BOOT_ID,
+    PATH,
+    RESIDENTS,
+    SOURCES,
+    Source,
+    collect_resident_files,
+)
 from tests.framework.cells import cell_of
 
 
@@ -29,7 +36,7 @@ def words(extras: Extras, *sources: Source) -> dict[str, Word]:
                 for source in sources:
                     done = machine.agent.exec(source.command, timeout_s=60, env={"PATH": PATH})
                     shown[source.name].append(Shown(tuple(done.stdout.decode().split())))
-    return {source.name: judge.judge(source, shown[source.name]).word for source in sources}
+    return {source.name: judge.judge_source(source, shown[source.name]).word for source in sources}
 
 
 def test_renewed_clones_are_distinct() -> None:
@@ -50,4 +57,4 @@ def test_either_way_of_renewal_is_enough_and_neither_is_not() -> None:
 
 @pytest.mark.long
 def test_a_program_that_lived_before_goes_on_as_the_same_in_all() -> None:
-    assert set(words(Extras(programs=resident()), *RESIDENTS).values()) == {Word.IDENTICAL}
+    assert set(words(Extras(programs=collect_resident_files()), *RESIDENTS).values()) == {Word.IDENTICAL}

@@ -32,16 +32,16 @@ def test_a_server_changes_its_own_files_and_no_others(name: str) -> None:
         assert found.protects_files
         assert found.no_new_privileges
         assert found.capabilities == 0
-        server.flushes()
+        server.count_flushes()
         assert not outside().exists()
         assert "Read-only" in said_when_told(server, outside()), "the server did not even try"
         assert not outside().exists()
-        server.stop()
+        server.stop_server()
 
 
 def said_when_told(server: Server, file: Path) -> str:
     """What the server says when its administrator has it write a file of this host."""
-    socket = server.database.socket(server.data)
+    socket = server.database.socket_path(server.data)
     if server.database.name == "mariadb":
         with (
             contextlib.closing(pymysql.connect(unix_socket=socket, user="root")) as session,

@@ -81,7 +81,7 @@ def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform: str, fac
         for option in filter(None, target.spec.mount_options.split(",")):
             assert option in known(target.facts.options) or option == "barrier=0"
         assert not target.facts.unconfirmed
-        below = Below.before(machine)
+        below = Below.read_before(machine)
         for direct in (True, False):
             path = f"{directory}/copied-{direct}"
             moved = agent.copy(source.read_path, path, direct=direct, timeout_s=120)
@@ -93,7 +93,7 @@ def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform: str, fac
                 assert moved.dirtied_bytes >= 20 * MB
         agent.fill(f"{directory}/filled", 8 * MB, Pattern.RANDOM, timeout_s=60)
         assert target.image.flush() >= 0
-        changes = below.after()
+        changes = below.read_changes()
         flushes = known(changes.flushes)
         target.remount(agent)
         for direct in (True, False):
@@ -103,7 +103,9 @@ def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform: str, fac
         )
         target.umount(agent)
         target.image.check_filesystem()
-        values = {measurement.metric.name: measurement.value for measurement in changes.measurements(56 * MB)}
+        values = {
+            measurement.metric.name: measurement.value for measurement in changes.to_measurements(56 * MB)
+        }
         assert 0.99 <= values["write_amplification"] < 3
         assert values["host_writes"] > 0
         assert values["host_read_bytes"] >= 24 * MB
@@ -124,9 +126,9 @@ def test_without_barriers_no_flush_is_sent() -> None:
     with start("tcg", filesystem="ext4", mount="barrier=0") as machine:
         target, source = machine.disks
         directory = target.mount(machine.agent)
-        below = Below.before(machine)
+        below = Below.read_before(machine)
         machine.agent.copy(source.read_path, f"{directory}/copy", direct=True, timeout_s=120)
-        changes = below.after()
+        changes = below.read_changes()
         flushes = known(changes.flushes)
         assert changes.counters.guest_flushes == 0
         assert flushes.reached == "no"

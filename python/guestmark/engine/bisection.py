@@ -23,7 +23,7 @@ from guestmark.engine.audience import Audience, exclusive_use
 from guestmark.engine.run import RunOptions, prepare_run
 from guestmark.ledger.run_annotations import Annotations
 from guestmark.stats.gates import ALPHA, JudgedGate, Outcome, judge_gates
-from guestmark.workloads.exec.plan import ExecOptions, build
+from guestmark.workloads.exec.plan import ExecOptions, build_plan
 from guestmark.workloads.powercut import plan as powercut_plan
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _make_power_cut_plan(power: PowerCutOptions, argv: Sequence[str], folder: Pa
     raw: dict[str, object] = {"method": "syncs", "command": list(map(of_build, argv))}
     if power.check is not None:
         raw |= {"method": "command", "check": of_build(power.check)}
-    return powercut_plan.build(power.overrides, raw, power.caller)
+    return powercut_plan.build_plan(power.overrides, raw, power.caller)
 
 
 def list_looks(most: int) -> list[int]:
@@ -317,7 +317,7 @@ class BisectionSearch:
             Labelled(commit.short_hash, str(folder)),
         )
         options = replace(self._wanted.options, blocks=self._looks[0], parameters={PARAMETER: levels})
-        return add_gates(build(options, self._wanted.argv), self._wanted.gates)
+        return add_gates(build_plan(options, self._wanted.argv), self._wanted.gates)
 
     def _measure_candidate(self, commit: Commit, folder: Path) -> tuple[JudgedGate, ...]:
         plan = self._make_plan(commit, folder)

@@ -13,7 +13,7 @@ from guestmark.core.errors import GuestmarkError, WorkloadError
 from guestmark.core.findings import Around
 from guestmark.core.keeper import keeper
 from guestmark.core.model import Plan
-from guestmark.workloads.common.program import OUTPUT_LIMIT, judge
+from guestmark.workloads.common.program import OUTPUT_LIMIT, judge_exit
 
 if TYPE_CHECKING:
     from guestmark.core.findings import Findings
@@ -54,7 +54,7 @@ class HookRunner:
         finally:
             _end_process(process)
         try:
-            judge(result, [], self._limit_s)
+            judge_exit(result, [], self._limit_s)
         except WorkloadError as error:
             raise WorkloadError(
                 f"around.{around}.{name}: {error.message}", hint=error.hint, cause=error.cause

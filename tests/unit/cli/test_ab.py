@@ -19,8 +19,8 @@ from guestmark.core.platform_spec import parse_platforms
 from guestmark.ledger import codec
 from guestmark.plan.matrix import NullCells
 from guestmark.plan.outline import Overrides
-from guestmark.workloads.exec.plan import ExecOptions, build
-from guestmark.workloads.exec.trial import filled
+from guestmark.workloads.exec.plan import ExecOptions, build_plan
+from guestmark.workloads.exec.trial import substitute_levels
 from tests.framework.command_line import CommandLine
 
 
@@ -35,7 +35,7 @@ def kernels(tmp_path: Path) -> tuple[str, str]:
 
 def plan(*settings: str, on: str = "host", argv: tuple[str, ...] = ("true",), **more: object) -> Plan:
     given = ExecOptions(on=(on,), settings=settings, null=NullCells.NONE, seed=1, **more)  # type: ignore[arg-type]
-    return build(given, argv)
+    return build_plan(given, argv)
 
 
 def test_a_level_with_a_label_is_called_by_it(kernels: tuple[str, str]) -> None:
@@ -59,7 +59,7 @@ def test_labels_select_cells(kernels: tuple[str, str], typed: str, label: str) -
     made = plan(f"kernel=old:{old},new:{new}", on="tcg,uml", baseline=typed)
     (baseline,) = [cell for cell in made.cells if cell.baseline]
     assert baseline.display_level("kernel") == label
-    chosen = build(
+    chosen = build_plan(
         ExecOptions(on=("tcg,uml",), settings=[f"kernel=old:{old},new:{new}"], only="kernel=new"), ["true"]
     )
     assert {cell.display_level("kernel") for cell in chosen.cells} == {"new"}
@@ -86,7 +86,10 @@ def test_parameters_stand_in_the_command() -> None:
     given = Overrides(parameters={"level": ("1", "3")}).parameters
     made = plan(argv=("gzip", "-{level}", "{other}"), parameters=given)
     assert [cell.id for cell in made.cells] == ["host level=1", "host level=3"]
-    assert [filled(cell) for cell in made.cells] == [["gzip", "-1", "{other}"], ["gzip", "-3", "{other}"]]
+    assert [substitute_levels(cell) for cell in made.cells] == [
+        ["gzip", "-1", "{other}"],
+        ["gzip", "-3", "{other}"],
+    ]
     assert made.cells[0].compares_with(made.cells[1])
 
 

@@ -28,7 +28,7 @@ from guestmark.core.platform_kind import is_machine_factor
 from guestmark.plan.matrix import NullCells
 from guestmark.stats import stopping
 from guestmark.workloads.exec.command import factor_of
-from guestmark.workloads.exec.plan import ExecOptions, build, named_commands
+from guestmark.workloads.exec.plan import ExecOptions, build_plan, named_commands
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 
@@ -74,7 +74,7 @@ def test_commands_that_are_one_word_each(typed: list[str], texts: list[str]) -> 
 
 
 def test_commands_on_the_host_alone_take_as_long_as_in_hyperfine() -> None:
-    plan = build(ExecOptions(commands=(["true"],), timing=True), ["sleep", "0.1"])
+    plan = build_plan(ExecOptions(commands=(["true"],), timing=True), ["sleep", "0.1"])
     assert (plan.policy.min_blocks, plan.policy.enough_s) == (10, 6.0)
     assert not [cell for cell in plan.cells if cell.null_of]
     for others in (
@@ -83,10 +83,10 @@ def test_commands_on_the_host_alone_take_as_long_as_in_hyperfine() -> None:
         ExecOptions(null=NullCells.BASELINE, timing=True),
         ExecOptions(),
     ):
-        asked = build(others, ["sleep", "0.1"])
+        asked = build_plan(others, ["sleep", "0.1"])
         assert asked.policy.enough_s is None
         assert [cell for cell in asked.cells if cell.null_of]
-    five = build(ExecOptions(blocks=5, timing=True), ["sleep", "0.1"])
+    five = build_plan(ExecOptions(blocks=5, timing=True), ["sleep", "0.1"])
     assert (five.policy.blocks, five.policy.iterations, five.policy.enough_s, len(five.cells)) == (
         5,
         1,
@@ -170,15 +170,15 @@ def test_commands_that_mean_nothing(argv: list[str], texts: list[str] | None) ->
 
 def test_several_commands_are_compared_with_the_first() -> None:
     given = ExecOptions(commands=[["gzip", "-9"], ["zstd"]], names=["fast"], null=NullCells.NONE)
-    plan = build(given, ["gzip", "-1"])
+    plan = build_plan(given, ["gzip", "-1"])
     assert [cell.id for cell in plan.cells] == ["fast host", "gzip host", "zstd host"]
     assert [cell.workload.label for cell in plan.cells] == ["fast", "gzip -9", "zstd"]
     assert [cell.baseline for cell in plan.cells] == [True, False, False]
     assert all(cell.compares_with(plan.cells[0]) for cell in plan.cells)
     with pytest.raises(UsageError, match="2 names for 1 commands"):
-        build(ExecOptions(names=["a", "b"]), ["true"])
+        build_plan(ExecOptions(names=["a", "b"]), ["true"])
     with pytest.raises(UsageError, match=r"no command holds \{level\}"):
-        build(ExecOptions(parameters={"level": ("1",)}), ["true"])
+        build_plan(ExecOptions(parameters={"level": ("1",)}), ["true"])
 
 
 def test_what_runs_around_a_command_runs_as_often_as_it_should(
@@ -461,7 +461,7 @@ def test_the_lines_that_a_refusal_says_run(guestmark: CommandLine, tmp_path: Pat
 
 
 def test_the_report_keeps_the_text_of_a_named_command() -> None:
-    plan = build(ExecOptions(commands=(["true"],), names=("slow",)), ["sleep", "0.1 s"])
+    plan = build_plan(ExecOptions(commands=(["true"],), names=("slow",)), ["sleep", "0.1 s"])
     assert named_commands(plan.cells) == {"slow": "sleep '0.1 s'"}
 
 

@@ -18,8 +18,8 @@ from guestmark.disks.attached import AttachedDisk, compare_options
 from guestmark.disks.image import Image
 from guestmark.platforms.host_like import Host
 from guestmark.setting.disk import Disks, DiskSpec, Role
-from guestmark.workloads.common.durability import judge, of_qemu
-from guestmark.workloads.fio.trial import flushes
+from guestmark.workloads.common.durability import judge_flushes, of_qemu
+from guestmark.workloads.fio.trial import asks_for_flushes
 from tests.framework.cells import cell_of
 
 BOTH = {
@@ -225,14 +225,14 @@ def test_flushes_are_judged_by_what_was_counted(
     ],
 )
 def test_a_fio_job_asks_for_flushes_or_does_not(job: str, asks: bool) -> None:
-    assert flushes(job) is asks
+    assert asks_for_flushes(job) is asks
 
 
 def test_who_asks_for_no_flush_on_the_host_is_not_called_durable() -> None:
     spec = DiskSpec.from_levels(Role.TARGET, 1 << 20, location="/var/tmp")
     host = Host(Agent.__new__(Agent), ())
     disk = AttachedDisk(spec, Image(spec, Path("/var/tmp")))
-    assert judge(host, disk, None, None, flushed=False).word is Durability.NOTHING
-    assert judge(host, disk, None, None).word is Durability.REACHED
+    assert judge_flushes(host, disk, None, None, flushed=False).word is Durability.NOTHING
+    assert judge_flushes(host, disk, None, None).word is Durability.REACHED
     in_memory = replace(disk, spec=spec.with_levels(location="/dev/shm"))
-    assert judge(host, in_memory, None, None).word is Durability.MEMORY
+    assert judge_flushes(host, in_memory, None, None).word is Durability.MEMORY

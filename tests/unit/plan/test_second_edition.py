@@ -12,8 +12,8 @@ from guestmark.core.metric_spec import MetricSpec, parse_metric
 from guestmark.core.model import Plan
 from guestmark.plan.load import load_outline
 from guestmark.plan.outline import assemble_plan
-from guestmark.workloads.exec.plan import ExecOptions, build
-from guestmark.workloads.exec.trial import ExecTrial, filled
+from guestmark.workloads.exec.plan import ExecOptions, build_plan
+from guestmark.workloads.exec.trial import ExecTrial, substitute_levels
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 
@@ -50,7 +50,7 @@ def test_a_plan_has_factors_of_its_own() -> None:
     plan = made(PLAN)
     assert [cell.id for cell in plan.cells] == ["host level=1", "host level=3"]
     assert [cell.baseline for cell in plan.cells] == [False, True]
-    assert filled(plan.cells[0])[2] == "echo 1 >>LOG; awk '{print}' /dev/null"
+    assert substitute_levels(plan.cells[0])[2] == "echo 1 >>LOG; awk '{print}' /dev/null"
     assert plan.context.gates == ("level=1 > +400%",)
 
 
@@ -262,7 +262,7 @@ def test_a_plan_that_is_called_as_a_command_gets_a_plan_s_advice() -> None:
     with pytest.raises(UsageError) as caught:
         ExecTrial.check_request(plan, plan.cells)
     assert caught.value.hint.startswith("did you mean: command = [")
-    typed = build(ExecOptions(caller=Caller()), ["echo again"])
+    typed = build_plan(ExecOptions(caller=Caller()), ["echo again"])
     with pytest.raises(UsageError) as caught:
         ExecTrial.check_request(typed, typed.cells)
     assert caught.value.hint == "did you mean: -- echo again"

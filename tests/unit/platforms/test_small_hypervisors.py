@@ -155,5 +155,5 @@ def test_its_own_process_is_watched_for_flushes() -> None:
     for bus in (Bus.VIRTIO_BLK, Bus.UBD):
         disk = SimpleNamespace(spec=SimpleNamespace(bus=bus, is_directory=False), server=None)
         machine_with = SimpleNamespace(place=place, query=None)
-        seen[bus] = durability._watched(machine_with, disk, 7)  # type: ignore[arg-type]
+        seen[bus] = durability._find_io_processes(machine_with, disk, 7)  # type: ignore[arg-type]
     assert seen == {Bus.VIRTIO_BLK: [7], Bus.UBD: [8]}

@@ -15,7 +15,7 @@ from guestmark.stats.analysis import analyse_run
 from guestmark.stats.family import FAMILY_LEVEL, SLOW
 from guestmark.stats.slow_run_power import blocks_to_find, blocks_to_see, power_to_find, share_found
 from guestmark.stats.tails import excess_counts_p
-from guestmark.workloads.exec.plan import ExecOptions, build
+from guestmark.workloads.exec.plan import ExecOptions, build_plan
 from tests.framework.preloaded import call as guestmark
 
 
@@ -84,7 +84,7 @@ def test_blocks_shares_and_power_agree() -> None:
 
 
 def a_pair(find: str) -> Plan:
-    return build(ExecOptions(commands=[["new"]], timing=True, find=Rare.parse(find), seed=1), ["old"])
+    return build_plan(ExecOptions(commands=[["new"]], timing=True, find=Rare.parse(find), seed=1), ["old"])
 
 
 def trials_of(plan: Plan, blocks: int, slow: float) -> list[Trial]:
@@ -134,9 +134,9 @@ def test_iterations_are_what_finds_them_soonest() -> None:
 def test_two_goals_and_what_cannot_be_are_refused() -> None:
     for more in ({"blocks": 10}, {"precision": 0.01}, {"quick": True}):
         with pytest.raises(UsageError):
-            build(ExecOptions(timing=True, find=Rare(2.0, 0.05), **more), ["true"])
+            build_plan(ExecOptions(timing=True, find=Rare(2.0, 0.05), **more), ["true"])
     with pytest.raises(UsageError, match="nothing is started"):
-        build(ExecOptions(find=Rare(2.0, 0.05, starts=True)), ["true"])
+        build_plan(ExecOptions(find=Rare(2.0, 0.05, starts=True)), ["true"])
     done = guestmark("exec", "--find", "x1.2 in 5%", "--", "true")
     assert done.returncode == 2
     assert "--find" in done.stderr

@@ -26,9 +26,9 @@ from guestmark.platforms import phases as steps
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.workloads import boot
 from guestmark.workloads.boot import Initcall, Initcalls
-from guestmark.workloads.boot.plan import build
-from guestmark.workloads.boot.sections import slowest
-from guestmark.workloads.boot.trial import BootTrial, durations
+from guestmark.workloads.boot.plan import build_plan
+from guestmark.workloads.boot.sections import average_initcalls
+from guestmark.workloads.boot.trial import BootTrial, compute_durations
 from guestmark.workloads.guestfs import own_guest as guestfs_run
 from guestmark.workloads.guestfs.libguestfs import Timeline
 from tests.framework import FRAMEWORK
@@ -134,8 +134,8 @@ def test_libguestfs_trace_has_every_phase_of_its_start() -> None:
         ended_at=now + 0.6,
         console=heard.console,
     )
-    found = guestfs_run.reached(timeline)
-    values, missing = durations(found)
+    found = guestfs_run.read_phases(timeline)
+    values, missing = compute_durations(found)
     assert missing == []
     assert values[boot.POWEROFF] == pytest.approx(0.5)
     assert values[boot.EXIT] == pytest.approx(0.1)
@@ -157,7 +157,7 @@ def total_of(values: Mapping[Metric, float]) -> float:
 
 
 def test_phases_add_up_to_the_total() -> None:
-    values, missing = durations(ALL_STEPS)
+    values, missing = compute_durations(ALL_STEPS)
     assert missing == []
     assert values[boot.READY] == 3.0
     assert values[boot.KERNEL] == pytest.approx(2.0)
@@ -167,14 +167,14 @@ def test_phases_add_up_to_the_total() -> None:
 
 @pytest.mark.parametrize("gone", [steps.FIRMWARE, steps.FIRST_LINE, steps.ROOT, steps.DOWN])
 def test_a_phase_whose_end_nobody_saw_is_in_the_next(gone: str) -> None:
-    values, missing = durations({name: at for name, at in ALL_STEPS.items() if name != gone})
+    values, missing = compute_durations({name: at for name, at in ALL_STEPS.items() if name != gone})
     assert len(missing) == 1
     assert missing[0] not in values
     assert total_of(values) == pytest.approx(3.7)
 
 
 def test_a_line_that_came_late_makes_no_negative_phase() -> None:
-    values, _ = durations({**ALL_STEPS, steps.ROOT: 3.2})  # after the agent's greeting
+    values, _ = compute_durations({**ALL_STEPS, steps.ROOT: 3.2})  # after the agent's greeting
     assert values[boot.AGENT] == 0
     assert min(values.values()) >= 0
     assert total_of(values) == pytest.approx(3.7)
@@ -183,11 +183,11 @@ def test_a_line_that_came_late_makes_no_negative_phase() -> None:
 @pytest.mark.parametrize("needed", [steps.READY, steps.GONE])
 def test_no_total_without_start_and_end(needed: str) -> None:
     with pytest.raises(MachineError, match=needed):
-        durations({name: at for name, at in ALL_STEPS.items() if name != needed})
+        compute_durations({name: at for name, at in ALL_STEPS.items() if name != needed})
 
 
 def test_initcalls_of_a_kernel_and_of_its_modules() -> None:
-    calls = dict(boot.parse((LOGS / "initcalls-tcg.txt").read_text()))
+    calls = dict(boot.parse_initcalls((LOGS / "initcalls-tcg.txt").read_text()))
     assert calls["con_init"] == 0
     assert calls["virtio_pci_driver_init [virtio_pci]"] == pytest.approx(0.036772)
     assert not any(
@@ -196,21 +196,21 @@ def test_initcalls_of_a_kernel_and_of_its_modules() -> None:
 
 
 def test_what_a_trial_keeps_of_its_initcalls() -> None:
-    kept = boot.slowest((LOGS / "initcalls-uml.txt").read_text())
+    kept = boot.keep_slowest_initcalls((LOGS / "initcalls-uml.txt").read_text())
     names = [call.name for call in kept.slowest]
     seconds = [call.seconds for call in kept.slowest]
     assert names[0] == "raid6_select_algo"  # the kernel times its own checksums
     assert seconds == sorted(seconds, reverse=True)
     assert kept.count >= len(names)
     assert kept.seconds >= sum(seconds)
-    assert boot.slowest("nothing of the kind") == Initcalls(slowest=[], count=0, seconds=0)
+    assert boot.keep_slowest_initcalls("nothing of the kind") == Initcalls(slowest=[], count=0, seconds=0)
 
 
 def test_slowest_over_trials_counts_an_unnamed_call_as_nothing() -> None:
     one = Initcalls(slowest=[Initcall("a", 0.4), Initcall("b", 0.3)], count=2, seconds=0.7)
     other = Initcalls(slowest=[Initcall("b", 0.3)], count=1, seconds=0.3)
-    assert [name for name, _ in slowest([one, other])] == ["b", "a"]
-    assert [seconds for _, seconds in slowest([one, other])] == pytest.approx([0.3, 0.2])
+    assert [name for name, _ in average_initcalls([one, other])] == ["b", "a"]
+    assert [seconds for _, seconds in average_initcalls([one, other])] == pytest.approx([0.3, 0.2])
 
 
 def test_bars_are_as_long_as_their_sum() -> None:
@@ -226,7 +226,7 @@ def test_bars_are_as_long_as_their_sum() -> None:
 def planned(**more: Any) -> Plan:
     given = {"initcalls": False, "guestfish": False, "caller": Caller(cwd="/", env={}), **more}
     on = given.pop("on", ("tcg", "uml"))
-    return build(Overrides(on=on), given.pop("command", ()), **given)
+    return build_plan(Overrides(on=on), given.pop("command", ()), **given)
 
 
 def test_the_plan_of_the_verb() -> None:

@@ -15,7 +15,7 @@ from guestmark.page.text import plain_text
 from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.clones import Control, Found, Twins, Verdict, Word, judge
 from guestmark.workloads.clones.judge import Clock, Shown
-from guestmark.workloads.clones.sections import conclusion
+from guestmark.workloads.clones.sections import conclude_twins
 from guestmark.workloads.clones.sources import GETRANDOM, SOURCES, TICKETS, Kind, Source
 from tests.framework.run_kinds import with_facts
 from tests.framework.runs import constructed
@@ -32,7 +32,7 @@ def drawn(seed: int, count: int = 32, skip: int = 0) -> Shown:
 
 
 def word(shown: Sequence[Shown], source: Source = GETRANDOM, here: Shown | None = None) -> Word:
-    return judge.judge(source, shown, here).word
+    return judge.judge_source(source, shown, here).word
 
 
 def test_different_generators_are_distinct() -> None:
@@ -40,7 +40,7 @@ def test_different_generators_are_distinct() -> None:
 
 
 def test_two_of_many_are_enough() -> None:
-    found = judge.judge(GETRANDOM, [*(drawn(seed) for seed in range(9)), drawn(4)])
+    found = judge.judge_source(GETRANDOM, [*(drawn(seed) for seed in range(9)), drawn(4)])
     assert found.word is Word.IDENTICAL
     assert found.said.startswith("2 of 10 machines")
 
@@ -50,7 +50,7 @@ def test_a_stream_that_one_clone_has_drawn_from_before_is_the_same_stream() -> N
 
 
 def test_twins_that_share_values_by_pairs_are_one_group() -> None:
-    assert judge.largest([drawn(1), drawn(1, skip=20), drawn(1, skip=40), drawn(2)]) == 3
+    assert judge.count_largest_group([drawn(1), drawn(1, skip=20), drawn(1, skip=40), drawn(2)]) == 3
 
 
 def test_a_generator_that_is_stuck_is_seen_although_machines_differ() -> None:
@@ -58,14 +58,14 @@ def test_a_generator_that_is_stuck_is_seen_although_machines_differ() -> None:
 
 
 def test_one_machine_that_shows_nothing_leaves_it_untried() -> None:
-    found = judge.judge(_NAME, [Shown(("a",)), Shown()])
+    found = judge.judge_source(_NAME, [Shown(("a",)), Shown()])
     assert (found.word, found.said) == (Word.UNTRIED, "there is none, in 1 of 2")
 
 
 def test_a_name_of_this_host_is_said_to_be_its_own() -> None:
-    found = judge.judge(_NAME, [Shown(("same",))] * 3, Shown(("same",)))
+    found = judge.judge_source(_NAME, [Shown(("same",))] * 3, Shown(("same",)))
     assert found.of_host
-    assert not judge.judge(_NAME, [Shown(("same",))] * 3, Shown(("other",))).of_host
+    assert not judge.judge_source(_NAME, [Shown(("same",))] * 3, Shown(("other",))).of_host
 
 
 def test_equal_addresses_of_few_bits_may_be_chance() -> None:
@@ -99,15 +99,17 @@ def found(word: Word, *, of_host: bool = False, decides: bool = True) -> Found:
 
 def test_the_verdict() -> None:
     distinct, same = found(Word.DISTINCT), found(Word.IDENTICAL)
-    assert judge.verdict([distinct], [_GOOD]) is Verdict.STRANGERS
-    assert judge.verdict([distinct, same], [_GOOD]) is Verdict.TWINS
-    assert judge.verdict([distinct, found(Word.IDENTICAL, of_host=True)], [_GOOD]) is Verdict.STRANGERS
-    assert judge.verdict([distinct, found(Word.IDENTICAL, decides=False)], [_GOOD]) is Verdict.STRANGERS
-    assert judge.verdict([distinct, found(Word.WRONG)], [_GOOD]) is Verdict.STALE
+    assert judge.choose_verdict([distinct], [_GOOD]) is Verdict.STRANGERS
+    assert judge.choose_verdict([distinct, same], [_GOOD]) is Verdict.TWINS
+    assert judge.choose_verdict([distinct, found(Word.IDENTICAL, of_host=True)], [_GOOD]) is Verdict.STRANGERS
+    assert (
+        judge.choose_verdict([distinct, found(Word.IDENTICAL, decides=False)], [_GOOD]) is Verdict.STRANGERS
+    )
+    assert judge.choose_verdict([distinct, found(Word.WRONG)], [_GOOD]) is Verdict.STALE
     missed = Control(name="two", caught=False, said="")
     for controls in ([], [_GOOD, missed]):  # a proof that could not have failed is none
-        assert judge.verdict([distinct], controls) is Verdict.UNPROVEN
-    assert judge.verdict([found(Word.UNTRIED)], [_GOOD]) is Verdict.UNPROVEN
+        assert judge.choose_verdict([distinct], controls) is Verdict.UNPROVEN
+    assert judge.choose_verdict([found(Word.UNTRIED)], [_GOOD]) is Verdict.UNPROVEN
 
 
 def test_a_server_has_one_ticket_key_and_another_server_another(tmp_path: Path) -> None:
@@ -132,7 +134,7 @@ def test_a_kernel_where_this_hosts_is_comes_from_this_host_only_where_it_is_the_
 ) -> None:
     (kernel,) = (source for source in SOURCES if source.name == "addresses: kernel")
     usual = Shown(("ffffffff81000000",))
-    found = judge.judge(kernel, [usual, usual], usual, own_kernel=own_kernel)
+    found = judge.judge_source(kernel, [usual, usual], usual, own_kernel=own_kernel)
     assert (found.word, found.of_host) == (Word.IDENTICAL, not own_kernel)
     assert ("this host" in found.said) is not own_kernel
 
@@ -150,6 +152,6 @@ def test_the_conclusion_says_whether_they_are_twins(word: Verdict, template: str
     cell = Cell("tcg", WorkloadSpec("clones"), PlatformSpec.read("tcg"), {}, True)
     run = with_facts(constructed([(cell, 1.0)]), {"tcg": [twins]})
     (workload,) = analyse_run(run.plan, run.trials, run.unusable).workloads
-    (note,) = conclusion(workload, run)
+    (note,) = conclude_twins(workload, run)
     assert isinstance(note, Note)
     assert plain_text(note.text) == said

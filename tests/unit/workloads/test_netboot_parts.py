@@ -37,20 +37,20 @@ def written(tmp_path: Path, data: bytes) -> Path:
 
 
 def test_both_images_of_a_rom_are_seen(tmp_path: Path) -> None:
-    read = rom.read(written(tmp_path, image(0x8086, 0x100E, 0, last=False) + image(0x8086, 0x100E, 3)))
+    read = rom.read_rom(written(tmp_path, image(0x8086, 0x100E, 0, last=False) + image(0x8086, 0x100E, 3)))
     assert [image.code for image in read.images] == [0, 3]
-    read.check(NICS["e1000"], "bios")
-    read.check(NICS["e1000"], "uefi")
+    read.check_card(NICS["e1000"], "bios")
+    read.check_card(NICS["e1000"], "uefi")
     with pytest.raises(UsageError, match="8086:100e, but rtl8139"):
-        read.check(NICS["rtl8139"], "bios")
+        read.check_card(NICS["rtl8139"], "bios")
 
 
 def test_seabios_reads_no_device_list(tmp_path: Path) -> None:
     data = image(0x8086, 0x1000, 0, last=False, devices=(0x1001, 0x100E))
-    read = rom.read(written(tmp_path, data + image(0x8086, 0x1000, 3, devices=(0x1001, 0x100E))))
-    read.check(NICS["e1000"], "uefi")
+    read = rom.read_rom(written(tmp_path, data + image(0x8086, 0x1000, 3, devices=(0x1001, 0x100E))))
+    read.check_card(NICS["e1000"], "uefi")
     with pytest.raises(UsageError):
-        read.check(NICS["e1000"], "bios")
+        read.check_card(NICS["e1000"], "bios")
 
 
 @pytest.mark.parametrize(
@@ -66,17 +66,17 @@ def test_seabios_reads_no_device_list(tmp_path: Path) -> None:
 )
 def test_what_is_no_rom(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(UsageError):
-        rom.read(written(tmp_path, data))
+        rom.read_rom(written(tmp_path, data))
 
 
 def test_a_kernel_boots_under_bios_only(tmp_path: Path) -> None:
     data = bytearray(1024)
     data[0x202:0x206] = b"HdrS"
-    read = rom.read(written(tmp_path, bytes(data)))
+    read = rom.read_rom(written(tmp_path, bytes(data)))
     assert read.is_kernel
-    read.check(NICS["pcnet"], "bios")
+    read.check_card(NICS["pcnet"], "bios")
     with pytest.raises(UsageError, match="BIOS only"):
-        read.check(NICS["pcnet"], "uefi")
+        read.check_card(NICS["pcnet"], "uefi")
 
 
 def request(kind: int) -> bytes:
@@ -87,7 +87,7 @@ def request(kind: int) -> bytes:
 
 @pytest.mark.parametrize(("asked", "answered"), [(1, 2), (3, 5)])
 def test_dhcp_offers_and_acknowledges(asked: int, answered: int) -> None:
-    reply = known(dhcp.answer(request(asked), LEASE))
+    reply = known(dhcp.make_answer(request(asked), LEASE))
     assert reply[0] == 2
     assert reply[4:8] == b"abcd"
     assert socket.inet_ntoa(reply[16:20]) == LEASE.address
@@ -100,15 +100,15 @@ def test_dhcp_offers_and_acknowledges(asked: int, answered: int) -> None:
     "packet", [b"", b"\x01" * 100, request(8), request(1)[:236], b"\x02" + request(1)[1:]]
 )
 def test_dhcp_is_silent_about_the_rest(packet: bytes) -> None:
-    assert dhcp.answer(packet, LEASE) is None
+    assert dhcp.make_answer(packet, LEASE) is None
 
 
 def test_truncated_options_end_the_reading() -> None:
-    assert dhcp.answer(request(1)[:-2], LEASE) is None
+    assert dhcp.make_answer(request(1)[:-2], LEASE) is None
 
 
 def test_scripts_name_every_file() -> None:
-    script = control.fetch("http://c", "http://d", range(3, 5))
+    script = control.fetch_script("http://c", "http://d", range(3, 5))
     assert script.startswith("#!ipxe\n")
     assert "http://d/3 " in script
     assert "http://d/4 " in script
@@ -118,12 +118,14 @@ def test_scripts_name_every_file() -> None:
 def test_files_of_a_run_differ_at_every_place() -> None:
     content = make_content(1 << 20)
     try:
-        files = [b"".join(content.view[part] for part in content.parts(number)) for number in range(1, 6)]
+        files = [
+            b"".join(content.view[part] for part in content.file_parts(number)) for number in range(1, 6)
+        ]
     finally:
         content.close()
     assert len(set(files)) == 5
     assert all(len(content) == 1 << 20 for content in files)
-    assert serve.turned(1 << 20, 1) != serve.turned(1 << 20, 2)
+    assert serve.content_offset(1 << 20, 1) != serve.content_offset(1 << 20, 2)
 
 
 def test_boot_logs(tmp_path: Path) -> None:

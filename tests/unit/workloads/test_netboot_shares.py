@@ -47,7 +47,7 @@ def said(causes: Causes, *cells: Mapping[str, float]) -> tuple[list[str], str]:
     )
     run = replace(run, plan=replace(run.plan, metrics=tuple(metrics.values())), trials=trials)
     (workload,) = analyse_run(run.plan, run.trials).workloads
-    bullets, paragraph = sections.shares(workload, run)
+    bullets, paragraph = sections.render_shares(workload, run)
     told = ["".join(span.text for span in item) for item in a(Bullets, bullets).items]
     return told, "".join(span.text for span in a(Paragraph, paragraph).text)
 

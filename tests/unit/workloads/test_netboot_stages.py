@@ -54,8 +54,8 @@ def lines(*written: tuple[str, int, int]) -> CardLog:
         for device, register, value in written
     )
     os.write(log.fd, text.encode())
-    log.handed()
-    log.handed()
+    log.close_inherited()
+    log.close_inherited()
     return log
 
 
@@ -90,7 +90,7 @@ def test_phases_add_up_and_one_that_is_unknown_is_in_the_next() -> None:
 
 
 def test_without_connections_both_clocks_have_nothing_in_common() -> None:
-    assert figures.seen(trace(lease(100.0, 3.0)), 80, [7.0]) == {}
+    assert figures.find_first_packets(trace(lease(100.0, 3.0)), 80, [7.0]) == {}
 
 
 def test_what_follows_a_lease() -> None:
@@ -124,7 +124,7 @@ def test_a_run_says_how_many_rounds_are_best() -> None:
             )
         )
     run = replace(run, trials=tuple(made), plan=replace(run.plan, metrics=(DOWNLOAD,)))
-    (note,) = sections.rounds(analyse_run(run.plan, run.trials).workloads[0], run)
+    (note,) = sections.render_rounds(analyse_run(run.plan, run.trials).workloads[0], run)
     assert isinstance(note, Note)
     said = "".join(span.text for span in note.text)
     assert "takes 6.0 s beside rounds of 1.0 s" in said

@@ -23,7 +23,7 @@ from guestmark.plan.matrix import expand_shape
 from guestmark.setting.disk import DiskSpec, Role
 from guestmark.workloads.oltp.databases import KINDS, base
 from guestmark.workloads.oltp.databases.base import Account
-from guestmark.workloads.oltp.databases.server import telling
+from guestmark.workloads.oltp.databases.server import pick_telling_lines
 from guestmark.workloads.oltp.trial import OltpTrial
 
 
@@ -98,7 +98,7 @@ def test_a_server_that_is_missing_is_named_with_its_package(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(base.ENVIRONMENT, "PATH", str(tmp_path))
-    monkeypatch.setattr(KINDS[server], "folders", classmethod(lambda _: ()))
+    monkeypatch.setattr(KINDS[server], "program_folders", classmethod(lambda _: ()))
     (tmp_path / "sysbench").write_text("#!/bin/sh\n")
     (tmp_path / "sysbench").chmod(0o755)
     exec_cell = Cell("true", WorkloadSpec("exec", {"argv": ["true"]}), HOST)
@@ -151,15 +151,15 @@ def test_a_directory_the_server_may_not_enter_is_said_beforehand() -> None:
 
 
 def test_servers_are_never_root() -> None:
-    assert Account.of(1234, 100) == Account(1234, 100)
-    assert Account.of(0, 0).uid != 0
+    assert Account.choose_account(1234, 100) == Account(1234, 100)
+    assert Account.choose_account(0, 0).uid != 0
 
 
 def test_reasons_quote_what_a_log_complains_of() -> None:
     log = "starting\n[Note] fine\n2026 [ERROR] InnoDB: no  memory\n[ERROR] Aborting\nbye\n"
-    assert telling(log) == "; its log: 2026 [ERROR] InnoDB: no memory; [ERROR] Aborting"
-    assert telling("starting\nbye\n") == "; its log: bye"
-    assert telling("") == "; it logged nothing"
+    assert pick_telling_lines(log) == "; its log: 2026 [ERROR] InnoDB: no memory; [ERROR] Aborting"
+    assert pick_telling_lines("starting\nbye\n") == "; its log: bye"
+    assert pick_telling_lines("") == "; it logged nothing"
 
 
 # --- disks that hold something from the start
@@ -260,7 +260,7 @@ def test_a_tree_that_is_larger_than_the_disk_is_refused(
 def test_a_root_of_packages_gets_the_server_that_this_host_has(server: str) -> None:
     kind = KINDS[server]
     try:
-        kind.find(next(iter(kind.packages)))
+        kind.find_program(next(iter(kind.packages)))
     except PlatformUnusableError as error:
         pytest.skip(str(error))
     wanted = find_packages_of(cell("tcg@arm64", server=server))

@@ -209,7 +209,7 @@ def test_a_job_file_is_kept_with_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("release", ["debian12", "debian13"])
 def test_real_json_of_fio_is_read(release: str) -> None:
     text = ((GOLDEN / "fio") / f"{release}.json").read_text()
-    report = fio_report.parse("note: a remark\n" + text)
+    report = fio_report.parse_report("note: a remark\n" + text)
     assert report.notes == ("note: a remark",)
     assert report.jobs == 1
     assert report.runtime_s == pytest.approx(1.0, abs=0.01)
@@ -235,4 +235,4 @@ def test_json_that_is_not_fios_is_an_error(old: str, new: str, said: str) -> Non
     text = ((GOLDEN / "fio") / "debian12.json").read_text()
     assert old in text
     with pytest.raises(WorkloadError, match=said):
-        fio_report.parse(text.replace(old, new))
+        fio_report.parse_report(text.replace(old, new))

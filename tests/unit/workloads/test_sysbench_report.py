@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.errors import WorkloadError
-from guestmark.workloads.sysbench.output import parse
+from guestmark.workloads.sysbench.output import parse_report
 from tests.framework import GOLDEN
 from tests.framework.known import known
 
@@ -23,7 +23,7 @@ def text(release: str, name: str) -> str:
 @pytest.mark.parametrize("path", OUTPUTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_number_that_is_printed_is_in_the_report(path: Path) -> None:
     printed = path.read_text()
-    report = parse(printed)
+    report = parse_report(printed)
     numbers = [
         float(number)
         for line in printed.partition("Threads started!")[2].splitlines()
@@ -45,7 +45,7 @@ def test_every_number_that_is_printed_is_in_the_report(path: Path) -> None:
 
 @pytest.mark.parametrize("release", DEBIAN)
 def test_the_event_total_is_the_sum_over_threads(release: str) -> None:
-    report = parse(text(release, "cpu"))
+    report = parse_report(text(release, "cpu"))
     assert report.threads == 2
     assert report.event_total_s == pytest.approx(report.thread_time_avg_s * 2, abs=2e-4)
     assert report.overhead_s == pytest.approx(report.total_time_s * 2 - report.event_total_s)
@@ -53,7 +53,7 @@ def test_the_event_total_is_the_sum_over_threads(release: str) -> None:
 
 
 def test_figures_of_one_output() -> None:
-    report = parse(text("debian12", "fileio-rndrw"))
+    report = parse_report(text("debian12", "fileio-rndrw"))
     assert report.files is not None
     assert (report.files.reads_per_s, report.files.writes_per_s, report.files.fsyncs_per_s) == (
         13643.16,
@@ -73,12 +73,12 @@ def test_figures_of_one_output() -> None:
 
 @pytest.mark.parametrize("release", DEBIAN)
 def test_what_a_test_does_not_do_is_not_there(release: str) -> None:
-    memory = parse(text(release, "memory-none")).memory
+    memory = parse_report(text(release, "memory-none")).memory
     assert memory is not None
     assert memory.operations == 16384
     assert memory.mib is None
-    assert parse(text(release, "p0")).percentile_s is None
-    assert known(parse(text(release, "oltp")).sql).transactions == 100
+    assert parse_report(text(release, "p0")).percentile_s is None
+    assert known(parse_report(text(release, "oltp")).sql).transactions == 100
 
 
 @pytest.mark.parametrize("release", DEBIAN)
@@ -94,7 +94,7 @@ def test_what_a_test_does_not_do_is_not_there(release: str) -> None:
 )
 def test_what_sysbench_failed_with_is_the_reason(release: str, name: str, reason: str) -> None:
     with pytest.raises(WorkloadError) as error:
-        parse(text(release, name))
+        parse_report(text(release, name))
     assert error.value.message == reason
 
 
@@ -107,10 +107,10 @@ def test_no_line_can_be_missing_doubled_or_another(path: Path) -> None:
             continue
         for changed in (lines[:at] + lines[at + 1 :], [*lines[: at + 1], lines[at], *lines[at + 1 :]]):
             with pytest.raises(WorkloadError):
-                parse("\n".join(changed))
+                parse_report("\n".join(changed))
         other = [*lines[:at], lines[at].replace("e", "E"), *lines[at + 1 :]]
         with pytest.raises(WorkloadError) as error:
-            parse("\n".join(other if other != lines else [*lines[:at], "more: 1.00", *lines[at:]]))
+            parse_report("\n".join(other if other != lines else [*lines[:at], "more: 1.00", *lines[at:]]))
         assert re.match(r"line \d+ of sysbench's output is not ", error.value.message)
 
 
@@ -120,13 +120,13 @@ def test_the_line_that_is_not_understood_is_shown() -> None:
         "Throughput:\n         read:  IOPS=13643.16 213.17 MiB/s (223.52 MB/s)",
     )
     with pytest.raises(WorkloadError) as error:
-        parse(newer)
+        parse_report(newer)
     assert error.value.message == ("line 23 of sysbench's output is not 'File operations:': 'Throughput:'")
     assert "Debian 12 and 13" in error.value.hint
     with pytest.raises(WorkloadError, match=r"line 1 .*'sysbench 1\.1\.0'"):
-        parse("sysbench 1.1.0\n")
+        parse_report("sysbench 1.1.0\n")
     with pytest.raises(WorkloadError, match="ends where"):
-        parse("")
+        parse_report("")
 
 
 def test_an_output_that_contradicts_itself_is_refused() -> None:
@@ -137,4 +137,4 @@ def test_an_output_that_contradicts_itself_is_refused() -> None:
     ):
         assert old in good
         with pytest.raises(WorkloadError, match="contradicts itself"):
-            parse(good.replace(old, new))
+            parse_report(good.replace(old, new))

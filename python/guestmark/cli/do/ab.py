@@ -19,7 +19,7 @@ from guestmark.engine.audience import make_prober
 from guestmark.platforms import registry
 from guestmark.platforms.base import Usable
 from guestmark.platforms.probe import DOCTOR_DEADLINE_S
-from guestmark.workloads.exec.plan import ExecOptions, build
+from guestmark.workloads.exec.plan import ExecOptions, build_plan
 
 _PLAIN_LABELS = ("A", "B")
 # Prefixes of what is no path: a package of the distribution, an image of a registry.
@@ -58,7 +58,7 @@ def run(given: Options) -> int:
         texts={number: command.text for number, command in enumerate(commands) if command.text is not None},
         **{**overrides, "commands": tuple(others)},
     )
-    return measure_plan(build(request, first), given.ledger, outputs)
+    return measure_plan(build_plan(request, first), given.ledger, outputs)
 
 
 def _collect_pairs(given: Options) -> dict[str, tuple[str, str]]:

@@ -7,13 +7,13 @@ from guestmark.cli.measure import measure_plan
 from guestmark.cli.outputs import collect_outputs
 from guestmark.core.context import Caller
 from guestmark.plan.outline import Overrides
-from guestmark.workloads.boot.plan import build
+from guestmark.workloads.boot.plan import build_plan
 
 
 def run(given: Options) -> int:
     """Measures the phases of each platform's start, and returns the exit status."""
     overrides = Overrides(on=given.on or ("tcg", "uml"), **given.overrides())
-    plan = build(
+    plan = build_plan(
         overrides,
         given.argv or (),
         initcalls=given.initcalls,

@@ -21,7 +21,7 @@ from guestmark.engine.campaign import Campaign, CampaignPause, SideCommands, mak
 from guestmark.ledger import open_ledger
 from guestmark.page.say import say, tell
 from guestmark.report import session_comparison
-from guestmark.workloads.exec.plan import ExecOptions, build
+from guestmark.workloads.exec.plan import ExecOptions, build_plan
 
 
 def run(given: Options) -> int:
@@ -93,7 +93,7 @@ def _build_plan(argv: list[str], given: Options) -> Plan:
         caller=Caller.current(),
         **given.overrides(),
     )
-    plan = build(request, argv)
+    plan = build_plan(request, argv)
     # Weeks may pass until the last boot; what cannot be measured is refused before the first one.
     preflight.check_requests(plan, plan.cells)
     return plan

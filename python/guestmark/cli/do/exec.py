@@ -12,7 +12,7 @@ from guestmark.cli.verbs import describe_version
 from guestmark.core.context import Caller
 from guestmark.core.errors import ExitStatus, UsageError
 from guestmark.page.say import say, tell
-from guestmark.workloads.exec.plan import ExecOptions, build
+from guestmark.workloads.exec.plan import ExecOptions, build_plan
 
 
 def run(given: Options) -> int:
@@ -71,7 +71,7 @@ def run(given: Options) -> int:
         has_reference=given.reference is not None,
         quiet=given.quiet or given.style is Style.NONE,
     )
-    return measure_plan(build(request, first), given.ledger, outputs)
+    return measure_plan(build_plan(request, first), given.ledger, outputs)
 
 
 def _parse_commands(given: Options, shell: tuple[str, ...] | None) -> list[hyperfine.TypedCommand]:

@@ -12,7 +12,7 @@ from guestmark.core.errors import ExitStatus, UsageError
 from guestmark.page.say import tell
 from guestmark.plan.outline import Overrides
 from guestmark.powercut import evidence, rerun
-from guestmark.workloads.powercut.plan import build
+from guestmark.workloads.powercut.plan import build_plan
 
 _REPLAY = "replay"
 
@@ -29,7 +29,7 @@ def run(given: Options) -> int:
         )
     given.check_budget(given.budget_s)
     overrides = Overrides(on=given.on or ("tcg", "uml"), **given.overrides())
-    plan = build(overrides, _build_parameters(given), Caller.current())
+    plan = build_plan(overrides, _build_parameters(given), Caller.current())
     return measure_plan(plan, given.ledger, collect_outputs(given, budget_s=given.budget_s))
 
 

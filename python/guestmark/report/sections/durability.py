@@ -8,7 +8,7 @@ from guestmark.page.nodes import Node, Note
 from guestmark.page.tables import RowName
 from guestmark.page.text import line
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.workloads.powercut.sections import proof_of, sentence, table
+from guestmark.workloads.powercut.sections import build_proof_table, proof_of, summarize_proof
 
 MEANING = (
     "durability of what the row itself flushed: proven by power cuts, of the synced part only if it left more, seen to "
@@ -38,10 +38,10 @@ def make_proof_nodes(workload: WorkloadResult) -> list[Node]:
     if not shared:
         return []
     rows = [(RowName((_name_cells(results),)), proven) for proven, results in shared]
-    nodes: list[Node] = [table(("disk of",), rows)]
+    nodes: list[Node] = [build_proof_table(("disk of",), rows)]
     for proven, results in shared:
         if proven.word is not Durability.PROVEN:
-            nodes.append(Note(line(f"{results[0].cell.id}: {sentence(proven)}")))
+            nodes.append(Note(line(f"{results[0].cell.id}: {summarize_proof(proven)}")))
     return nodes
 
 

@@ -9,14 +9,14 @@ from guestmark.page.nodes import Bullets, Node
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.platforms.counters import COLUMN_MEANINGS, COLUMN_NAMES, describe_kinds
 from guestmark.stats.analysis import WorkloadResult
-from guestmark.workloads.syscalls.sections import calls_of
+from guestmark.workloads.syscalls.sections import average_calls
 
 
 def make_nodes(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Return a line for each cell with counts; nothing where each system call has a row of its own."""
     items: list[Inline] = []
     for result in workload.shown_cells:
-        if calls_of(result):
+        if average_calls(result):
             return []
         facts = (trial.facts.find_fact(Counted) for trial in result.trials)
         means = _mean_counts(found.each for found in facts if found is not None)

@@ -100,7 +100,7 @@ _RETURNED = re.compile(
 )
 
 
-def parse(log: str) -> list[tuple[str, float]]:
+def parse_initcalls(log: str) -> list[tuple[str, float]]:
     """Every initcall in a kernel's log with its seconds, in order; those of modules as `name [module]`."""
     return [
         (f"{name} [{module}]" if module else name, int(us) / 1e6)
@@ -108,9 +108,9 @@ def parse(log: str) -> list[tuple[str, float]]:
     ]
 
 
-def slowest(log: str) -> Initcalls:
+def keep_slowest_initcalls(log: str) -> Initcalls:
     """What a trial keeps: the slowest calls, the number of all and their sum in seconds."""
-    calls = parse(log)
+    calls = parse_initcalls(log)
     ordered = sorted(calls, key=lambda call: call[1], reverse=True)
     return Initcalls(
         slowest=[Initcall(name, seconds) for name, seconds in ordered[:_SHOWN]],
@@ -160,6 +160,6 @@ class BootWorkload(Workload[Booted]):
     @classmethod
     def report_sections(cls) -> tuple[Sections, ...]:
         """Adds the phases, and the slowest initcalls."""
-        from guestmark.workloads.boot.sections import sections
+        from guestmark.workloads.boot.sections import render_phases
 
-        return (sections,)
+        return (render_phases,)

@@ -20,7 +20,7 @@ _PEER = "guestfs-run"
 _TITLE = "start and end of a guest"
 
 
-def build(
+def build_plan(
     given: Overrides, command: Sequence[str], *, initcalls: bool, guestfish: bool, caller: Caller
 ) -> Plan:
     """The plan for booting `given.on`. Raises `UsageError` for contradictory or unsupported options."""
@@ -30,14 +30,14 @@ def build(
     except ValueError as error:
         raise UsageError(f"the command cannot be run: {error}") from error
     booted = Booted(watch=Watched(initcalls), command=work)
-    entries = [_entry("boot", booted, "boot" if guestfish else "")]
+    entries = [_make_entry("boot", booted, "boot" if guestfish else "")]
     if guestfish:
         accelerated = tuple(
             spec for spec in dict.fromkeys(specs) if spec.inner.kind in ACCELERATORS and len(spec.layers) <= 2
         )
         if not accelerated:
             raise UsageError("--guestfish: libguestfs runs on tcg and kvm only", hint="add --on tcg")
-        peer = _entry(_PEER, registry.workload_kind(_PEER).PARAMS(), "guestfish")
+        peer = _make_entry(_PEER, registry.workload_kind(_PEER).PARAMS(), "guestfish")
         entries.append(replace(peer, platforms=accelerated))
     within = () if guestfish else None
     shape = Shape(tuple(entries), specs, within=within, title=_TITLE)
@@ -47,6 +47,6 @@ def build(
     return assemble_plan(override_outline(outline, replace(given, null=null)), caller)
 
 
-def _entry(name: str, params: Params, key: str) -> Entry:
+def _make_entry(name: str, params: Params, key: str) -> Entry:
     kind = registry.workload_kind(name)
     return Entry(kind.make_spec(params.to_stored(), key=key), kind=kind)

@@ -9,35 +9,35 @@ from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cel
 from guestmark.page.text import line
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.boot import AGENT, PHASES, TOTAL, Boot, Initcalls
-from guestmark.workloads.common.phase_bars import bars, seconds_of
+from guestmark.workloads.common.phase_bars import draw_phase_bars, seconds_of
 
 LETTERS = "VFEKMRAWPX"  # of the phases in their order
 _MOST_CALLS = 10
 
 
-def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """A stacked bar for each cell; the slowest initcalls. Nothing for workloads that measure no phases."""
     shown = _with_phases(workload)
     if not shown:
         return []
-    chart = bars(
+    chart = draw_phase_bars(
         workload,
-        [(result, phases(result)) for result in shown],
+        [(result, average_phases(result)) for result in shown],
         [metric.name.removesuffix("_s") for metric in PHASES],
         LETTERS,
         title="Phases of start and end",
         caption="Means over the trials; each phase is also among the further metrics.",
         summary=lambda said: f"From the hypervisor's start to its end: {said}.",
     )
-    return [chart, *_unlike_total(shown), *_initcalls(shown)]
+    return [chart, *_unlike_total(shown), *_render_initcalls(shown)]
 
 
-def phases(result: CellResult) -> list[float]:
+def average_phases(result: CellResult) -> list[float]:
     """Mean seconds of each of `PHASES` in a cell; 0 for those it does not have. All 0 where there are none."""
     return seconds_of(result, PHASES)
 
 
-def slowest(found: Sequence[Initcalls]) -> list[tuple[str, float]]:
+def average_initcalls(found: Sequence[Initcalls]) -> list[tuple[str, float]]:
     """Initcalls with their mean seconds, slowest first; one that a trial does not name was not slow there: it is 0."""
     sums: dict[str, float] = {}
     for told in found:
@@ -48,7 +48,11 @@ def slowest(found: Sequence[Initcalls]) -> list[tuple[str, float]]:
 
 def _with_phases(workload: WorkloadResult) -> list[CellResult]:
     """The cells whose starts have phases; a peer's may not."""
-    return [result for result in workload.shown_cells if AGENT.name in result.summary and any(phases(result))]
+    return [
+        result
+        for result in workload.shown_cells
+        if AGENT.name in result.summary and any(average_phases(result))
+    ]
 
 
 def _unlike_total(shown: Sequence[CellResult]) -> list[Note]:
@@ -57,13 +61,13 @@ def _unlike_total(shown: Sequence[CellResult]) -> list[Note]:
         result.cell.id
         for result in shown
         if TOTAL.name in result.summary
-        and abs(sum(phases(result)) / result.summary[TOTAL.name].mean - 1) > 0.02
+        and abs(sum(average_phases(result)) / result.summary[TOTAL.name].mean - 1) > 0.02
     ]
     said = f"phases of {', '.join(found)} come from a second, traced start"
     return [Note(line(said))] if found else []
 
 
-def _initcalls(shown: Sequence[CellResult]) -> list[Node]:
+def _render_initcalls(shown: Sequence[CellResult]) -> list[Node]:
     """The slowest initcalls of every cell that has them, means over its trials."""
     parts: list[Node] = []
     for result in shown:
@@ -76,7 +80,7 @@ def _initcalls(shown: Sequence[CellResult]) -> list[Node]:
         title = f"Slowest initcalls of {result.cell.id} ({count:.0f}, {seconds:.3g} s in all)"
         rows = tuple(
             Row(RowName((name,)), (figure_cell(f"{1e3 * mean:.1f}"),))
-            for name, mean in slowest(found)[:_MOST_CALLS]
+            for name, mean in average_initcalls(found)[:_MOST_CALLS]
         )
         parts.append(Table(title, ("initcall",), (Column("ms", (Align.POINT,)),), rows, heading=title))
     return parts

@@ -90,9 +90,9 @@ class BootTrial(BootWorkload):
             self._work.run(guest)
             self.warnings += self._work.warnings
         if self._watch.initcalls:
-            self.facts.add(Boot(initcalls=boot.slowest(self._kernel_log(guest))))
+            self.facts.add(Boot(initcalls=boot.keep_slowest_initcalls(self._kernel_log(guest))))
         guest.switch_off(_END_S)
-        return self._measured(guest.phases)
+        return self._measure_phases(guest.phases)
 
     def _kernel_log(self, guest: _Ends) -> str:
         done = guest.agent.exec(["dmesg"], timeout_s=60.0, output_limit=_LOG_LIMIT)
@@ -102,9 +102,9 @@ class BootTrial(BootWorkload):
             )
         return done.stdout.decode(errors="replace")
 
-    def _measured(self, phases: Mapping[str, float]) -> list[Measurement]:
+    def _measure_phases(self, phases: Mapping[str, float]) -> list[Measurement]:
         ends = _ENDS if self.cell.platform.inner.description.boots_firmware else _WITHOUT_FIRMWARE
-        values, missing = durations(phases, ends)
+        values, missing = compute_durations(phases, ends)
         if missing:
             said = ", ".join(metric.name for metric in missing)
             self.warnings.append(f"the console does not show the end of {said}; it is in the phase after it")
@@ -124,7 +124,7 @@ class BootTrial(BootWorkload):
             )
 
 
-def durations(
+def compute_durations(
     phases: Mapping[str, float], ends: Sequence[tuple[Metric, str]] = _ENDS
 ) -> tuple[dict[Metric, float], list[Metric]]:
     """Seconds of every phase, of the start and of the whole, by metric; and the phases whose end is not known.

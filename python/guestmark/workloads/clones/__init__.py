@@ -107,13 +107,13 @@ class ClonesWorkload(Workload[Clones]):
     @classmethod
     def report_sections(cls) -> tuple[Sections, ...]:
         """Adds what was found out about each source."""
-        from guestmark.workloads.clones.sections import sections
+        from guestmark.workloads.clones.sections import render_sources
 
-        return (sections,)
+        return (render_sources,)
 
     @classmethod
     def report_conclusion(cls) -> Sections | None:
         """Says whether the machines are twins."""
-        from guestmark.workloads.clones.sections import conclusion
+        from guestmark.workloads.clones.sections import conclude_twins
 
-        return conclusion
+        return conclude_twins

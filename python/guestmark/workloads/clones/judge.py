@@ -52,7 +52,7 @@ def seen_from(machines: int) -> float:
     return high
 
 
-def judge(
+def judge_source(
     source: Source, shown: Sequence[Shown], here: Shown | None = None, *, own_kernel: bool = False
 ) -> Found:
     """What machines showed of a source; `here` is this host's own value, for what machines have from it: nothing of the
@@ -66,9 +66,9 @@ def judge(
             source=source.name,
             word=word,
             said=said,
-            command=source.words,
+            command=source.shell_command,
             of_host=of_host,
-            decides=source.decides,
+            decides=source.decides_twins,
         )
 
     silent = [each.why or source.absent or "it printed nothing" for each in shown if not each.values]
@@ -79,12 +79,13 @@ def judge(
     if repeats and source.kind is Kind.SECRET:
         value = Counter(repeats[0].values).most_common(1)[0][0]
         return found(
-            Word.IDENTICAL, f"{format_count(len(repeats), 'machine')} printed {_short(value)} more than once"
+            Word.IDENTICAL,
+            f"{format_count(len(repeats), 'machine')} printed {_abbreviate_value(value)} more than once",
         )
-    sharing = largest(shown)
+    sharing = count_largest_group(shown)
     if sharing == 1:
-        few = f" of {_bits(shown)} bits" if source.kind is Kind.LAYOUT else ""
-        if few and _chance(shown) > 0.5:
+        few = f" of {_count_differing_bits(shown)} bits" if source.kind is Kind.LAYOUT else ""
+        if few and _probability_of_twins(shown) > 0.5:
             return found(Word.CHANCE, f"{len(shown)} different addresses{few}")
         number = sum(len(each.values) for each in shown)
         return found(Word.DISTINCT, f"{format_count(number, 'value')}{few}, none of them twice")
@@ -92,13 +93,13 @@ def judge(
         here is not None and bool(here.values) and all(set(each.values) & set(here.values) for each in shown)
     )
     common = Counter(value for each in shown for value in set(each.values)).most_common(1)[0][0]
-    said = f"{sharing} of {len(shown)} machines: {_short(common)}{', as on this host' if of_host else ''}"
-    if source.kind is Kind.LAYOUT and sharing < len(shown) and _chance(shown) > _NO_CHANCE:
-        return found(Word.CHANCE, f"{said}, which may be chance: {_bits(shown)} bits differ")
+    said = f"{sharing} of {len(shown)} machines: {_abbreviate_value(common)}{', as on this host' if of_host else ''}"
+    if source.kind is Kind.LAYOUT and sharing < len(shown) and _probability_of_twins(shown) > _NO_CHANCE:
+        return found(Word.CHANCE, f"{said}, which may be chance: {_count_differing_bits(shown)} bits differ")
     return found(Word.IDENTICAL, said, of_host=of_host)
 
 
-def largest(shown: Sequence[Shown]) -> int:
+def count_largest_group(shown: Sequence[Shown]) -> int:
     """How many machines the largest group of twins has; twins have a value in common, or one twin."""
     group = list(range(len(shown)))
     for first, second in itertools.combinations(range(len(shown)), 2):
@@ -108,15 +109,15 @@ def largest(shown: Sequence[Shown]) -> int:
     return max(Counter(group).values(), default=0)
 
 
-def _bits(shown: Sequence[Shown]) -> int:
+def _count_differing_bits(shown: Sequence[Shown]) -> int:
     """How many bits of the first values, which are addresses, are not the same in all machines."""
     first = [int(each.values[0], 16) for each in shown]
     return sum(1 for bit in range(64) if len({value >> bit & 1 for value in first}) > 1)
 
 
-def _chance(shown: Sequence[Shown]) -> float:
+def _probability_of_twins(shown: Sequence[Shown]) -> float:
     """How likely at most two of them are equal although each is drawn anew, from as many as the bits allow."""
-    return min(1.0, math.comb(len(shown), 2) / 2.0 ** _bits(shown))
+    return min(1.0, math.comb(len(shown), 2) / 2.0 ** _count_differing_bits(shown))
 
 
 def of_clocks(clocks: Sequence[Clock]) -> Found:
@@ -136,7 +137,7 @@ def of_clocks(clocks: Sequence[Clock]) -> Found:
     return Found(source=_CLOCK, word=word, said=said, command="date +%s.%N")
 
 
-def verdict(found: Sequence[Found], controls: Sequence[Control]) -> Verdict:
+def choose_verdict(found: Sequence[Found], controls: Sequence[Control]) -> Verdict:
     """Twins share what they did not get from this host. It is not proven where a control was missed or little tried."""
     deciding = [each for each in found if each.decides]
     if any(each.word is Word.IDENTICAL and not each.of_host for each in deciding):
@@ -148,5 +149,5 @@ def verdict(found: Sequence[Found], controls: Sequence[Control]) -> Verdict:
     return Verdict.STRANGERS if tried and caught else Verdict.UNPROVEN
 
 
-def _short(value: str) -> str:
+def _abbreviate_value(value: str) -> str:
     return value if len(value) <= 36 else f"{value[:32]}…"

@@ -21,7 +21,7 @@ _TONES = {
 _VERDICTS = {Verdict.STRANGERS: Tone.FASTER, Verdict.TWINS: Tone.SLOWER, Verdict.STALE: Tone.SLOWER}
 
 
-def conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+def conclude_twins(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Whether the machines of each cell are twins."""
     return [
         Note(
@@ -29,40 +29,41 @@ def conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
                 Span(result.cell.id, Tone.NAME),
                 ": ",
                 Span(str(twins.verdict), _VERDICTS.get(twins.verdict, Tone.UNCLEAR)),
-                f" among {_machines(twins)}",
+                f" among {_describe_machines(twins)}",
             )
         )
-        for result, twins in _found(workload)
+        for result, twins in _collect_twins(workload)
     ]
 
 
-def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+def render_sources(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """For each cell a sentence; then a row for each source; then the commands that show what is identical."""
-    shown = _found(workload)
+    shown = _collect_twins(workload)
     if not shown:
         return []
     sources = list(dict.fromkeys(each.source for _, twins in shown for each in twins.found))
     columns = tuple(Column(result.cell.id) for result, _ in shown)
     rows = tuple(
-        Row(RowName((source,)), tuple(_word(source, twins) for _, twins in shown)) for source in sources
+        Row(RowName((source,)), tuple(_render_word(source, twins) for _, twins in shown))
+        for source in sources
     )
     return [
-        *(Paragraph(sentence(result.cell.id, twins)) for result, twins in shown),
+        *(Paragraph(summarize_twins(result.cell.id, twins)) for result, twins in shown),
         Table(_TITLE, ("",), columns, rows, divisible=True, heading=_TITLE),
-        *_commands(shown),
+        *_render_commands(shown),
         *(
-            Note(line(f"{result.cell.id}: control, {control.name}: {_caught(control)} ({control.said})"))
+            Note(line(f"{result.cell.id}: control, {control.name}: {_describe_control(control)} ({control.said})"))
             for result, twins in shown
             for control in twins.controls
         ),
     ]  # fmt: skip
 
 
-def _found(workload: WorkloadResult) -> list[tuple[CellResult, Twins]]:
+def _collect_twins(workload: WorkloadResult) -> list[tuple[CellResult, Twins]]:
     return [(result, found) for result in workload.shown_cells if (found := twins_of(result)) is not None]
 
 
-def _machines(twins: Twins) -> str:
+def _describe_machines(twins: Twins) -> str:
     return f"{twins.machines} {'clones of one template' if twins.template else 'fresh machines'}"
 
 
@@ -72,11 +73,13 @@ def twins_of(result: CellResult) -> Twins | None:
     return found[-1] if found else None
 
 
-def sentence(cell: str, twins: Twins) -> Inline:
+def summarize_twins(cell: str, twins: Twins) -> Inline:
     """The answer, how far it reaches, and what it says nothing about."""
     deciding = [each for each in twins.found if each.decides]
     distinct = sum(each.word is Word.DISTINCT for each in deciding)
-    parts = [f"{_machines(twins)}; {distinct} of {len(deciding) - 1} secrets and names proven distinct"]
+    parts = [
+        f"{_describe_machines(twins)}; {distinct} of {len(deciding) - 1} secrets and names proven distinct"
+    ]
     own = [each.source for each in twins.found if each.word is Word.IDENTICAL and not each.of_host]
     host = [each.source for each in twins.found if each.word is Word.IDENTICAL and each.of_host]
     parts += [f"identical: {', '.join(own)}"] if own else []
@@ -88,11 +91,11 @@ def sentence(cell: str, twins: Twins) -> Inline:
     return spans(Span(f"{cell}: {twins.verdict}", Tone.STRONG), f": {'; '.join(parts)}.")
 
 
-def _caught(control: Control) -> str:
+def _describe_control(control: Control) -> str:
     return "caught" if control.caught else "MISSED"
 
 
-def _word(source: str, twins: Twins) -> Cell:
+def _render_word(source: str, twins: Twins) -> Cell:
     found = next((each for each in twins.found if each.source == source), None)
     if found is None:
         return word_cell("–")
@@ -100,7 +103,7 @@ def _word(source: str, twins: Twins) -> Cell:
     return word_cell(text, _TONES.get(found.word, Tone.PLAIN), note=found.said)
 
 
-def _commands(shown: Sequence[tuple[CellResult, Twins]]) -> Iterator[Node]:
+def _render_commands(shown: Sequence[tuple[CellResult, Twins]]) -> Iterator[Node]:
     items: dict[str, Inline] = {}
     for result, twins in shown:
         for each in twins.found:

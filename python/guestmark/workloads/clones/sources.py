@@ -55,21 +55,21 @@ class Source:
     of_kernel: bool = False  # what has a kernel of its own has none of these from the host
 
     @property
-    def words(self) -> str:
+    def shell_command(self) -> str:
         """The command as a shell takes it."""
         return self.command[2] if self.command[:2] == _SHELL else shlex.join(self.command)
 
     @property
-    def decides(self) -> bool:
+    def decides_twins(self) -> bool:
         """Whether machines that share its values are twins."""
         return self.kind is not Kind.LAYOUT
 
 
-def _shell(text: str) -> tuple[str, ...]:
+def _shell_words(text: str) -> tuple[str, ...]:
     return (*_SHELL, text)
 
 
-def _python(text: str) -> tuple[str, ...]:
+def _python_words(text: str) -> tuple[str, ...]:
     return ("python3", "-I", "-c", text)
 
 
@@ -129,14 +129,18 @@ while True:
 GETRANDOM = Source(
     "getrandom()",
     Kind.SECRET,
-    _python("import os; [print(os.getrandom(16).hex()) for _ in range(32)]"),
+    _python_words("import os; [print(os.getrandom(16).hex()) for _ in range(32)]"),
 )
-URANDOM = Source("/dev/urandom", Kind.SECRET, _shell("od -An -v -tx1 -w16 -N512 /dev/urandom | tr -d ' '"))
+URANDOM = Source(
+    "/dev/urandom", Kind.SECRET, _shell_words("od -An -v -tx1 -w16 -N512 /dev/urandom | tr -d ' '")
+)
 BOOT_ID = Source("boot id", Kind.NAME, ("cat", "/proc/sys/kernel/random/boot_id"), of_kernel=True)
 SEEDED = Source(
     "Python's random, seeded with 1",
     Kind.SECRET,
-    _python("import random; random.seed(1); [print('%032x' % random.getrandbits(128)) for _ in range(4)]"),
+    _python_words(
+        "import random; random.seed(1); [print('%032x' % random.getrandbits(128)) for _ in range(4)]"
+    ),
 )
 SOURCES = (
     GETRANDOM,
@@ -144,10 +148,10 @@ SOURCES = (
     Source(
         "Python's random",
         Kind.SECRET,
-        _python("import random; [print('%032x' % random.getrandbits(128)) for _ in range(32)]"),
+        _python_words("import random; [print('%032x' % random.getrandbits(128)) for _ in range(32)]"),
     ),
-    Source("openssl rand", Kind.SECRET, _shell("openssl rand -hex 256 | fold -w 32")),
-    Source("uuidgen", Kind.SECRET, _shell("for i in 1 2 3 4; do uuidgen; done")),
+    Source("openssl rand", Kind.SECRET, _shell_words("openssl rand -hex 256 | fold -w 32")),
+    Source("uuidgen", Kind.SECRET, _shell_words("for i in 1 2 3 4; do uuidgen; done")),
     Source(
         "bash's RANDOM",
         Kind.SECRET,
@@ -156,59 +160,64 @@ SOURCES = (
     Source(
         "a new SSH key",
         Kind.SECRET,
-        _shell("d=$(mktemp -d) && ssh-keygen -q -t ed25519 -N '' -f $d/k && cut -d' ' -f2 $d/k.pub; rm -rf $d"),
+        _shell_words("d=$(mktemp -d) && ssh-keygen -q -t ed25519 -N '' -f $d/k && cut -d' ' -f2 $d/k.pub; rm -rf $d"),
     ),
     Source(
         "key of TLS tickets, new server",
         Kind.SECRET,
-        _python(f"{TICKETS}print(ticket_key(_ssl._SSLContext(_ssl.PROTOCOL_TLS_SERVER)))"),
+        _python_words(f"{TICKETS}print(ticket_key(_ssl._SSLContext(_ssl.PROTOCOL_TLS_SERVER)))"),
     ),
     BOOT_ID,
     Source("machine id", Kind.NAME, ("cat", "/etc/machine-id"), "there is none"),
     Source(
         "SSH host keys",
         Kind.SECRET,
-        _shell("cat /etc/ssh/ssh_host_*_key.pub | cut -d' ' -f2"),
+        _shell_words("cat /etc/ssh/ssh_host_*_key.pub | cut -d' ' -f2"),
         "there are none",
     ),
     Source(
         "MAC addresses",
         Kind.NAME,
-        _shell("cat /sys/class/net/*/address | grep -v '^00:00:00:00:00:00'; true"),
+        _shell_words("cat /sys/class/net/*/address | grep -v '^00:00:00:00:00:00'; true"),
         "there is no network card",
     ),
-    Source("addresses: program", Kind.LAYOUT, _shell("head -n1 /proc/self/maps | cut -d- -f1")),
+    Source("addresses: program", Kind.LAYOUT, _shell_words("head -n1 /proc/self/maps | cut -d- -f1")),
     Source(
-        "addresses: C library", Kind.LAYOUT, _shell("grep -m1 /libc /proc/self/maps | cut -d- -f1"), "no library"
+        "addresses: C library", Kind.LAYOUT, _shell_words("grep -m1 /libc /proc/self/maps | cut -d- -f1"), "no library"
     ),
-    Source("addresses: stack", Kind.LAYOUT, _shell("grep -F '[stack]' /proc/self/maps | cut -d- -f1"), "no stack"),
+    Source(
+        "addresses: stack",
+        Kind.LAYOUT,
+        _shell_words("grep -F '[stack]' /proc/self/maps | cut -d- -f1"),
+        "no stack",
+    ),
     Source(
         "addresses: kernel",
         Kind.LAYOUT,
-        _shell("grep -m1 ' _text$' /proc/kallsyms | cut -d' ' -f1 | grep -v '^0*$'"),
+        _shell_words("grep -m1 ' _text$' /proc/kallsyms | cut -d' ' -f1 | grep -v '^0*$'"),
         "its kernel does not show it",
         of_kernel=True,
     ),
 )  # fmt: skip
 
 
-def _resident(name: str, word: str) -> Source:
+def _make_resident_source(name: str, word: str) -> Source:
     program = (
         f"import socket; s = socket.socket(socket.AF_UNIX); s.connect('\\0{SOCKET}'); "
         f"[print(line.split()[1]) for line in s.makefile() if line.startswith('{word} ')]"
     )
-    return Source(name, Kind.SECRET, _python(program))
+    return Source(name, Kind.SECRET, _python_words(program))
 
 
 RESIDENTS = (
-    _resident("Python's random, running before", "random"),
-    _resident("OpenSSL, running before", "openssl"),
-    _resident("key of TLS tickets, running before", "tickets"),
+    _make_resident_source("Python's random, running before", "random"),
+    _make_resident_source("OpenSSL, running before", "openssl"),
+    _make_resident_source("key of TLS tickets, running before", "tickets"),
 )  # of a program that lived before the machine was saved
 
 
 @functools.cache
-def resident() -> Mapping[str, Path | bytes]:
+def collect_resident_files() -> Mapping[str, Path | bytes]:
     """Files for the initramfs, by paths below /guestmark. Raises `PlatformUnusableError` without such a Python."""
     try:
         told = subprocess.run(
@@ -228,7 +237,7 @@ def resident() -> Mapping[str, Path | bytes]:
             files[f"{_BELOW}/lib/{file.relative_to(f'{prefix}/lib')}"] = file
         elif ".so" in file.name:
             loader = file.name if file.name.startswith("ld-") else loader
-            for link in _names(file):
+            for link in _find_library_names(file):
                 files[f"{_BELOW}/libraries/{link}"] = file
     here = f"/guestmark/{_BELOW}"
     program = f"{_BELOW}/bin/{name}"
@@ -242,7 +251,7 @@ def resident() -> Mapping[str, Path | bytes]:
     return files
 
 
-def _names(library: Path) -> list[str]:
+def _find_library_names(library: Path) -> list[str]:
     """What programs call it: the names in its directory that lead to it."""
     return [
         each.name

@@ -30,7 +30,7 @@ from guestmark.workloads.clones.sources import (
     SOURCES,
     URANDOM,
     Source,
-    resident,
+    collect_resident_files,
 )
 
 if TYPE_CHECKING:
@@ -61,34 +61,34 @@ class ClonesTrial(ClonesWorkload):
     def run(self, machine: Machine) -> list[Measurement]:
         """Looks at the machine, starts the others, and judges. Raises `MachineError` when one cannot be started."""
         wanted = (*SOURCES, SEEDED)
-        of_first = self._look(machine, wanted)
-        templates = [self._from(machine)]
+        of_first = self._look_at(machine, wanted)
+        templates = [self._find_template(machine)]
         looks = [of_first]
         for _ in range(self.params.machines - 1):
-            with self._started() as other:
-                templates.append(self._from(other))
-                looks.append(self._look(other, wanted))
+            with self._start_machine() as other:
+                templates.append(self._find_template(other))
+                looks.append(self._look_at(other, wanted))
         clocks, names = tuple(self._clocks), {each.template for each in templates if each}
         if len(names) > 1 or (names and None in templates):
             raise MachineError(
                 "the clones are not of one template", hint="this is a bug of guestmark; please report it"
             )
         with registry.get_platform(HOST).start(Cell("here", self.cell.workload, HOST)) as host:
-            here = self._look(host, SOURCES)
+            here = self._look_at(host, SOURCES)
         own_kernel = self.cell.platform.is_guest
         found = [
             *(
-                judge.judge(
+                judge.judge_source(
                     source, [look[source.name] for look in looks], here[source.name], own_kernel=own_kernel
                 )
                 for source in SOURCES
             ),
             judge.of_clocks(clocks),
         ]
-        controls = [self._seeded([look[SEEDED.name] for look in looks]), *self._controls()]
+        controls = [self._control_seed([look[SEEDED.name] for look in looks]), *self._run_controls()]
         self.facts.add(
             Twins(
-                verdict=judge.verdict(found, controls),
+                verdict=judge.choose_verdict(found, controls),
                 machines=len(looks),
                 seen_from=judge.seen_from(len(looks)),
                 template=next(iter(names), None),
@@ -104,24 +104,24 @@ class ClonesTrial(ClonesWorkload):
         values = {metric: float(sum(each.word is word for each in found)) for metric, word in counts.items()}
         return [Measurement(metric, value, (value,)) for metric, value in values.items()]
 
-    def _started(self, extras: Extras = NO_EXTRAS) -> contextlib.AbstractContextManager[Machine]:
+    def _start_machine(self, extras: Extras = NO_EXTRAS) -> contextlib.AbstractContextManager[Machine]:
         assert self._platform is not None
         if isinstance(self._platform, QemuPlatform):
             return self._platform.start(self.cell, extras=extras)
         return self._platform.start(self.cell)
 
-    def _from(self, machine: Machine) -> Restored | None:
+    def _find_template(self, machine: Machine) -> Restored | None:
         """What a clone has gone on from. Raises `AttestationError` for a machine that is not what was asked for."""
         found = machine.attest()
         return found.restored if isinstance(found, GuestMachine) else None
 
-    def _look(self, machine: Machine, sources: Sequence[Source]) -> dict[str, Shown]:
+    def _look_at(self, machine: Machine, sources: Sequence[Source]) -> dict[str, Shown]:
         """What the machine shows of each source, by its name; its clock is kept beside."""
         begun, before = time.monotonic(), machine.agent.ping()
         sent = time.time()
         date = machine.agent.exec(["date", "+%s.%N"], timeout_s=_LOOK_S, env={"PATH": PATH})
         received = time.time()
-        found = {source.name: self._shown(machine, source) for source in sources}
+        found = {source.name: self._show_source(machine, source) for source in sources}
         after = machine.agent.ping()
         with contextlib.suppress(ValueError):
             self._clocks.append(
@@ -134,7 +134,7 @@ class ClonesTrial(ClonesWorkload):
             )
         return found
 
-    def _shown(self, machine: Machine, source: Source) -> Shown:
+    def _show_source(self, machine: Machine, source: Source) -> Shown:
         program = source.command[0]
         try:
             done = machine.agent.exec(source.command, timeout_s=_LOOK_S, env={"PATH": PATH, "HOME": "/tmp"})
@@ -152,13 +152,13 @@ class ClonesTrial(ClonesWorkload):
             why=said[-1][:200] if said else source.absent or f"{program} ended with status {done.status}"
         )
 
-    def _seeded(self, shown: Sequence[Shown]) -> Control:
-        found = judge.judge(SEEDED, shown)
+    def _control_seed(self, shown: Sequence[Shown]) -> Control:
+        found = judge.judge_source(SEEDED, shown)
         return Control(
             name="a generator with a fixed seed", caught=found.word is Word.IDENTICAL, said=found.said
         )
 
-    def _controls(self) -> Iterator[Control]:
+    def _run_controls(self) -> Iterator[Control]:
         """Of restored guests: clones that are twins, or wrong, on purpose."""
         if self.cell.levels.get(START) is not Start.RESTORED:
             return
@@ -170,27 +170,27 @@ class ClonesTrial(ClonesWorkload):
         # Their kernel draws from the processor's own generator too, some seconds later: what comes first is the same.
         first = (BOOT_ID, GETRANDOM, URANDOM)
         looks = self._of_control(Extras(kernel=_UNRENEWED, generation_id=False), first)
-        yield self._identical("neither renewed nor with a generation ID", looks, first, some=any)
+        yield self._control_identical("neither renewed nor with a generation ID", looks, first, some=any)
         if self.cell.platform.foreign_architecture in (None, host_architecture()):
-            looks = self._of_control(Extras(programs=resident()), RESIDENTS)
-            yield self._identical("a program that lived before", looks, RESIDENTS, some=all)
+            looks = self._of_control(Extras(programs=collect_resident_files()), RESIDENTS)
+            yield self._control_identical("a program that lived before", looks, RESIDENTS, some=all)
 
     def _of_control(self, extras: Extras, sources: Sequence[Source]) -> list[dict[str, Shown]]:
         self._clocks.clear()
         looks = []
         for _ in range(self.params.controls):
-            with self._started(extras) as machine:
-                looks.append(self._look(machine, sources))
+            with self._start_machine(extras) as machine:
+                looks.append(self._look_at(machine, sources))
         return looks
 
-    def _identical(
+    def _control_identical(
         self,
         name: str,
         looks: Sequence[dict[str, Shown]],
         sources: Sequence[Source],
         some: Callable[[Iterable[bool]], bool],
     ) -> Control:
-        found = [judge.judge(source, [look[source.name] for look in looks]) for source in sources]
+        found = [judge.judge_source(source, [look[source.name] for look in looks]) for source in sources]
         caught = some(each.word is Word.IDENTICAL for each in found)
         return Control(
             name=name, caught=caught, said="; ".join(f"{each.source}: {each.word}" for each in found)

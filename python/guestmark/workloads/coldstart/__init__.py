@@ -94,7 +94,7 @@ class OneStart(msgspec.Struct, frozen=True, array_like=True):
     end: float
 
     @property
-    def start(self) -> float:
+    def start_s(self) -> float:
         """From the decision to the touched working set."""
         return self.prepare + self.create + self.answer + self.touch
 
@@ -112,7 +112,7 @@ class Pattern(msgspec.Struct, frozen=True):
     every_s: float = 0.0
 
     @property
-    def several(self) -> bool:
+    def starts_several(self) -> bool:
         """Whether machines may be there at the same time."""
         return self != Pattern()
 
@@ -132,7 +132,7 @@ class Pattern(msgspec.Struct, frozen=True):
 _MOST = 256
 
 
-def _pattern(text: str) -> str:
+def _canonical_pattern(text: str) -> str:
     Pattern.parse(text)
     return text.strip().lower()
 
@@ -147,7 +147,7 @@ class Caches(StrEnum):
 PATTERN = Setting(
     "pattern",
     "how machines are started: one at a time, N at once, or one every so often",
-    _pattern,
+    _canonical_pattern,
     ("one", "burst-4", "every-50ms"),
     read=Pattern.parse,
     default="one",
@@ -192,7 +192,7 @@ class ColdstartWorkload(Workload[Launching]):
     @classmethod
     def runs_several_machines(cls, cell: Cell) -> bool:
         """Runs several machines at once where its pattern says so."""
-        return pattern_of(cell.levels).several
+        return pattern_of(cell.levels).starts_several
 
     @classmethod
     def trial_class(cls) -> type[Workload[Launching]]:
@@ -204,6 +204,6 @@ class ColdstartWorkload(Workload[Launching]):
     @classmethod
     def report_sections(cls) -> tuple[Sections, ...]:
         """Adds the distribution of starts, and their phases."""
-        from guestmark.workloads.coldstart.sections import sections
+        from guestmark.workloads.coldstart.sections import render_starts
 
-        return (sections,)
+        return (render_starts,)

@@ -24,7 +24,7 @@ from guestmark.workloads.coldstart import (
     OneStart,
     Starts,
 )
-from guestmark.workloads.common.phase_bars import bars
+from guestmark.workloads.common.phase_bars import draw_phase_bars
 
 _LETTERS = "PCAT"
 _NAMES = ("prepare", "create", "answer", "touch")
@@ -34,15 +34,15 @@ _LEGEND = (
 )
 
 
-def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+def render_starts(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """A table of quantiles, a bar of phases for each cell, and sentences; nothing without starts."""
     found = [(result, blocks) for result in workload.shown_cells if (blocks := starts_of(result))]
     if not found:
         return []
     shown = [result for result, _ in found]
-    chart = bars(
+    chart = draw_phase_bars(
         workload,
-        [(result, _typical(blocks)) for result, blocks in found],
+        [(result, _average_phases(blocks)) for result, blocks in found],
         _NAMES,
         _LETTERS,
         title="Phases of a start",
@@ -51,7 +51,11 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         summary=lambda said: f"From the decision to a touched working set: {said}.",
         shares=True,
     )
-    return [_table(workload, shown, [blocks for _, blocks in found]), chart, *_said(found)]
+    return [
+        _build_start_table(workload, shown, [blocks for _, blocks in found]),
+        chart,
+        *_render_sentences(found),
+    ]
 
 
 def starts_of(result: CellResult) -> list[list[OneStart]]:
@@ -60,23 +64,23 @@ def starts_of(result: CellResult) -> list[list[OneStart]]:
     return [each.starts for each in facts if each is not None and each.starts]
 
 
-def quantiles(blocks: Sequence[Sequence[OneStart]]) -> list[Quantile]:
+def estimate_quantiles(blocks: Sequence[Sequence[OneStart]]) -> list[Quantile]:
     """Of the time from decision to touched working set."""
     return [
-        estimate_quantile([[each.start for each in starts] for starts in blocks], share) for share in SHARES
+        estimate_quantile([[each.start_s for each in starts] for starts in blocks], share) for share in SHARES
     ]
 
 
-def _typical(blocks: Sequence[Sequence[OneStart]]) -> list[float]:
+def _average_phases(blocks: Sequence[Sequence[OneStart]]) -> list[float]:
     """Mean seconds of each phase."""
     starts = [each for block in blocks for each in block]
     return [sum(getattr(each, name) for each in starts) / len(starts) for name in _NAMES]
 
 
-def _table(
+def _build_start_table(
     workload: WorkloadResult, shown: Sequence[CellResult], blocks: Sequence[Sequence[Sequence[OneStart]]]
 ) -> Table:
-    found = [quantiles(each) for each in blocks]
+    found = [estimate_quantiles(each) for each in blocks]
     known = [value.value for each in found for value in each if value.value is not None]
     unit = unit_of(known)
     ends = [estimate_quantile([[each.end for each in starts] for starts in of], 0.5) for of in blocks]
@@ -86,9 +90,9 @@ def _table(
     headings, names = name_rows(workload, shown)
     rows = []
     for result, name, each, of, end in zip(shown, names, found, blocks, ends, strict=True):
-        cells = [figure_cell(str(sum(map(len, of)))), word_cell(_cache(result))]
-        cells += [_cell(value, unit) for value in each]
-        cells.append(figure_cell("–") if not end.value else figure_cell(_number(end.value, unit)))
+        cells = [figure_cell(str(sum(map(len, of)))), word_cell(_describe_cache(result))]
+        cells += [_render_quantile(value, unit) for value in each]
+        cells.append(figure_cell("–") if not end.value else figure_cell(_format_seconds(end.value, unit)))
         rows.append(Row(name, tuple(cells), strong=result.cell.baseline))
     return Table(
         "Quantiles of the time from the decision to a touched working set",
@@ -106,45 +110,45 @@ def unit_of(seconds: Sequence[float]) -> figures.Unit:
     return figures.choose_table_unit("s", [statistics.median(seconds)] if seconds else [0.0])
 
 
-def _cache(result: CellResult) -> str:
+def _describe_cache(result: CellResult) -> str:
     """Of what is made anew; nothing else is read."""
-    return result.cell.levels[PAGE_CACHE] if _launch(result) is Launch.NEW else "–"
+    return result.cell.levels[PAGE_CACHE] if _read_launch(result) is Launch.NEW else "–"
 
 
-def _launch(result: CellResult) -> Launch:
+def _read_launch(result: CellResult) -> Launch:
     return result.cell.workload.read_params(Launching).launch
 
 
-def _cell(found: Quantile, unit: figures.Unit) -> Cell:
+def _render_quantile(found: Quantile, unit: figures.Unit) -> Cell:
     if found.value is None:
         return word_cell("too few")
     if found.interval is None:
-        return figure_cell(_number(found.value, unit))
-    low, high = (_number(end, unit) for end in found.interval)
-    return figure_cell(_number(found.value, unit), f"[{low}, {high}]")
+        return figure_cell(_format_seconds(found.value, unit))
+    low, high = (_format_seconds(end, unit) for end in found.interval)
+    return figure_cell(_format_seconds(found.value, unit), f"[{low}, {high}]")
 
 
-def _number(seconds: float, unit: figures.Unit) -> str:
+def _format_seconds(seconds: float, unit: figures.Unit) -> str:
     value = seconds / unit.size
     return figures.format_number(value, figures.count_decimals(None, value))
 
 
-def _said(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Node]:
-    items = [_sentence(result, blocks) for result, blocks in found]
+def _render_sentences(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Node]:
+    items = [_describe_longest_phase(result, blocks) for result, blocks in found]
     items += _of_p99(found)
     items += _of_caches(found)
     return [Bullets(line("What a start consists of:", Tone.STRONG), tuple(items))]
 
 
-def _sentence(result: CellResult, blocks: Sequence[Sequence[OneStart]]) -> Inline:
+def _describe_longest_phase(result: CellResult, blocks: Sequence[Sequence[OneStart]]) -> Inline:
     """Which phase has most of it."""
-    means = _typical(blocks)
+    means = _average_phases(blocks)
     whole = sum(means) or 1.0
     most = max(range(len(means)), key=means.__getitem__)
-    resumed = _launch(result) is Launch.RESUMED
+    resumed = _read_launch(result) is Launch.RESUMED
     what = (
         "before anything of it runs",
-        f"between {_carrier(result)} start and its program's first instruction",
+        f"between {_describe_carrier(result)} start and its program's first instruction",
         "until its first answer"
         if resumed
         else "between its program's first instruction and its first answer",
@@ -153,11 +157,11 @@ def _sentence(result: CellResult, blocks: Sequence[Sequence[OneStart]]) -> Inlin
     unit = figures.choose_unit("s", [whole])
     return spans(
         Span(f"{result.cell.id}: ", Tone.STRONG),
-        f"{figures.format_percent(means[most] / whole)} of {_number(whole, unit)} {unit.name} pass {what}.",
+        f"{figures.format_percent(means[most] / whole)} of {_format_seconds(whole, unit)} {unit.name} pass {what}.",
     )
 
 
-def _carrier(result: CellResult) -> str:
+def _describe_carrier(result: CellResult) -> str:
     """Whose start it is, before its program's."""
     kind = result.cell.platform.inner.description
     if kind.guest:
@@ -166,7 +170,7 @@ def _carrier(result: CellResult) -> str:
 
 
 def _of_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Inline]:
-    short = [(result, quantiles(blocks)[-1]) for result, blocks in found]
+    short = [(result, estimate_quantiles(blocks)[-1]) for result, blocks in found]
     lacking = [(result, value) for result, value in short if value.value is None]
     if not lacking:
         return []

@@ -34,11 +34,11 @@ from guestmark.workloads.coldstart import (
 from guestmark.workloads.common.starting import (
     Moments,
     Started,
-    at_once,
-    declared,
-    members,
+    declared_memory,
+    list_processes,
     refuse_too_many,
-    unplaced,
+    run_at_once,
+    without_placement,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class ColdstartTrial(ColdstartWorkload):
         for cell in cells:
             params, at_a_time = cls.params_of(cell.workload), pattern_of(cell.levels).burst
             refuse_too_many(cell, at_a_time, params.touch)
-            given = declared(cell)
+            given = declared_memory(cell)
             if given and params.touch > given // 2:
                 raise UsageError(
                     f"{format_size(params.touch)} cannot be touched in a machine of {format_size(given)}",
@@ -105,59 +105,61 @@ class ColdstartTrial(ColdstartWorkload):
     def run(self, machine: Machine) -> list[Measurement]:
         """All starts of the trial. Raises `MachineError` for one that fails or leaves something behind."""
         ways: dict[Launch, Callable[[], list[OneStart]]] = {
-            Launch.NEW: self._made,
-            Launch.FORK: lambda: self._repeated(self._forked),
-            Launch.RESUMED: lambda: self._repeated(self._resumed),
+            Launch.NEW: self._start_machines,
+            Launch.FORK: lambda: self._repeat_start(self._fork_agent),
+            Launch.RESUMED: lambda: self._repeat_start(self._stop_and_resume),
         }
         starts = ways[self.params.launch]()
         self.facts.add(Starts(starts=starts))
         return [
             Measurement(metric, value, (value,))
-            for metric, values in _series(starts).items()
+            for metric, values in _collect_series(starts).items()
             for value in [statistics.median(values)]
             if any(values)  # what goes on has no first instruction, and is not ended
         ]
 
     # --- new machines -------------------------------------------------------------------------------------------
 
-    def _made(self) -> list[OneStart]:
+    def _start_machines(self) -> list[OneStart]:
         first, platform = self._first, self._platform
         assert first is not None
         assert platform is not None
         begin = time.monotonic()
-        first.touch(self.params.touch, self.limit_s)
-        first.end()
+        first.touch_memory(self.params.touch, self.limit_s)
+        first.end_machine()
         took = first.answered - first.decided + time.monotonic() - begin
-        count = self._count(took)
+        count = self._count_starts(took)
         with take_seat(self.cell, emulator=False), self._cold_cache() as chill:
             if self._pattern.every_s:
                 chill()
-                return self._staggered(platform, count)
+                return self._start_staggered(platform, count)
             found: list[OneStart] = []
             while len(found) < count:
                 chill()
-                found += self._burst(platform, self._pattern.burst)
+                found += self._start_burst(platform, self._pattern.burst)
             return found
 
-    def _count(self, took_s: float) -> int:
+    def _count_starts(self, took_s: float) -> int:
         """As many as fit into the time; decided beforehand, so that slow starts do not end the series."""
         return max(self._pattern.burst, min(self.params.starts, int(self.params.time_s / max(took_s, 1e-6))))
 
-    def _burst(self, platform: Platform, number: int) -> list[OneStart]:
+    def _start_burst(self, platform: Platform, number: int) -> list[OneStart]:
         """So many machines, whose starts were decided at the same moment; all are there before the first is ended."""
         there: list[Started] = []
         decided = time.monotonic()
         try:
-            at_once([lambda: there.append(self._one(platform, decided))] * number)
-            moments = [each.moments() for each in there]
+            run_at_once([lambda: there.append(self._start_one(platform, decided))] * number)
+            moments = [each.compute_moments() for each in there]
             for each in there:
                 each.machine.attest()
-            return [_phases(moment, each.end()) for moment, each in zip(moments, there, strict=True)]
+            return [
+                _split_phases(moment, each.end_machine()) for moment, each in zip(moments, there, strict=True)
+            ]
         finally:
             for each in there:
                 each.close()
 
-    def _staggered(self, platform: Platform, count: int) -> list[OneStart]:
+    def _start_staggered(self, platform: Platform, count: int) -> list[OneStart]:
         """One machine every so often, however long those before it take; each is ended when it has been measured."""
         found: list[OneStart] = []
         begin = time.monotonic()
@@ -165,20 +167,20 @@ class ColdstartTrial(ColdstartWorkload):
         def one(number: int) -> None:
             decided = begin + number * self._pattern.every_s
             time.sleep(max(0.0, decided - time.monotonic()))
-            started = self._one(platform, decided)
+            started = self._start_one(platform, decided)
             try:
-                moments = started.moments()
-                found.append(_phases(moments, started.end()))
+                moments = started.compute_moments()
+                found.append(_split_phases(moments, started.end_machine()))
             finally:
                 started.close()
 
-        at_once([lambda number=number: one(number) for number in range(count)])  # type: ignore[misc]
+        run_at_once([lambda number=number: one(number) for number in range(count)])  # type: ignore[misc]
         return found
 
-    def _one(self, platform: Platform, decided: float) -> Started:
-        started = Started.start(platform, unplaced(self.cell), decided)
+    def _start_one(self, platform: Platform, decided: float) -> Started:
+        started = Started.start(platform, without_placement(self.cell), decided)
         try:
-            started.touch(self.params.touch, self.limit_s)
+            started.touch_memory(self.params.touch, self.limit_s)
         except BaseException:
             started.close()
             raise
@@ -193,31 +195,31 @@ class ColdstartTrial(ColdstartWorkload):
         scratch = keeper().directory("cache", scratch_parent())
         probe = scratch / "probe"
         try:
-            yield lambda: _drop(probe)
+            yield lambda: _drop_page_cache(probe)
         finally:
             keeper().remove(scratch)
 
     # --- what is there already -----------------------------------------------------------------------------------
 
-    def _repeated(self, once: Callable[[Machine], OneStart]) -> list[OneStart]:
+    def _repeat_start(self, once: Callable[[Machine], OneStart]) -> list[OneStart]:
         assert self._first is not None
         machine = self._first.machine
         begin = time.monotonic()
         once(machine)
-        count = self._count(time.monotonic() - begin)
+        count = self._count_starts(time.monotonic() - begin)
         return [once(machine) for _ in range(count)]
 
-    def _forked(self, machine: Machine) -> OneStart:
+    def _fork_agent(self, machine: Machine) -> OneStart:
         """A fork of the agent, timed by its machine's clock."""
         found = machine.agent.fork_child(self.params.touch, self.limit_s)
         exists = min(found.made_ns, found.first_ns)
         steps = (found.asked_ns, exists, found.first_ns, found.answered_ns, found.touched_ns, found.gone_ns)
         return OneStart(*((later - before) / 1e9 for before, later in itertools.pairwise(steps)))
 
-    def _resumed(self, machine: Machine) -> OneStart:
+    def _stop_and_resume(self, machine: Machine) -> OneStart:
         """Stopped and continued; the working set that it touched the first time is still its own."""
         machine.agent.touch_memory(self.params.touch, self.limit_s)
-        go_on = _stopped(machine)
+        go_on = _stop_machine(machine)
         time.sleep(_PAUSE_S)
         decided = time.monotonic()
         go_on()
@@ -228,7 +230,7 @@ class ColdstartTrial(ColdstartWorkload):
         return OneStart(exists - decided, 0.0, answered - exists, time.monotonic() - answered, 0.0)
 
 
-def _phases(moments: Moments, ends: tuple[float, float]) -> OneStart:
+def _split_phases(moments: Moments, ends: tuple[float, float]) -> OneStart:
     ordered, gone = ends
     return OneStart(
         moments.exists,
@@ -239,10 +241,10 @@ def _phases(moments: Moments, ends: tuple[float, float]) -> OneStart:
     )
 
 
-def _series(starts: Sequence[OneStart]) -> dict[Metric, list[float]]:
+def _collect_series(starts: Sequence[OneStart]) -> dict[Metric, list[float]]:
     """The values of each metric, start by start."""
     return {
-        coldstart.START: [each.start for each in starts],
+        coldstart.START: [each.start_s for each in starts],
         coldstart.PREPARE: [each.prepare for each in starts],
         coldstart.CREATE: [each.create for each in starts],
         coldstart.ANSWER: [each.answer for each in starts],
@@ -251,14 +253,14 @@ def _series(starts: Sequence[OneStart]) -> dict[Metric, list[float]]:
     }
 
 
-def _stopped(machine: Machine) -> Callable[[], None]:
+def _stop_machine(machine: Machine) -> Callable[[], None]:
     """Stops a machine, makes sure of it, and returns what lets it go on. Raises `MachineError`."""
     if (ask := machine.query) is not None:
         ask("stop")
         if ask("query-status").get("status") != "paused":
             raise MachineError("the guest did not stop on its monitor's command")
         return lambda: ask("cont")
-    pids = members(machine)
+    pids = list_processes(machine)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + _STOPPED_S
@@ -276,7 +278,7 @@ def _stopped(machine: Machine) -> Callable[[], None]:
     return go_on
 
 
-def _drop(probe: Path) -> None:
+def _drop_page_cache(probe: Path) -> None:
     """Empties the page cache. Raises `WorkloadError` when a file that was written is still in it.
 
     The kernel leaves pages that are in use at this moment, so a few attempts are made.

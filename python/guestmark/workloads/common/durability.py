@@ -53,14 +53,14 @@ class Verdict:
     word: Durability
 
 
-def _unknown(why: str) -> Verdict:
+def _unknown_verdict(why: str) -> Verdict:
     return Verdict(Reached.UNKNOWN, why, Durability.UNKNOWN)
 
 
 _NONE_SENT = Verdict(Reached.NO, "the guest's kernel sent no flush to its disk", Durability.NOTHING)
 
 
-def judge(
+def judge_flushes(
     machine: Machine,
     disk: AttachedDisk,
     guest_flushes: int | None,
@@ -73,11 +73,11 @@ def judge(
 
     What is below the place where the image is, and drops flushes or is memory, decides before all else.
     """
-    if (settled := _uncounted(machine, disk, flushed=flushed)) is not None:
+    if (settled := _judge_without_counters(machine, disk, flushed=flushed)) is not None:
         return settled
     if guest_flushes is None:
-        return _unknown("the guest's kernel does not count flushes")
-    if _counts(machine, disk):
+        return _unknown_verdict("the guest's kernel does not count flushes")
+    if _has_counters(machine, disk):
         assert machine.query is not None
         blocks = machine.query("query-block")
         verdict = of_qemu(blocks, disk.spec.name, guest_flushes, host_flushes)
@@ -97,7 +97,7 @@ def judge(
     return Verdict(how.reached, f"{guest_flushes} sent by the guest; {how.why}", how.word)
 
 
-def _uncounted(machine: Machine, disk: AttachedDisk, *, flushed: bool | None) -> Verdict | None:
+def _judge_without_counters(machine: Machine, disk: AttachedDisk, *, flushed: bool | None) -> Verdict | None:
     """The verdict where no counter of a disk decides; None where one does."""
     if (
         machine.place is HERE
@@ -109,7 +109,7 @@ def _uncounted(machine: Machine, disk: AttachedDisk, *, flushed: bool | None) ->
     if not own and not disk.spec.is_directory:
         return None
     if flushed is None:
-        return _unknown("whether the command flushed is not counted there; --prove finds out")
+        return _unknown_verdict("whether the command flushed is not counted there; --prove finds out")
     if not flushed:
         return Verdict(Reached.NO, "the workload asks for no flush", Durability.NOTHING)
     if own:
@@ -117,7 +117,7 @@ def _uncounted(machine: Machine, disk: AttachedDisk, *, flushed: bool | None) ->
     return _seen_once(machine, disk)
 
 
-def _counts(machine: Machine, disk: AttachedDisk) -> bool:
+def _has_counters(machine: Machine, disk: AttachedDisk) -> bool:
     """Whether the hypervisor has counters of the disk: it does its requests itself, and has a monitor."""
     return machine.query is not None and disk.spec.bus is not Bus.VHOST_USER
 
@@ -153,30 +153,32 @@ def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
         program = Path(machine.place.read_links(f"/proc/{pid}/exe")[0])
         stamp = program.stat()
     except (OSError, IndexError):
-        return _unknown("the hypervisor has ended")
+        return _unknown_verdict("the hypervisor has ended")
     spec = disk.spec
     if spec.aio is Aio.IO_URING:
-        return _unknown(
+        return _unknown_verdict(
             "the hypervisor does not count them, and strace does not see what passes through a ring"
         )
     # A script that starts the program may tell it otherwise.
     by = tuple(word for word in machine.command_line if os.path.isfile(word) and os.access(word, os.X_OK))
     key = (str(program), stamp.st_mtime_ns, stamp.st_size, by, spec.levels)
     if key not in _seen:
-        verdict = _watch(machine, disk, pid)
+        verdict = _watch_flush(machine, disk, pid)
         if verdict.reached is Reached.UNKNOWN:
             return verdict
         _seen[key] = verdict
     return _seen[key]
 
 
-def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
+def _watch_flush(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
     """Writes and flushes one block in the guest and observes whether the host is asked to flush."""
     if shutil.which("strace") is None:
-        return _unknown("the hypervisor does not count what it passes on, and strace is not installed")
-    place, watched = machine.place, _watched(machine, disk, pid)
+        return _unknown_verdict(
+            "the hypervisor does not count what it passes on, and strace is not installed"
+        )
+    place, watched = machine.place, _find_io_processes(machine, disk, pid)
     if not watched:
-        return _unknown("UML's disk process was not found")
+        return _unknown_verdict("UML's disk process was not found")
     # UML itself, which serves hostfs, starts processes that only it may trace.
     following = [] if disk.spec.filesystem is Filesystem.HOSTFS else ["-f"]
     command = ["strace", *following, "-e", "trace=fsync,fdatasync,sync_file_range"]
@@ -185,28 +187,28 @@ def _watch(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
     trace = place.start_helper(command)
     said = ""
     try:
-        if not _attached(place, trace, watched):
-            return _unknown("strace may not watch the hypervisor here")
+        if not _await_strace(place, trace, watched):
+            return _unknown_verdict("strace may not watch the hypervisor here")
         probe = f"{disk.directory}/.guestmark-flush"
         try:
             machine.agent.write_file(probe, b"x" * 4096, fsync=True)
             machine.agent.flush(probe)
             machine.agent.remove(probe)
         except AgentError as error:
-            return _unknown(f"no block could be flushed to see: {error.message}")
+            return _unknown_verdict(f"no block could be flushed to see: {error.message}")
     finally:
         said = trace.end_by_signal(signal.SIGINT, _ATTACH_S)
-    return _told(disk, said)
+    return _judge_trace(disk, said)
 
 
-def _watched(machine: Machine, disk: AttachedDisk, pid: int) -> list[int]:
+def _find_io_processes(machine: Machine, disk: AttachedDisk, pid: int) -> list[int]:
     """The processes that do the disk's input and output."""
     if disk.spec.is_directory:
         return [disk.server or pid]
     if not _done_by_child(disk):
         return [pid]
     place = machine.place
-    return [process for process in place.list_descendants(pid) if _untraced(place, process)]
+    return [process for process in place.list_descendants(pid) if _is_untraced(place, process)]
 
 
 def _done_by_child(disk: AttachedDisk) -> bool:
@@ -214,7 +216,7 @@ def _done_by_child(disk: AttachedDisk) -> bool:
     return disk.spec.bus in {Bus.UBD, Bus.VHOST_USER}
 
 
-def _told(disk: AttachedDisk, said: str) -> Verdict:
+def _judge_trace(disk: AttachedDisk, said: str) -> Verdict:
     """What strace's output says."""
     who = "virtiofsd" if disk.server else "the hypervisor"
     if not any("sync(" in line or "sync_file_range(" in line for line in said.splitlines()):
@@ -223,16 +225,16 @@ def _told(disk: AttachedDisk, said: str) -> Verdict:
     return Verdict(Reached.YES, f"{who} makes {what} (seen with strace)", Durability.REACHED)
 
 
-def _attached(place: Place, trace: HelperProgram, watched: list[int]) -> bool:
+def _await_strace(place: Place, trace: HelperProgram, watched: list[int]) -> bool:
     deadline = time.monotonic() + _ATTACH_S
     while time.monotonic() < deadline and trace.is_running():
-        if not any(_untraced(place, process) for process in watched):
+        if not any(_is_untraced(place, process) for process in watched):
             return True
         time.sleep(0.01)
     return False
 
 
-def _untraced(place: Place, pid: int) -> bool:
+def _is_untraced(place: Place, pid: int) -> bool:
     """Whether the process is not being traced: UML itself traces those that run the guest's programs."""
     try:
         return "\nTracerPid:\t0\n" in place.read(f"/proc/{pid}/status")
@@ -266,24 +268,24 @@ class Changes:
     allocated_bytes: int | None = None
     flushes: Flushes | None = None
 
-    def note(self, facts: Findings) -> None:
+    def add_facts(self, facts: Findings) -> None:
         """Adds where flushes went, where that is known."""
         if self.flushes is not None:
             facts.add(self.flushes)
 
-    def measurements(self, amount: int) -> list[Measurement]:
+    def to_measurements(self, amount: int) -> list[Measurement]:
         """What is known, as measurements; `amount` is the bytes of content that were moved."""
         counted = self.counters
         megabytes = amount / 1e6
         values: list[tuple[Metric, float | None]] = [
             (metrics.HOST_WRITTEN, counted.host_written),
             (metrics.HOST_WRITES, counted.host_writes),
-            (metrics.WRITES_PER_MB, _ratio(counted.host_writes, megabytes)),
-            (metrics.WRITE_AMPLIFICATION, _ratio(counted.host_written, amount)),
+            (metrics.WRITES_PER_MB, _divide(counted.host_writes, megabytes)),
+            (metrics.WRITE_AMPLIFICATION, _divide(counted.host_written, amount)),
             (metrics.HOST_READ, counted.host_read),
             (metrics.GUEST_FLUSHES, counted.guest_flushes),
             (metrics.HOST_FLUSHES, counted.host_flushes),
-            (metrics.FLUSHES_PER_MB, _ratio(counted.guest_flushes, megabytes)),
+            (metrics.FLUSHES_PER_MB, _divide(counted.guest_flushes, megabytes)),
             (metrics.ALLOCATED, self.allocated_bytes),
             (metrics.GUEST_CPU, counted.guest_cpu_s),
             (metrics.VMM_CPU, counted.vmm_cpu_s),
@@ -303,18 +305,18 @@ class Below:
     counters: Counters
 
     @classmethod
-    def before(cls, machine: Machine) -> Below:
+    def read_before(cls, machine: Machine) -> Below:
         """Reads the counters, outside the timing."""
         from guestmark.platforms.base import find_innermost
 
         machine = find_innermost(machine)
-        return cls(machine, _read(machine))
+        return cls(machine, _read_counters(machine))
 
-    def after(self, *, flushed: bool | None = True) -> Changes:
+    def read_changes(self, *, flushed: bool | None = True) -> Changes:
         """What has changed since, with the image flushed already; `flushed`: whether the workload asked for a flush,
         by its own account, which is all there is on the host itself. None: it gives none.
         """
-        now = _read(self.machine)
+        now = _read_counters(self.machine)
         changed = {
             name: None if getattr(now, name) is None or start is None else getattr(now, name) - start
             for name, start in ((name, getattr(self.counters, name)) for name in Counters.__slots__)
@@ -323,7 +325,9 @@ class Below:
         target = next((disk for disk in self.machine.disks if disk.spec.role is Role.TARGET), None)
         if target is None:
             return Changes(counters)
-        verdict = judge(self.machine, target, counters.guest_flushes, counters.host_flushes, flushed=flushed)
+        verdict = judge_flushes(
+            self.machine, target, counters.guest_flushes, counters.host_flushes, flushed=flushed
+        )
         mounts = None if self.machine.place is HERE else self.machine.place.read("/proc/self/mounts")
         kept = not is_in_memory(target.spec.location, mounts)
         found = Flushes(
@@ -335,11 +339,11 @@ class Below:
         return Changes(counters, target.image.allocated_bytes(), found)
 
 
-def _ratio(value: float | None, of: float) -> float | None:
+def _divide(value: float | None, of: float) -> float | None:
     return None if value is None or not of else value / of
 
 
-def _read(machine: Machine) -> Counters:
+def _read_counters(machine: Machine) -> Counters:
     if (
         machine.vmm_pid is None
     ):  # the host itself: what is below it is not ours to count, but for loop devices
@@ -349,7 +353,7 @@ def _read(machine: Machine) -> Counters:
     stats = machine.vmm_stats()
     vmm_cpu_s = None
     if "vmm_user_s" in stats:
-        beside = sum(_cpu_of(machine, process) for process in _daemons(machine, machine.vmm_pid))
+        beside = sum(_cpu_of(machine, process) for process in _find_daemons(machine, machine.vmm_pid))
         vmm_cpu_s = stats["vmm_user_s"] + stats["vmm_system_s"] + beside
     guest_written, guest_flushes = _of_guest(machine)
     served = any(disk.spec.bus is Bus.VHOST_USER or disk.spec.is_directory for disk in machine.disks)
@@ -411,7 +415,7 @@ def _of_processes(machine: Machine, pid: int) -> dict[str, int | None]:
     return {"host_written": total["wchar"], "host_writes": total["syscw"], "host_read": total["rchar"]}
 
 
-def _daemons(machine: Machine, pid: int) -> list[int]:
+def _find_daemons(machine: Machine, pid: int) -> list[int]:
     """The processes that serve disks and directories beside the hypervisor, whose work is part of what those cost."""
     servers = [disk.server for disk in machine.disks if disk.server is not None]
     if any(disk.spec.bus is Bus.VHOST_USER for disk in machine.disks):

@@ -10,17 +10,17 @@ from guestmark.core.units import format_count, format_size, parse_size
 from guestmark.setting.base import DiskKind, is_disk_setting
 
 
-def count(text: str) -> str:
+def parse_count(text: str) -> str:
     """A whole number that is not negative."""
     if not re.fullmatch(r"[0-9]{1,12}", text.strip(), re.ASCII):
         raise ValueError(f"{text!r} is not a whole number")
     return str(int(text))
 
 
-def _threads(text: str) -> str:
-    if not 1 <= int(count(text)) <= 1024:
+def _parse_threads(text: str) -> str:
+    if not 1 <= int(parse_count(text)) <= 1024:
         raise ValueError(f"{text!r} is not between 1 and 1024")
-    return count(text)
+    return parse_count(text)
 
 
 def _block_size(text: str) -> str:
@@ -30,7 +30,7 @@ def _block_size(text: str) -> str:
     return format_size(size)
 
 
-THREADS = Setting("threads", "number of threads of the benchmark", _threads, ("1", "2", "4"), read=int)
+THREADS = Setting("threads", "number of threads of the benchmark", _parse_threads, ("1", "2", "4"), read=int)
 BLOCK_SIZE = Setting(
     "block_size",
     "bytes that the workload moves at a time, e.g. 4K or 1M",
@@ -40,7 +40,7 @@ BLOCK_SIZE = Setting(
 )
 
 
-def crowded(cell: Cell, threads: int) -> str:
+def warn_of_shared_processors(cell: Cell, threads: int) -> str:
     """Says that the cell's threads have to share processors; empty when each has one of its own."""
     processors = cell.processors or cell.platform.processors(cell.levels)
     if threads <= processors:

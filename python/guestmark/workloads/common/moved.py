@@ -75,7 +75,7 @@ class MovedBytes(Params, frozen=True, kw_only=True):
         return plain
 
     @property
-    def bytes(self) -> int:
+    def amount_bytes(self) -> int:
         """How many bytes are moved."""
         return parse_size(self.amount)
 

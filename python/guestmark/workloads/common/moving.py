@@ -31,7 +31,7 @@ from guestmark.workloads.common import metrics
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.factors import BLOCK_SIZE
 from guestmark.workloads.common.moved import MovedBytes
-from guestmark.workloads.common.program import disagreement
+from guestmark.workloads.common.program import warn_of_clocks
 
 if TYPE_CHECKING:
     from guestmark.agent.bulk import MoveResult
@@ -47,7 +47,7 @@ _READ_S = 600.0
 READABLE = ("ext2", "ext3", "ext4")  # what debugfs reads
 
 
-def checked(machine: Machine, disk: AttachedDisk, name: str, expected: Checksum) -> None:
+def check_target(machine: Machine, disk: AttachedDisk, name: str, expected: Checksum) -> None:
     """Unmounts the target, reads its file `name` again and compares; checks the image too.
 
     A raw image with an ext filesystem is read on the host with debugfs, past guest and hypervisor; others by the guest,
@@ -69,12 +69,12 @@ def checked(machine: Machine, disk: AttachedDisk, name: str, expected: Checksum)
         found = machine.agent.checksum(f"{directory}/{name}", timeout_s=_READ_S)
         disk.umount(machine.agent)
         how = "by the guest from the disk"
-    compare(found, expected, how)
+    compare_checksums(found, expected, how)
     if disk.device:
         disk.image.check_filesystem()
 
 
-def compare(found: Checksum, expected: Checksum, how: str) -> None:
+def compare_checksums(found: Checksum, expected: Checksum, how: str) -> None:
     """Raises `WorkloadError` when they differ."""
     if found == expected:
         return
@@ -112,7 +112,7 @@ class Timed:
     warning: str = ""
 
     @classmethod
-    def of(cls, moved: MoveResult) -> Timed:
+    def from_reply(cls, moved: MoveResult) -> Timed:
         """From the agent's answer to a bulk call."""
         return cls(
             moved.wall_s,
@@ -126,13 +126,13 @@ class Timed:
 class MovingTrial(Workload[M]):
     """Bytes are moved, then flushed in the guest and on the host; then what arrived is read a second time.
 
-    A subclass says how bytes are moved (`move`) and what must have arrived (`expected`).
+    A subclass says how bytes are moved (`move_bytes`) and what must have arrived (`expected_checksum`).
     """
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         self.moving = self.facts.add(Moving())
-        self.amount = self.params.bytes
+        self.amount = self.params.amount_bytes
         self.block_size = cell.levels.get(BLOCK_SIZE)
         self.location = image_directory(cell.levels.get(LOCATION) or SHARED_MEMORY)
         self.over_vhost_user = Bus.VHOST_USER in (cell.levels.get(BUS), cell.levels.get(UML_DISK))
@@ -142,11 +142,11 @@ class MovingTrial(Workload[M]):
     # --- what a workload says about itself
 
     @abstractmethod
-    def move(self, machine: Machine, path: str) -> Timed:
+    def move_bytes(self, machine: Machine, path: str) -> Timed:
         """Moves the bytes into the file `path` and flushes it; timed by the agent."""
 
     @abstractmethod
-    def expected(self, machine: Machine) -> Checksum:
+    def expected_checksum(self, machine: Machine) -> Checksum:
         """What reading `path` must give."""
 
     def get_ready(self, machine: Machine) -> None:
@@ -167,8 +167,8 @@ class MovingTrial(Workload[M]):
         disk = target_of(machine)
         self.moving.image_prepared_s = disk.image.prepared_s
         self.moving.image_from_template = disk.image.from_template
-        with refusals(disk):
-            self._mount(machine, disk)
+        with explain_refusals(disk):
+            self._mount_disk(machine, disk)
             if not disk.spec.is_packed:
                 self._check_room(machine.agent, disk)
             self.get_ready(machine)
@@ -176,20 +176,20 @@ class MovingTrial(Workload[M]):
     def run(self, machine: Machine) -> list[Measurement]:
         """Moves the bytes once, and checks them. Raises `WorkloadError` when a byte is wrong."""
         disk = target_of(machine)
-        with refusals(disk):
-            directory = self._mount(machine, disk)
+        with explain_refusals(disk):
+            directory = self._mount_disk(machine, disk)
             path = f"{directory}/{FILE}"
             with contextlib.suppress(CallError):
                 machine.agent.remove(path)
             sync_everything(machine.agent)
-            below = Below.before(machine)
-            timed = self.move(machine, path)
+            below = Below.read_before(machine)
+            timed = self.move_bytes(machine, path)
             host_flush_s = disk.image.flush()
-            changes = below.after()
+            changes = below.read_changes()
             self._note_clocks(timed)
-            expected = self.expected(machine)
+            expected = self.expected_checksum(machine)
             self._mounted = False  # the check unmounts first
-            checked(machine, disk, FILE, expected)
+            check_target(machine, disk, FILE, expected)
         wall_s = timed.wall_s + host_flush_s
         values: list[tuple[Metric, float]] = [
             (metrics.THROUGHPUT, self.amount / wall_s),
@@ -198,8 +198,8 @@ class MovingTrial(Workload[M]):
             (metrics.GUEST_FLUSH, timed.flush_s),
             (metrics.HOST_FLUSH, host_flush_s),
         ]
-        changes.note(self.facts)
-        return [*measured(values), *changes.measurements(self.amount)]
+        changes.add_facts(self.facts)
+        return [*to_measurements(values), *changes.to_measurements(self.amount)]
 
     def cleanup(self, machine: Machine) -> None:
         """Unmounts, and removes what was made on the host."""
@@ -212,14 +212,14 @@ class MovingTrial(Workload[M]):
 
     # --- for subclasses
 
-    def source(self) -> Image:
+    def find_source(self) -> Image:
         """A file on the host with the content that is moved; the run has only one."""
         spec = DiskSpec.from_levels(
             Role.SOURCE, self.amount, content=self.params.source_content, location=self.location
         )
         return self._stack.enter_context(make_images([spec]))[0]
 
-    def _mount(self, machine: Machine, disk: AttachedDisk) -> str:
+    def _mount_disk(self, machine: Machine, disk: AttachedDisk) -> str:
         if not self._mounted:
             disk.mount(machine.agent)
             self._mounted = True
@@ -238,26 +238,26 @@ class MovingTrial(Workload[M]):
             )
 
     def _note_clocks(self, timed: Timed) -> None:
-        differ = disagreement(timed.wall_s, timed.guest_wall_s, timed.wall_error_s)
+        differ = warn_of_clocks(timed.wall_s, timed.guest_wall_s, timed.wall_error_s)
         self.warnings += [warning for warning in (timed.warning, differ) if warning]
 
 
-def measured(values: list[tuple[Metric, float]]) -> list[Measurement]:
+def to_measurements(values: list[tuple[Metric, float]]) -> list[Measurement]:
     """One measurement each."""
     return [Measurement(metric, value, (value,)) for metric, value in values]
 
 
 def target_of(machine: Machine) -> AttachedDisk:
     """The disk that is written. Raises `WorkloadError` when the machine has none."""
-    return _disk(machine, Role.TARGET)
+    return _find_disk(machine, Role.TARGET)
 
 
 def source_of(machine: Machine) -> AttachedDisk:
     """The disk that is read. Raises `WorkloadError` when the machine has none."""
-    return _disk(machine, Role.SOURCE)
+    return _find_disk(machine, Role.SOURCE)
 
 
-def _disk(machine: Machine, role: Role) -> AttachedDisk:
+def _find_disk(machine: Machine, role: Role) -> AttachedDisk:
     for disk in machine.disks:
         if disk.spec.role is role:
             return disk
@@ -271,7 +271,7 @@ def sync_everything(agent: Agent) -> None:
 
 
 @contextlib.contextmanager
-def refusals(disk: AttachedDisk) -> Iterator[None]:
+def explain_refusals(disk: AttachedDisk) -> Iterator[None]:
     """Makes a failed system call in the guest a `WorkloadError` that says what to do."""
     try:
         yield

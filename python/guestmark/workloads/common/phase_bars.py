@@ -15,7 +15,7 @@ def seconds_of(result: CellResult, phases: Sequence[Metric]) -> list[float]:
     return [result.summary[metric.name].mean if metric.name in result.summary else 0.0 for metric in phases]
 
 
-def bars(
+def draw_phase_bars(
     workload: WorkloadResult,
     lengths: Sequence[tuple[CellResult, Sequence[float]]],
     phases: Sequence[str],

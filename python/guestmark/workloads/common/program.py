@@ -47,7 +47,7 @@ class Found:
     warning: str = ""
     build: Build | None = None
 
-    def keep(self, findings: Findings, name: str = "") -> None:
+    def add_facts(self, findings: Findings, name: str = "") -> None:
         """Adds what is known of it; `name` tells several programs of one trial apart."""
         findings.add(self.program, name)
         if self.build is not None:
@@ -129,7 +129,7 @@ def _digest_there(agent: Agent, found: str, host: _OnHost) -> tuple[str, str]:
     return _known[xxh3], xxh3
 
 
-def judge(
+def judge_exit(
     result: ExecResult,
     warnings: list[str],
     limit_s: float,
@@ -144,13 +144,13 @@ def judge(
     for name, discarded in (("stdout", result.stdout_discarded), ("stderr", result.stderr_discarded)):
         if discarded:
             warnings.append(f"{name} was longer than {format_size(OUTPUT_LIMIT)}; the rest was dropped")
-    clocks = disagreement(result.wall_s, result.guest_wall_s, result.wall_error_s)
+    clocks = warn_of_clocks(result.wall_s, result.guest_wall_s, result.wall_error_s)
     warnings += [warning for warning in (result.clock_warning, clocks) if warning]
     if result.leftovers:
         warnings.append("the command left processes behind, which were killed")
 
     def failed(cause: Cause, text: str) -> WorkloadError:
-        return WorkloadError(text + tail(result), cause=cause)
+        return WorkloadError(text + quote_end(result), cause=cause)
 
     if result.timed_out:
         raise failed(Cause.TIME_LIMIT, f"the command {Cause.TIME_LIMIT.words} {format_duration(limit_s)}")
@@ -165,12 +165,12 @@ def judge(
         warnings.append(text)
 
 
-def tail(result: ExecResult) -> str:
+def quote_end(result: ExecResult) -> str:
     """The end of what the program said, as part of a one-line reason."""
-    return quote((result.stderr or result.stdout).decode(errors="replace"))
+    return quote_output((result.stderr or result.stdout).decode(errors="replace"))
 
 
-def quote(output: str) -> str:
+def quote_output(output: str) -> str:
     """The end of an output as part of a one-line reason."""
     printable = "".join(character if character.isprintable() else " " for character in output[-4 * _TAIL :])
     line = " ".join(printable.split())
@@ -182,11 +182,11 @@ def quote(output: str) -> str:
 def sha256_here(path: str) -> str:
     """SHA-256 of a file of this host, recomputed only when it has changed. Raises `OSError`."""
     status = os.stat(path)
-    return _digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
+    return _compute_digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 @functools.cache
-def _digest(path: str, _mtime_ns: int, _size: int, _inode: int) -> str:
+def _compute_digest(path: str, _mtime_ns: int, _size: int, _inode: int) -> str:
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -218,11 +218,13 @@ def build_of(cell: Cell, name: str, host_path: str) -> Build | None:
         same_source=(there.source, there.source_version) == (here.source, here.source_version)
         if there and here
         else None,
-        said=_said(architecture, name, there.version if there else "", here.version if here else ""),
+        said=_describe_build(
+            architecture, name, there.version if there else "", here.version if here else ""
+        ),
     )
 
 
-def _said(architecture: Architecture, name: str, version: str, host_version: str) -> str:
+def _describe_build(architecture: Architecture, name: str, version: str, host_version: str) -> str:
     if not version:
         return f"another build: {name}, {architecture.name}"
     if version.partition("+b")[0] == host_version.partition("+b")[0]:
@@ -230,7 +232,7 @@ def _said(architecture: Architecture, name: str, version: str, host_version: str
     return f"another version: {name} {version}, {architecture.name} (this host: {host_version or 'not a package'})"
 
 
-def disagreement(wall_s: float, guest_wall_s: float, error_s: float = 0.0) -> str:
+def warn_of_clocks(wall_s: float, guest_wall_s: float, error_s: float = 0.0) -> str:
     """A warning when the clocks differ by more than 1 %, 5 ms and `error_s` together; else empty.
 
     `error_s` is the known uncertainty of the host's figure. The host's clock is the authority.
@@ -252,7 +254,7 @@ def check_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, type
     """
     name = argv[0]
     path = env.get("PATH", _DEFAULT_PATH)
-    files = [os.path.join(cwd, file) for file in _candidates(name, path)]
+    files = [os.path.join(cwd, file) for file in _list_candidates(name, path)]
     reasons = {file: _why_not(file) for file in files}
     if None in reasons.values():
         return
@@ -261,18 +263,19 @@ def check_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, type
         if told and told[0]:
             shown = name if "/" in name else os.path.normpath(file)
             raise UsageError(f"{shown!r} {told[0]}", hint=told[1])
-    words = _words(name)
+    words = _split_name(name)
     if is_of_shell(name) and (len(argv) > 1 or len(words) == 1):
         raise UsageError(
-            f"{name!r} is for a shell, not a program", hint=_meant(["sh", "-c", join_for_shell(argv)], typed)
+            f"{name!r} is for a shell, not a program",
+            hint=_suggest_quoting(["sh", "-c", join_for_shell(argv)], typed),
         )
     if len(words) > 1:
         words = ["sh", "-c", *argv] if needs_shell(name) else [*words, *argv[1:]]
-        raise UsageError(f"command not found: {name!r} as one word", hint=_meant(words, typed))
-    raise UsageError(f"command not found: {name!r}", hint=_nearest(name, path, cwd))
+        raise UsageError(f"command not found: {name!r} as one word", hint=_suggest_quoting(words, typed))
+    raise UsageError(f"command not found: {name!r}", hint=_suggest_program(name, path, cwd))
 
 
-def _candidates(name: str, path: str) -> list[str]:
+def _list_candidates(name: str, path: str) -> list[str]:
     if "/" in name:
         return [name]
     return [f"{directory or '.'}/{name}" for directory in path.split(os.pathsep)]
@@ -301,7 +304,7 @@ def _why_not(file: str) -> tuple[str, str] | None:
     return None
 
 
-def _words(name: str) -> list[str]:
+def _split_name(name: str) -> list[str]:
     """The words that a shell would see in a name."""
     try:
         return shlex.split(name)
@@ -309,13 +312,13 @@ def _words(name: str) -> list[str]:
         return [name]
 
 
-def _meant(words: Sequence[str], typed: bool) -> str:
+def _suggest_quoting(words: Sequence[str], typed: bool) -> str:
     if typed:
         return f"did you mean: -- {shlex.join(words)}"
     return f"did you mean: command = {json.dumps(words, ensure_ascii=False)}"
 
 
-def _nearest(name: str, path: str, cwd: str) -> str:
+def _suggest_program(name: str, path: str, cwd: str) -> str:
     """The hint for a name that is nowhere."""
     if "/" in name:
         return f"there is no such file (seen from {cwd})"
@@ -323,11 +326,11 @@ def _nearest(name: str, path: str, cwd: str) -> str:
         return f"a program in the current directory is called ./{name}"
     from difflib import get_close_matches
 
-    close = get_close_matches(name, set(_programs(path, cwd)), n=1, cutoff=0.8)
+    close = get_close_matches(name, set(_list_programs(path, cwd)), n=1, cutoff=0.8)
     return f"did you mean {close[0]!r}?" if close else "is it installed, and in a directory of PATH?"
 
 
-def _programs(path: str, cwd: str) -> Iterable[str]:
+def _list_programs(path: str, cwd: str) -> Iterable[str]:
     for directory in dict.fromkeys(path.split(os.pathsep)):
         try:
             yield from os.listdir(os.path.join(cwd, directory or "."))

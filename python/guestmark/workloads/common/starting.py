@@ -71,16 +71,16 @@ class Started:
             machine.agent.ping(1)
             return cls(machine, begin, time.monotonic(), _stack=stack.pop_all())
 
-    def touch(self, size: int, timeout_s: float) -> None:
+    def touch_memory(self, size: int, timeout_s: float) -> None:
         """Has `size` bytes of its memory touched. Raises `MachineError` where fewer were."""
         done = self.machine.agent.touch_memory(size, timeout_s)
         self.touched = time.monotonic()
         if done.pages * 4096 < size and done.pages * 65536 < size:
             raise MachineError(f"the machine touched {done.pages} pages, which are not {size} bytes")
 
-    def moments(self) -> Moments:
+    def compute_moments(self) -> Moments:
         """What has passed so far. Raises `MachineError` for a machine whose first instruction cannot have been then."""
-        began, program = self.began, self._program()
+        began, program = self.executed_at, self._find_program_start()
         allowed = _APART_S + _APART * (self.answered - began)
         if not began - allowed <= program <= self.answered + allowed:
             raise MachineError(
@@ -92,7 +92,7 @@ class Started:
         return Moments(*(moment - self.decided for moment in times))
 
     @property
-    def began(self) -> float:
+    def executed_at(self) -> float:
         """When what carries the machine was executed. Raises `MachineError` where that was before the decision."""
         if not isinstance(self.machine, StartedHere):
             raise MachineError("when the machine was executed is not known")
@@ -100,10 +100,10 @@ class Started:
             raise MachineError("the machine says that it existed before its start was decided")
         return self.machine.started_at
 
-    def _program(self) -> float:
+    def _find_program_start(self) -> float:
         """When its first instruction was: of a restored guest the first one after that, else of its first program."""
         if ANSWERED in self.machine.phases:
-            return self.began + self.machine.phases[ANSWERED]
+            return self.executed_at + self.machine.phases[ANSWERED]
         first = next(iter(self.machine.agent.hello().phases), None)
         if first is None:
             return self.answered
@@ -112,16 +112,16 @@ class Started:
         offset = 0.0 if abs(apart) <= ping.round_trip_ns else apart  # one and the same clock
         return (first.at_ns + offset) / 1e9
 
-    def end(self) -> tuple[float, float]:
+    def end_machine(self) -> tuple[float, float]:
         """Ends it; when that was ordered and when nothing of it was left, in seconds after the decision.
 
         Raises `MachineError` for what is left.
         """
-        pids, groups = _members(self.machine), groups_of(self.machine)
+        pids, groups = _find_processes(self.machine), control_groups_of(self.machine)
         ordered = time.monotonic()
         self._stack.close()
         deadline = time.monotonic() + _GONE_S
-        while left := _left(pids, groups):
+        while left := _find_leftovers(pids, groups):
             if time.monotonic() > deadline:
                 raise MachineError(f"the machine left {', '.join(left[:3])} behind")
             for group in (
@@ -137,17 +137,17 @@ class Started:
         self._stack.close()
 
 
-def groups_of(machine: Machine) -> tuple[Path, ...]:
+def control_groups_of(machine: Machine) -> tuple[Path, ...]:
     """Its own control groups."""
     return machine.groups if isinstance(machine, StartedHere) else ()
 
 
-def members(machine: Machine) -> list[int]:
+def list_processes(machine: Machine) -> list[int]:
     """The processes of this host that it consists of."""
-    return list(_members(machine))
+    return list(_find_processes(machine))
 
 
-def _members(machine: Machine) -> dict[int, str]:
+def _find_processes(machine: Machine) -> dict[int, str]:
     """With when each was started. None of a machine inside another guest."""
     if machine.place is not HERE:
         return {}
@@ -164,7 +164,7 @@ def _members(machine: Machine) -> dict[int, str]:
     return found
 
 
-def _left(pids: dict[int, str], groups: Sequence[Path]) -> list[str]:
+def _find_leftovers(pids: dict[int, str], groups: Sequence[Path]) -> list[str]:
     left = [str(group) for group in groups if group.exists()]
     for pid, started in pids.items():
         with contextlib.suppress(OSError):
@@ -174,13 +174,13 @@ def _left(pids: dict[int, str], groups: Sequence[Path]) -> list[str]:
     return left
 
 
-def unplaced(cell: Cell) -> Cell:
+def without_placement(cell: Cell) -> Cell:
     """The cell for machines that are started where the workload has placed all of them already."""
     factors = {name: level for name, level in cell.factors.items() if name != PLACEMENT.name}
     return replace(cell, factors=factors)
 
 
-def at_once(works: Sequence[Callable[[], None]]) -> None:
+def run_at_once(works: Sequence[Callable[[], None]]) -> None:
     """Does all of these at the same time and waits for all of them. Raises what the first of them raised."""
     if len(works) == 1:
         works[0]()
@@ -206,14 +206,14 @@ def at_once(works: Sequence[Callable[[], None]]) -> None:
         raise errors[0]
 
 
-def declared(cell: Cell) -> int:
+def declared_memory(cell: Cell) -> int:
     """Bytes of memory that each machine of the cell is given; 0 for a plain process, which is given none."""
     if not cell.platform.takes_factor(MEMORY.name):
         return 0
     return cell.levels.with_defaults({MEMORY.name: _DECLARED})[MEMORY]
 
 
-def spare() -> int:
+def spare_memory() -> int:
     """Bytes that machines may take now: what is available, less what this host keeps to stay usable."""
     return meminfo.spare_memory(_SHARE, _LEAST_LEFT)
 
@@ -225,13 +225,14 @@ def refuse_too_many(cell: Cell, machines: int, used: int) -> None:
     """
     pages = cell.levels[HUGEPAGES]
     if pages is not HugePages.OFF:
-        _refuse_too_few(pages, machines, machines * pages.count_needed(declared(cell)))
-    each = _OVERHEAD + (max(declared(cell), used) if pages is HugePages.OFF else 0)
-    room = spare()
+        _refuse_too_few(pages, machines, machines * pages.count_needed(declared_memory(cell)))
+    each = _OVERHEAD + (max(declared_memory(cell), used) if pages is HugePages.OFF else 0)
+    room = spare_memory()
     if machines > 1 and machines * each > room:
+        size = format_size(max(declared_memory(cell), used))
         raise UsageError(
-            f"{machines} machines of {format_size(max(declared(cell), used))} do not fit: {cell.platform} has room for "
-            f"{max(0, room // each)} in the {max(0, room) / (1 << 30):.1f} GiB that this host can spare",
+            f"{machines} machines of {size} do not fit: {cell.platform} has room for {max(0, room // each)} in "
+            f"the {max(0, room) / (1 << 30):.1f} GiB that this host can spare",
             hint=f"ask for fewer, or for smaller ones: --set {MEMORY.name}=256M",
         )
 

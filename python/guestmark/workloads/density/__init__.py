@@ -95,7 +95,7 @@ class Fleet(Fact, kw_only=True):
     rates: list[float] = msgspec.field(name="fleet_rates")  # of each machine while all run
 
 
-def _guests(text: str) -> str:
+def _parse_guests(text: str) -> str:
     number = int(text) if text.strip().isascii() and text.strip().isdigit() else 0
     if not 2 <= number <= _MOST:
         raise ValueError(
@@ -105,7 +105,7 @@ def _guests(text: str) -> str:
 
 
 GUESTS = Setting(
-    "guests", "machines that run at the same time", _guests, ("2", "4", "8"), read=int, default="4"
+    "guests", "machines that run at the same time", _parse_guests, ("2", "4", "8"), read=int, default="4"
 )
 
 
@@ -155,6 +155,6 @@ class DensityWorkload(Workload[Crowd]):
     @classmethod
     def report_sections(cls) -> tuple[Sections, ...]:
         """Adds the law that the speed follows, and what a machine takes."""
-        from guestmark.workloads.density.sections import sections
+        from guestmark.workloads.density.sections import render_density
 
-        return (sections,)
+        return (render_density,)

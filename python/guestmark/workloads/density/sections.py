@@ -37,11 +37,11 @@ class _Group:
     fit: Fit | None
 
     @property
-    def largest(self) -> CellResult:
+    def largest_fleet(self) -> CellResult:
         """With the most machines: its slope has the longest base."""
         return self.results[-1]
 
-    def measured(self) -> list[tuple[float, float]]:
+    def measured_throughput(self) -> list[tuple[float, float]]:
         """Number of machines, and the median throughput of all of them."""
         found: dict[float, list[float]] = {}
         for number, rate in itertools.chain.from_iterable(points_of(self.results)):
@@ -49,16 +49,19 @@ class _Group:
         return [(number, statistics.median(rates)) for number, rates in sorted(found.items())]
 
 
-def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+def render_density(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Memory of one more machine, throughput with its law and its picture, and sentences; nothing without fleets."""
-    groups = list(_groups(workload))
+    groups = list(_group_results(workload))
     if not groups:
         return []
-    nodes: list[Node] = [_memory(groups)]
+    nodes: list[Node] = [_build_memory_table(groups)]
     fitted = [group for group in groups if group.fit is not None]
     if fitted:
-        nodes += [_throughput(fitted), _chart(fitted)]
-    return [*nodes, Bullets(line("What one more machine costs:", Tone.STRONG), tuple(_sentences(groups)))]
+        nodes += [_build_throughput_table(fitted), _build_chart(fitted)]
+    return [
+        *nodes,
+        Bullets(line("What one more machine costs:", Tone.STRONG), tuple(_describe_groups(groups))),
+    ]
 
 
 def points_of(results: Sequence[CellResult]) -> list[list[tuple[float, float]]]:
@@ -74,7 +77,7 @@ def points_of(results: Sequence[CellResult]) -> list[list[tuple[float, float]]]:
     return list(blocks.values())
 
 
-def _groups(workload: WorkloadResult) -> Iterator[_Group]:
+def _group_results(workload: WorkloadResult) -> Iterator[_Group]:
     alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[CellResult]] = {}
     for result in workload.shown_cells:
         if any(trial.facts.find_fact(Fleet) is not None for trial in result.trials):
@@ -105,7 +108,7 @@ def _has_levels(name: str, alike: Mapping[tuple[str, tuple[tuple[str, str], ...]
 # --- memory -----------------------------------------------------------------------------------------------------
 
 
-def _memory(groups: Sequence[_Group]) -> Table:
+def _build_memory_table(groups: Sequence[_Group]) -> Table:
     columns = [
         Column("declared"),
         *(
@@ -117,15 +120,16 @@ def _memory(groups: Sequence[_Group]) -> Table:
     ]
     rows = []
     for group in groups:
-        cells = [figure_cell(_declared(group))]
+        cells = [figure_cell(_describe_declared_memory(group))]
         cells += [
             figure_cell("none")
             if metric is density.MEMORY and not _has_groups(group)
-            else _size(group.largest, metric)
+            else _render_size(group.largest_fleet, metric)
             for metric in _COUNTED
         ]
-        cells += [_plain(group.largest, density.IDLE, 100.0), _plain(group.largest, density.WAKEUPS, 1.0)]
-        rows.append(Row(RowName((group.name,), id=group.largest.cell.id), tuple(cells)))
+        cells.append(_render_number(group.largest_fleet, density.IDLE, 100.0))
+        cells.append(_render_number(group.largest_fleet, density.WAKEUPS, 1.0))
+        rows.append(Row(RowName((group.name,), id=group.largest_fleet.cell.id), tuple(cells)))
     return Table(
         "Memory that one more machine takes, by four ways to count it",
         ("",),
@@ -143,21 +147,23 @@ def _memory(groups: Sequence[_Group]) -> Table:
     )
 
 
-def _declared(group: _Group) -> str:
+def _describe_declared_memory(group: _Group) -> str:
     return (
-        group.largest.cell.factors.get(
-            "memory", "" if group.largest.cell.platform.takes_factor("memory") else "–"
+        group.largest_fleet.cell.factors.get(
+            "memory", "" if group.largest_fleet.cell.platform.takes_factor("memory") else "–"
         )
         or "1G"
     )
 
 
 def _has_groups(group: _Group) -> bool:
-    fleets = [fleet for trial in group.largest.trials if (fleet := trial.facts.find_fact(Fleet)) is not None]
+    fleets = [
+        fleet for trial in group.largest_fleet.trials if (fleet := trial.facts.find_fact(Fleet)) is not None
+    ]
     return all(held.groups is not None for fleet in fleets for held in fleet.held)
 
 
-def _size(result: CellResult, metric: Metric) -> Cell:
+def _render_size(result: CellResult, metric: Metric) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
         return figure_cell("–")
@@ -166,7 +172,7 @@ def _size(result: CellResult, metric: Metric) -> Cell:
     )
 
 
-def _plain(result: CellResult, metric: Metric, times: float) -> Cell:
+def _render_number(result: CellResult, metric: Metric, times: float) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
         return figure_cell("–")
@@ -177,8 +183,8 @@ def _plain(result: CellResult, metric: Metric, times: float) -> Cell:
 # --- throughput -------------------------------------------------------------------------------------------------
 
 
-def _throughput(groups: Sequence[_Group]) -> Table:
-    numbers = sorted({number for group in groups for number, _ in group.measured()})
+def _build_throughput_table(groups: Sequence[_Group]) -> Table:
+    numbers = sorted({number for group in groups for number, _ in group.measured_throughput()})
     columns = [
         *(Column(f"{number:.0f} (fit)", (Align.POINT, Align.RIGHT)) for number in numbers),
         Column("contention", (Align.POINT, Align.LEFT)),
@@ -188,19 +194,19 @@ def _throughput(groups: Sequence[_Group]) -> Table:
     rows = []
     for group in groups:
         assert group.fit is not None
-        law, measured = group.fit.law, dict(group.measured())
+        law, measured = group.fit.law, dict(group.measured_throughput())
         cells = [
-            figure_cell(_short(measured[number]), f"({_short(law.throughput_of(number))})")
+            figure_cell(_format_rate(measured[number]), f"({_format_rate(law.throughput_of(number))})")
             if number in measured
             else figure_cell("–")
             for number in numbers
         ]
         cells += [
-            figure_cell(f"{law.contention:.3f}", _between(group.fit.contention)),
-            figure_cell(f"{law.coherence:.4f}", _between(group.fit.coherence)),
+            figure_cell(f"{law.contention:.3f}", _describe_interval(group.fit.contention)),
+            figure_cell(f"{law.coherence:.4f}", _describe_interval(group.fit.coherence)),
             figure_cell(figures.format_percent(law.error)),
         ]
-        rows.append(Row(RowName((group.name,), id=group.largest.cell.id), tuple(cells)))
+        rows.append(Row(RowName((group.name,), id=group.largest_fleet.cell.id), tuple(cells)))
     return Table(
         "Runs a second of all machines together by their number, and the law that fits them",
         ("",),
@@ -217,17 +223,17 @@ def _throughput(groups: Sequence[_Group]) -> Table:
     )
 
 
-def _short(value: float) -> str:
+def _format_rate(value: float) -> str:
     return figures.format_number(value, figures.count_decimals(None, value))
 
 
-def _between(interval: tuple[float, float] | None) -> str:
+def _describe_interval(interval: tuple[float, float] | None) -> str:
     return "" if interval is None else f"[{interval[0]:.3g}, {interval[1]:.3g}]"
 
 
-def _chart(groups: Sequence[_Group]) -> Chart:
+def _build_chart(groups: Sequence[_Group]) -> Chart:
     said = "; ".join(
-        f"{group.name}: {_reach(group.fit, group.largest.cell.levels[GUESTS])}"
+        f"{group.name}: {_describe_peak(group.fit, group.largest_fleet.cell.levels[GUESTS])}"
         for group in groups
         if group.fit is not None
     )
@@ -235,18 +241,18 @@ def _chart(groups: Sequence[_Group]) -> Chart:
         "Throughput of all machines by their number",
         "Dots are medians over blocks, lines the fitted laws, both in multiples of the law's rate of one alone.",
         f"Throughput of all machines together: {said}.",
-        Picture("density", lambda: _svg(groups)),
+        Picture("density", lambda: _draw_chart(groups)),
     )
 
 
-def _svg(groups: Sequence[_Group]) -> str:
+def _draw_chart(groups: Sequence[_Group]) -> str:
     """The picture: number of machines against throughput in multiples of one."""
-    most = max(number for group in groups for number, _ in group.measured())
+    most = max(number for group in groups for number, _ in group.measured_throughput())
     lines = [(group, group.fit.law) for group in groups if group.fit is not None]
     tallest = (
         max(
             [1.0]
-            + [rate / law.rate for group, law in lines for _, rate in group.measured()]
+            + [rate / law.rate for group, law in lines for _, rate in group.measured_throughput()]
             + [law.throughput_of(number) / law.rate for _, law in lines for number in (1.0, most)]
         )
         * 1.1
@@ -286,7 +292,7 @@ def _svg(groups: Sequence[_Group]) -> str:
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         parts += [
             f'<circle cx="{x(number):.1f}" cy="{y(rate / law.rate):.1f}" r="3.5" fill="{colour}"/>'
-            for number, rate in group.measured()
+            for number, rate in group.measured_throughput()
         ]
         row = 20 + 16 * position
         parts.append(  # a page may have a colour of its own for words
@@ -302,13 +308,13 @@ def _svg(groups: Sequence[_Group]) -> str:
 # --- sentences --------------------------------------------------------------------------------------------------
 
 
-def _sentences(groups: Sequence[_Group]) -> Iterator[Inline]:
+def _describe_groups(groups: Sequence[_Group]) -> Iterator[Inline]:
     for group in groups:
-        yield spans(Span(f"{group.name}: ", Tone.STRONG), _takes(group), _speed(group))
+        yield spans(Span(f"{group.name}: ", Tone.STRONG), _describe_memory(group), _describe_speed(group))
 
 
-def _takes(group: _Group) -> str:
-    sizes = {metric: group.largest.summary.get(metric.name) for metric in _COUNTED}
+def _describe_memory(group: _Group) -> str:
+    sizes = {metric: group.largest_fleet.summary.get(metric.name) for metric in _COUNTED}
     # What is known to less than its own size says nothing: MemAvailable's slope on a busy host.
     known = [
         summary.mean / (1 << 20)
@@ -321,25 +327,27 @@ def _takes(group: _Group) -> str:
     of = "of its control group" if _has_groups(group) else "of PSS, as it has no control group"
     low, high = min(known), max(known)
     disagreeing = (
-        f", {_short(low)} to {_short(high)} by other ways to count" if low > 0 and high / low > 1.2 else ""
+        f", {_format_rate(low)} to {_format_rate(high)} by other ways to count"
+        if low > 0 and high / low > 1.2
+        else ""
     )
-    return f"one more takes {_short(memory.mean / (1 << 20))} MiB {of}{disagreeing}. "
+    return f"one more takes {_format_rate(memory.mean / (1 << 20))} MiB {of}{disagreeing}. "
 
 
-def _speed(group: _Group) -> str:
+def _describe_speed(group: _Group) -> str:
     if group.fit is None:
         return ""
-    law, most = group.fit.law, group.largest.cell.levels[GUESTS]
-    kept = group.largest.summary.get(density.KEPT.name)
+    law, most = group.fit.law, group.largest_fleet.cell.levels[GUESTS]
+    kept = group.largest_fleet.summary.get(density.KEPT.name)
     said = (
         f"With {most} of them each has {figures.format_percent(kept.mean)} of its speed alone" if kept else ""
     )
     if law.error > _MISFIT:
         return f"{said}; the scalability law is off by {figures.format_percent(law.error)} and says nothing more."
-    return f"{said}; by the law {_reach(group.fit, most)}."
+    return f"{said}; by the law {_describe_peak(group.fit, most)}."
 
 
-def _reach(found: Fit, most: int) -> str:
+def _describe_peak(found: Fit, most: int) -> str:
     """Where the throughput of all together is largest, as far as that was tried: no law is good beyond its points."""
     law = found.law
     if law.knee > most:
@@ -347,9 +355,9 @@ def _reach(found: Fit, most: int) -> str:
         more = Claim.MORE_WOULD_DO_MORE if found.knee is not None and found.knee[0] > most else ""
         return f"with {most} of them all together do {share:.1f} times as much as one alone{more}"
     ends = found.knee
-    between = "" if ends is None else f" [{ends[0]:.1f}, {_end(ends[1], most)}]"
+    between = "" if ends is None else f" [{ends[0]:.1f}, {_describe_limit(ends[1], most)}]"
     return f"all together do most, {law.ceiling:.1f} times one alone, with {max(1.0, law.knee):.1f}{between} of them"
 
 
-def _end(number: float, most: int) -> str:
+def _describe_limit(number: float, most: int) -> str:
     return f"over {most}" if number > most else f"{number:.1f}"

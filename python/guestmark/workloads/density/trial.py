@@ -21,13 +21,13 @@ from guestmark.stats.scalability import least_squares_slope
 from guestmark.workloads import density
 from guestmark.workloads.common.starting import (
     Started,
-    at_once,
-    declared,
-    groups_of,
-    members,
+    control_groups_of,
+    declared_memory,
+    list_processes,
     refuse_too_many,
-    spare,
-    unplaced,
+    run_at_once,
+    spare_memory,
+    without_placement,
 )
 from guestmark.workloads.density import GUESTS, DensityWorkload, Fleet, Held
 
@@ -79,39 +79,39 @@ class DensityTrial(DensityWorkload):
         finally:
             try:
                 for each in reversed(self._fleet):
-                    each.end()
+                    each.end_machine()
             finally:
                 for each in self._fleet:
                     each.close()
 
     def prepare(self, machine: Machine) -> None:
         """Runs the program once, so that it is in the caches. Raises `WorkloadError` when it fails."""
-        if not members(machine):
+        if not list_processes(machine):
             raise WorkloadError(
                 f"no process of this host is known to be {self.cell.platform}, so its memory cannot be read",
                 hint="its definition needs pid: a command that prints the number of the machine's first process",
             )
-        self._fleet[0].touch(self.params.touch, self.limit_s)
+        self._fleet[0].touch_memory(self.params.touch, self.limit_s)
         self._run_once(machine)
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Alone, two, four and so on, then all. Raises `WorkloadError` when the host has no room for the next one."""
-        solo = self._rates()[0]
-        held = [self._held()]
+        solo = self._measure_rates()[0]
+        held = [self._measure_memory()]
         grown: list[tuple[int, float]] = []
         while (there := len(self._fleet)) < self._number:
             if there > 1 and there.bit_count() == 1:
-                grown.append((there, sum(self._rates())))
+                grown.append((there, sum(self._measure_rates())))
             self._check_room()
-            self._add()
-            held.append(self._held())
-        idle, wakeups = self._idle()
-        rates = self._rates()
+            self._add_machine()
+            held.append(self._measure_memory())
+        idle, wakeups = self._measure_idle()
+        rates = self._measure_rates()
         starts = [each.answered - each.decided for each in self._fleet]
         self.facts.add(Fleet(held=held, starts_s=starts, solo=solo, grown=grown, rates=rates))
         each = sum(rates) / len(rates)
         values = {
-            **self._memory(held),
+            **self._memory_per_machine(held),
             density.IDLE: idle,
             density.WAKEUPS: wakeups,
             density.STARTS: (len(starts) - 1) / sum(starts[1:]),
@@ -124,34 +124,34 @@ class DensityTrial(DensityWorkload):
 
     # --- the fleet ----------------------------------------------------------------------------------------------
 
-    def _add(self) -> None:
+    def _add_machine(self) -> None:
         assert self._platform is not None
-        started = Started.start(self._platform, unplaced(self.cell))
+        started = Started.start(self._platform, without_placement(self.cell))
         self._fleet.append(started)
         started.machine.attest()
-        started.touch(self.params.touch, self.limit_s)
+        started.touch_memory(self.params.touch, self.limit_s)
         self._run_once(started.machine)  # as the first one has, whose memory is counted too
 
     def _check_room(self) -> None:
         """The host has to stay usable: memory for one more, and nothing that goes on waiting for it."""
-        wanted = max(declared(self.cell), self.params.touch) // 4
+        wanted = max(declared_memory(self.cell), self.params.touch) // 4
         # What another program waited for a moment ago is still in the kernel's average, and is no reason to give up.
         patience = time.monotonic() + _PATIENCE_S
-        while spare() >= wanted and _pressure() > _PRESSED and time.monotonic() < patience:
+        while spare_memory() >= wanted and _read_memory_pressure() > _PRESSED and time.monotonic() < patience:
             time.sleep(_SETTLE_S)
-        if spare() < wanted or _pressure() > _PRESSED:
+        if spare_memory() < wanted or _read_memory_pressure() > _PRESSED:
             raise WorkloadError(
-                f"this host has no room for machine {len(self._fleet) + 1}: {format_size(max(0, spare()))} to "
-                f"spare, and {_pressure():.0f} % of the time something waits for memory",
+                f"this host has no room for machine {len(self._fleet) + 1}: {format_size(max(0, spare_memory()))} to "
+                f"spare, and {_read_memory_pressure():.0f} % of the time something waits for memory",
                 hint="ask for fewer: --set guests=…",
             )
 
     # --- memory -------------------------------------------------------------------------------------------------
 
-    def _held(self) -> Held:
+    def _measure_memory(self) -> Held:
         time.sleep(_SETTLE_S)
         groups = [_in_groups(each.machine) for each in self._fleet]
-        shares = [_of_processes(members(each.machine)) for each in self._fleet]
+        shares = [_of_processes(list_processes(each.machine)) for each in self._fleet]
         known = [size for size in groups if size is not None]
         huge = sum(share.huge for share in shares)
         return Held(
@@ -159,10 +159,10 @@ class DensityTrial(DensityWorkload):
             groups=sum(known) + huge if len(known) == len(groups) else None,
             pss=sum(share.pss for share in shares) + huge,
             rss=sum(share.rss for share in shares) + huge,
-            available=_available(),
+            available=_read_available_memory(),
         )
 
-    def _memory(self, held: Sequence[Held]) -> dict[Metric, float]:
+    def _memory_per_machine(self, held: Sequence[Held]) -> dict[Metric, float]:
         """Bytes of one more machine, as the slope over their number."""
         found = {
             density.PSS: least_squares_slope([(each.machines, each.pss) for each in held]),
@@ -179,19 +179,19 @@ class DensityTrial(DensityWorkload):
 
     # --- processors ---------------------------------------------------------------------------------------------
 
-    def _idle(self) -> tuple[float, float]:
+    def _measure_idle(self) -> tuple[float, float]:
         """Processor seconds and wake-ups in each second of each idle machine."""
-        pids = [pid for each in self._fleet for pid in members(each.machine)]
-        before, begin = _used(pids), time.monotonic()
+        pids = [pid for each in self._fleet for pid in list_processes(each.machine)]
+        before, begin = _read_thread_usage(pids), time.monotonic()
         time.sleep(self.params.idle_s)
-        after, took = _used(pids), time.monotonic() - begin
+        after, took = _read_thread_usage(pids), time.monotonic() - begin
         share = took * len(self._fleet)
         return (
             max(0.0, after.seconds - before.seconds) / share,
             max(0, after.switches - before.switches) / share,
         )
 
-    def _rates(self) -> list[float]:
+    def _measure_rates(self) -> list[float]:
         """Runs of the program in each second of each machine, all at the same time."""
         end = time.monotonic() + self.params.time_s
         rates = [0.0] * len(self._fleet)
@@ -203,7 +203,7 @@ class DensityTrial(DensityWorkload):
                 runs += 1
             rates[number] = runs / (time.monotonic() - begin)
 
-        at_once([lambda number=number: load(number) for number in range(len(self._fleet))])  # type: ignore[misc]
+        run_at_once([lambda number=number: load(number) for number in range(len(self._fleet))])  # type: ignore[misc]
         return rates
 
     def _run_once(self, machine: Machine) -> None:
@@ -221,7 +221,7 @@ class _Used:
     switches: int
 
 
-def _used(pids: Sequence[int]) -> _Used:
+def _read_thread_usage(pids: Sequence[int]) -> _Used:
     """Processor time of all threads, and how often they gave the processor up: each time they wait for a wake-up."""
     ran, switches = 0, 0
     for pid in pids:
@@ -235,7 +235,7 @@ def _used(pids: Sequence[int]) -> _Used:
 
 def _in_groups(machine: Machine) -> int | None:
     """Bytes that its control group for memory holds, the kernel's own for it included; None without one."""
-    for group in groups_of(machine):
+    for group in control_groups_of(machine):
         for name in ("memory.current", "memory.usage_in_bytes"):
             with contextlib.suppress(OSError, ValueError):
                 return int((group / name).read_text())
@@ -262,13 +262,13 @@ def _of_processes(pids: Sequence[int]) -> _Share:
     return _Share(found["Pss:"], found["Rss:"], found["Private_Hugetlb:"] + found["Shared_Hugetlb:"])
 
 
-def _available() -> int:
+def _read_available_memory() -> int:
     """Bytes that this host can still give away, huge pages that were set aside and are free included."""
     free = sum(pages.bytes * (pages.count_free() or 0) for pages in HugePages if pages is not HugePages.OFF)
     return free + read_meminfo()["MemAvailable"]
 
 
-def _pressure() -> float:
+def _read_memory_pressure() -> float:
     """% of the last ten seconds in which something waited for memory; 0 where the kernel does not say."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return float(Path("/proc/pressure/memory").read_text().split()[1].partition("=")[2])

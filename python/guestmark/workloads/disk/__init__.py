@@ -38,7 +38,7 @@ class _DiskWorkload(Workload[M]):
     @classmethod
     def moved_bytes(cls, params: M) -> int | None:
         """Returns the bytes that need room on the target."""
-        return params.bytes
+        return params.amount_bytes
 
 
 class UploadWorkload(_DiskWorkload[UploadedBytes]):

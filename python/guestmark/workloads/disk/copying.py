@@ -18,12 +18,12 @@ from guestmark.workloads.common.moving import (
     M,
     MovingTrial,
     Timed,
-    checked,
-    measured,
-    refusals,
+    check_target,
+    explain_refusals,
     source_of,
     sync_everything,
     target_of,
+    to_measurements,
 )
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class CopyTrial(MovingTrial[C]):
         """Knows the source's digest before the timing."""
         source_of(machine).image.checksum()
 
-    def move(self, machine: Machine, path: str) -> Timed:
+    def move_bytes(self, machine: Machine, path: str) -> Timed:
         """Copies the source disk's bytes and flushes."""
         in_flight = self.in_flight
         block_size = self.block_size
@@ -79,9 +79,9 @@ class CopyTrial(MovingTrial[C]):
             timeout_s=self.limit_s,
         )
         self.moving.direct, self.moving.preallocated = moved.direct, moved.preallocated
-        return Timed.of(moved)
+        return Timed.from_reply(moved)
 
-    def expected(self, machine: Machine) -> Checksum:
+    def expected_checksum(self, machine: Machine) -> Checksum:
         """What the source holds."""
         return source_of(machine).image.checksum()
 
@@ -114,7 +114,7 @@ class ShareTrial(MovingTrial[SourcedBytes]):
 
     def get_ready(self, machine: Machine) -> None:
         """Makes the file on the host and the share in the guest."""
-        self._image = self.source()
+        self._image = self.find_source()
         self._image.checksum()
         if machine.vmm_pid is None:
             return  # on the host the file is simply there
@@ -130,10 +130,10 @@ class ShareTrial(MovingTrial[SourcedBytes]):
             (word.partition("=")[2] for word in words if word.startswith("guestmark.root=")), "unknown"
         )
 
-    def move(self, machine: Machine, path: str) -> Timed:
+    def move_bytes(self, machine: Machine, path: str) -> Timed:
         """Copies the file and flushes."""
         assert self._image is not None
-        return Timed.of(
+        return Timed.from_reply(
             machine.agent.copy(
                 f"{self._at}{self._image.path}",
                 path,
@@ -143,7 +143,7 @@ class ShareTrial(MovingTrial[SourcedBytes]):
             )
         )
 
-    def expected(self, machine: Machine) -> Checksum:
+    def expected_checksum(self, machine: Machine) -> Checksum:
         """What the file holds."""
         assert self._image is not None
         return self._image.checksum()
@@ -161,9 +161,9 @@ class ShareTrial(MovingTrial[SourcedBytes]):
 class _PatternTrial(MovingTrial[M]):
     """Bytes of value 0, of value 1, or random ones. Does the content matter to the image's format?"""
 
-    def move(self, machine: Machine, path: str) -> Timed:
+    def move_bytes(self, machine: Machine, path: str) -> Timed:
         """Writes the pattern and flushes."""
-        return Timed.of(
+        return Timed.from_reply(
             machine.agent.fill(
                 path,
                 self.amount,
@@ -173,7 +173,7 @@ class _PatternTrial(MovingTrial[M]):
             )
         )
 
-    def expected(self, machine: Machine) -> Checksum:
+    def expected_checksum(self, machine: Machine) -> Checksum:
         """From the generator alone."""
         return scratch_store().start_agent().checksum_of_pattern(Pattern(self.params.content), self.amount)
 
@@ -198,34 +198,34 @@ class FilereadTrial(_PatternTrial[ReadBytes]):
         disk = target_of(machine)
         if disk.spec.is_packed:
             return
-        self.move(machine, f"{disk.directory}/{FILE}")
+        self.move_bytes(machine, f"{disk.directory}/{FILE}")
         disk.image.flush()
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Unmounts, mounts again, reads; then checks what was there to read."""
         disk = target_of(machine)
-        with refusals(disk):
+        with explain_refusals(disk):
             if self._mounted:
                 disk.umount(machine.agent)
             disk.mount(machine.agent)
             self._mounted = True
             sync_everything(machine.agent)
-            below = Below.before(machine)
+            below = Below.read_before(machine)
             moved = machine.agent.read_back(
                 f"{disk.directory}/{FILE}",
                 block_size=self.block_size,
                 length=self.amount,
                 timeout_s=self.limit_s,
             )
-            changes = below.after(flushed=False)
-            timed = Timed.of(moved)
+            changes = below.read_changes(flushed=False)
+            timed = Timed.from_reply(moved)
             self._note_clocks(timed)
-            expected = self.expected(machine)
+            expected = self.expected_checksum(machine)
             self._mounted = False  # the check unmounts first
-            checked(machine, disk, FILE, expected)
+            check_target(machine, disk, FILE, expected)
         values = [
             (metrics.THROUGHPUT, self.amount / timed.wall_s),
             (metrics.WALL, timed.wall_s),
             (metrics.GUEST_WALL, timed.guest_wall_s),
         ]
-        return [*measured(values), *changes.measurements(self.amount)]
+        return [*to_measurements(values), *changes.to_measurements(self.amount)]

@@ -24,7 +24,7 @@ from guestmark.disks.packed import FILE
 from guestmark.disks.store import scratch_store
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.moved import SourcedBytes, UploadedBytes
-from guestmark.workloads.common.moving import MovingTrial, Timed, measured, sync_everything
+from guestmark.workloads.common.moving import MovingTrial, Timed, sync_everything, to_measurements
 
 if TYPE_CHECKING:
     from guestmark.agent.wire import Checksum
@@ -46,14 +46,14 @@ class UploadTrial(MovingTrial[UploadedBytes]):
     def prepare(self, machine: Machine) -> None:
         """The channel alone needs no disk."""
         if self._variant == "channel":
-            self._image = self.source()
+            self._image = self.find_source()
         else:
             super().prepare(machine)
 
     def get_ready(self, machine: Machine) -> None:
         """Makes the bytes on the host."""
         if self._variant == "full":
-            self._image = self.source()
+            self._image = self.find_source()
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Sends, or writes, the bytes once."""
@@ -63,7 +63,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         sync_everything(machine.agent)
         timed = self._through_channel(machine, self._image)
         self._note_clocks(timed)
-        return measured(
+        return to_measurements(
             [
                 (metrics.THROUGHPUT, self.amount / timed.wall_s),
                 (metrics.WALL, timed.wall_s),
@@ -71,18 +71,20 @@ class UploadTrial(MovingTrial[UploadedBytes]):
             ]
         )
 
-    def move(self, machine: Machine, path: str) -> Timed:
+    def move_bytes(self, machine: Machine, path: str) -> Timed:
         """Sends the bytes into the file, or has the guest make them."""
         if self._variant == "disk":
-            return Timed.of(
+            return Timed.from_reply(
                 machine.agent.fill(path, self.amount, Pattern(self.params.content), timeout_s=self.limit_s)
             )
         assert self._image is not None
-        return Timed.of(
-            machine.agent.write_stream(path, pieces(self._image.path, self.amount), timeout_s=self.limit_s)
+        return Timed.from_reply(
+            machine.agent.write_stream(
+                path, read_pieces(self._image.path, self.amount), timeout_s=self.limit_s
+            )
         )
 
-    def expected(self, machine: Machine) -> Checksum:
+    def expected_checksum(self, machine: Machine) -> Checksum:
         """What was sent, or made."""
         if self._variant == "disk":
             from guestmark.disks.store import scratch_store
@@ -97,7 +99,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         agent = machine.agent
         before = agent.ping()
         sent_ns = time.monotonic_ns()
-        done = agent.send_to_sink(pieces(image.path, self.amount), timeout_s=self.limit_s)
+        done = agent.send_to_sink(read_pieces(image.path, self.amount), timeout_s=self.limit_s)
         received_ns = time.monotonic_ns()
         after = agent.ping()
         if done.bytes != self.amount:
@@ -106,7 +108,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         return Timed(wall.seconds, wall.error_s, (done.ended_ns - done.started_ns) / 1e9, 0.0, wall.warning)
 
 
-def pieces(path: Path, amount: int) -> Iterator[bytes]:
+def read_pieces(path: Path, amount: int) -> Iterator[bytes]:
     """The file's first `amount` bytes. Raises `WorkloadError` when it is shorter by now."""
     left = amount
     with path.open("rb", buffering=0) as stream:
@@ -158,7 +160,7 @@ class TarTrial(MovingTrial[SourcedBytes]):
 
     def get_ready(self, machine: Machine) -> None:
         """Makes the archive on the host, and has the guest load its programs."""
-        self._image = self.source()
+        self._image = self.find_source()
         self._image.checksum()
         self._archive = tar_gz(self._image, FILE)
         self.moving.archive_bytes = self._archive.stat().st_size
@@ -169,13 +171,13 @@ class TarTrial(MovingTrial[SourcedBytes]):
                     f"{program} does not run in the guest: {done.stderr.decode(errors='replace')}"
                 )
 
-    def move(self, machine: Machine, path: str) -> Timed:
+    def move_bytes(self, machine: Machine, path: str) -> Timed:
         """Sends and unpacks the archive beside `path`, then flushes."""
         assert self._archive is not None
         directory = path.rpartition("/")[0]
         done = machine.agent.exec(
             ["tar", "-xzf", "-", "--no-same-owner", "-C", directory],
-            stdin=pieces(self._archive, self._archive.stat().st_size),
+            stdin=read_pieces(self._archive, self._archive.stat().st_size),
             timeout_s=self.limit_s,
         )
         if not done.ok:
@@ -199,7 +201,7 @@ class TarTrial(MovingTrial[SourcedBytes]):
             done.clock_warning,
         )
 
-    def expected(self, machine: Machine) -> Checksum:
+    def expected_checksum(self, machine: Machine) -> Checksum:
         """What was packed."""
         assert self._image is not None
         return self._image.checksum()

@@ -26,7 +26,7 @@ class ExecWorkload(Workload[Command]):
     @classmethod
     def list_metrics(cls, params: Command) -> tuple[Metric, ...]:
         """Returns the user's metrics, then those of every command."""
-        return (*(spec.metric for spec in params.specs), *DEFAULT_METRICS)
+        return (*(spec.metric for spec in params.metric_specs), *DEFAULT_METRICS)
 
     @classmethod
     def describe_params(cls, params: Command) -> str:
@@ -53,9 +53,9 @@ class ExecWorkload(Workload[Command]):
     @classmethod
     def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
         """Takes the command's own syncs as acknowledgements."""
-        from guestmark.workloads.exec.trial import syncs
+        from guestmark.workloads.exec.trial import proof_params
 
-        return syncs(cell)
+        return proof_params(cell)
 
     @classmethod
     def trial_class(cls) -> type[Workload[Command]]:

@@ -179,19 +179,19 @@ class Command(Params, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     @classmethod
-    def of(cls, cell: Cell) -> Command:
+    def read_command(cls, cell: Cell) -> Command:
         """The cell's."""
         return cell.workload.read_params(cls)
 
     @property
-    def specs(self) -> list[MetricSpec]:
+    def metric_specs(self) -> list[MetricSpec]:
         """The metrics that the user defined."""
         return [MetricSpec.from_params(spec) for spec in self.metrics]
 
     @property
-    def texts(self) -> list[str]:
+    def placeholder_texts(self) -> list[str]:
         """Everything that may hold a `{name}`."""
-        return [*self.argv, *self.hooks.values(), *(spec.file for spec in self.specs)]
+        return [*self.argv, *self.hooks.values(), *(spec.file for spec in self.metric_specs)]
 
     def to_stored(self) -> dict[str, Any]:
         """Returns the parameters as a ledger keeps them: without those at their defaults."""

@@ -54,7 +54,7 @@ class ExecOptions(Overrides):
     caller: Caller | None = None  # None: this process
 
 
-def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
+def build_plan(options: ExecOptions, argv: Sequence[str]) -> Plan:
     """The plan for running `argv`. Raises `UsageError` for contradictory or unsupported options."""
     if not argv or not argv[0]:
         raise UsageError("no command is given", hint="e.g. guestmark exec --on host,uml -- sysbench cpu run")
@@ -74,7 +74,7 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
     every = [list(argv), *map(list, options.commands)]
     _check_parameters(every, options)
     entries = []
-    called = _called(every, options.names, options.texts)
+    called = _name_commands(every, options.names, options.texts)
     for number, ((key, label), words) in enumerate(zip(called, every, strict=True)):
         hooks = {name: texts[number if len(texts) > 1 else 0] for name, texts in options.hooks.items()}
         command = Command(
@@ -90,16 +90,16 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
                 if any("{" + name + "}" in text for text in (*words, *hooks.values()))
             ],
             push=describe_files(options.push),
-            output=choose_output(_of(options.output, number), specs),
+            output=choose_output(_output_of_command(options.output, number), specs),
         )  # fmt: skip
         entries.append(Entry(WorkloadSpec("exec", command.to_stored(), label, key=key)))
     several = len(every) > 1
     shape = Shape(tuple(entries), parse_platforms(options.on), within=() if several else None)
     metrics = (*(spec.metric for spec in asked), *DEFAULT_METRICS)
-    title = _title([entry.workload.label for entry in entries]) if several else ""
+    title = _make_title([entry.workload.label for entry in entries]) if several else ""
     policy = Policy()
     if options.quick:
-        shape, policy = _quickly(options, shape)
+        shape, policy = _limit_to_quick(options, shape)
     elif options.timing and _only_timed(options, shape):
         shape = replace(shape, null=NullCells.NONE)
         policy = Policy(warmup=0)
@@ -117,7 +117,7 @@ def build(options: ExecOptions, argv: Sequence[str]) -> Plan:
     return replace(plan, context=replace(plan.context, typed=True))
 
 
-def _quickly(options: ExecOptions, shape: Shape) -> tuple[Shape, Policy]:
+def _limit_to_quick(options: ExecOptions, shape: Shape) -> tuple[Shape, Policy]:
     """As few blocks as a verdict takes, or those that 20 s have room for. Raises `UsageError` beside another goal."""
     goals = (
         options.blocks, options.precision, options.time_limit_s, options.find, options.min_blocks,
@@ -154,18 +154,18 @@ def _check_parameters(commands: Sequence[Sequence[str]], options: ExecOptions) -
             raise UsageError(f"no command holds {{{name}}}", hint=f"e.g. -- program --option {{{name}}}")
 
 
-def _title(labels: Sequence[str]) -> str:
+def _make_title(labels: Sequence[str]) -> str:
     """The commands themselves where a line has room for them."""
     together = ", ".join(labels)
     return together if len(together) <= _TITLE else f"{len(labels)} commands"
 
 
-def _of(output: Sequence[StandardOutput], number: int) -> StandardOutput | None:
+def _output_of_command(output: Sequence[StandardOutput], number: int) -> StandardOutput | None:
     """That of a command."""
     return output[number if len(output) > 1 else 0] if output else None
 
 
-def _called(
+def _name_commands(
     commands: Sequence[Sequence[str]], names: Sequence[str], texts: Mapping[int, str]
 ) -> list[tuple[str, str]]:
     """Key and label of each command: its name, else its program and its words. One command alone needs no key."""

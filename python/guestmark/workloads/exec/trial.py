@@ -24,7 +24,14 @@ from guestmark.setting.disk import Disks, has_disks
 from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.moving import target_of
-from guestmark.workloads.common.program import OUTPUT_LIMIT, Lookup, check_command, find_same, judge, quote
+from guestmark.workloads.common.program import (
+    OUTPUT_LIMIT,
+    Lookup,
+    check_command,
+    find_same,
+    judge_exit,
+    quote_output,
+)
 from guestmark.workloads.exec import ExecWorkload
 from guestmark.workloads.exec.command import Command, parameter_of
 from guestmark.workloads.exec.files import File, Input, read_stdin
@@ -45,7 +52,7 @@ _FILE_S = 600.0
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def pushed(
+def bring_files(
     machine: Machine, argv: Sequence[str], files: Sequence[File], cwd: str
 ) -> tuple[list[str], dict[str, Any]]:
     """The command as it is called on that machine, and what it runs with, once the files are there.
@@ -59,20 +66,20 @@ def pushed(
     if not files:
         return list(argv), {"env": dict(user.env), "cwd": user.cwd}
     for file in files:
-        _bring(machine, file, f"{login.scratch}/{os.path.basename(file.path)}")
+        _bring_file(machine, file, f"{login.scratch}/{os.path.basename(file.path)}")
     names = {file.path: f"./{os.path.basename(file.path)}" for file in files}
     command = [names.get(os.path.normpath(os.path.join(cwd, word)), word) for word in argv]
     path = f"{login.scratch}:{user.env.get('PATH', _DEFAULT_PATH)}"
     return command, {"env": {**user.env, "PATH": path}, "cwd": login.scratch}
 
 
-def _bring(machine: Machine, file: File, target: str) -> None:
-    machine.agent.write_file(target, _pieces(file.path), mode=file.mode | 0o600, timeout_s=_FILE_S)
+def _bring_file(machine: Machine, file: File, target: str) -> None:
+    machine.agent.write_file(target, _read_pieces(file.path), mode=file.mode | 0o600, timeout_s=_FILE_S)
     if machine.agent.sha256(target, timeout_s=_FILE_S).sha256 != file.sha256:
         raise WorkloadError(f"{file.path} has changed since the run began, or did not arrive whole")
 
 
-def _pieces(path: str) -> Iterator[bytes]:
+def _read_pieces(path: str) -> Iterator[bytes]:
     try:
         with open(path, "rb", buffering=0) as stream:
             while piece := stream.read(_PIECE):
@@ -91,15 +98,15 @@ class ExecTrial(ExecWorkload):
     def __init__(self, plan: Plan, cell: Cell) -> None:
         context = plan.context
         super().__init__(plan, cell)
-        self._argv: list[str] = filled(cell)
-        self._hooks = {name: filled_in(text, cell) for name, text in self.params.hooks.items()}
-        specs = self.params.specs
+        self._argv: list[str] = substitute_levels(cell)
+        self._hooks = {name: substitute_in_text(text, cell) for name, text in self.params.hooks.items()}
+        specs = self.params.metric_specs
         self._counted = [spec for spec in specs if spec.event is not None]
         self._metrics = [spec for spec in specs if spec.event is None]
         self._around = Around(each={})
         self._stdin = b"" if self.params.stdin is None else _load_stdin(self.params.stdin)
         self._caller: dict[str, Any] = {
-            "env": {**context.env, **_variables(cell)},
+            "env": {**context.env, **_list_variables(cell)},
             "cwd": context.cwd if self.params.cwd is None else self.params.cwd,
         }
         if cell.platform.is_guest:  # elsewhere the agent has the right identity already
@@ -128,7 +135,10 @@ class ExecTrial(ExecWorkload):
                     hint="write {disk} where the command takes the device, or choose a filesystem",
                 )
         here = plan.context
-        commands = {(*filled(cell), Command.of(cell).cwd or here.cwd) for cell in cells if cell.shares_root}
+        commands = set()
+        for cell in cells:
+            if cell.shares_root:
+                commands.add((*substitute_levels(cell), Command.read_command(cell).cwd or here.cwd))
         for *argv, cwd in sorted(commands):
             check_command(argv, env=here.env, cwd=cwd, typed=here.typed)
 
@@ -138,15 +148,15 @@ class ExecTrial(ExecWorkload):
         here = plan.context.cwd
         mounted_cells = [cell for cell in cells if has_disks(cell) and not names_disk(cell)]
         words = dict.fromkeys(
-            word for cell in mounted_cells for word in filled(cell)[1:] if not os.path.isabs(word)
+            word for cell in mounted_cells for word in substitute_levels(cell)[1:] if not os.path.isabs(word)
         )
         named = [
             word for word in words if word not in ("", ".", "..") and os.path.exists(os.path.join(here, word))
         ]
-        discarding = [cell for cell in cells if Command.of(cell).output is StandardOutput.NULL]
+        discarding = [cell for cell in cells if Command.read_command(cell).output is StandardOutput.NULL]
         remarks = [
             f"{name} stops early when its output is /dev/null: --output pipe makes it do all of its work"
-            for name in sorted({os.path.basename(filled(cell)[0]) for cell in discarding} & _LAZY)
+            for name in sorted({os.path.basename(substitute_levels(cell)[0]) for cell in discarding} & _LAZY)
         ]
         return remarks + [
             f"the command runs in a new directory on its disk, where {word} of {here} is not: give its whole path"
@@ -164,17 +174,17 @@ class ExecTrial(ExecWorkload):
         if disk is not None and os.sep in self._argv[0]:  # a program is found from where the user is
             self._argv[0] = os.path.join(self._caller["cwd"], self._argv[0])
         if isinstance(machine, LoggedIn):
-            self._argv, self._caller = pushed(machine, self._argv, self.params.push, self._caller["cwd"])
+            self._argv, self._caller = bring_files(machine, self._argv, self.params.push, self._caller["cwd"])
         path, cwd = self._caller["env"].get("PATH"), self._caller["cwd"]
         try:
             found = find_same(machine.agent, self._argv[0], path=path, cwd=cwd, cell=self.cell, here=here)
         except CommandError as error:
             raise _cannot_run(self._argv, error, there=there) from error
-        found.keep(self.facts)
+        found.add_facts(self.facts)
         self.warnings += [found.warning] if found.warning else []
         if disk is not None:
             self._work_on(disk, machine.agent)
-        self._hook("setup", machine)
+        self._run_hook("setup", machine)
         if self.params.shell:
             self._shell_start = self.facts.add(self._start_shells(machine))
 
@@ -191,7 +201,7 @@ class ExecTrial(ExecWorkload):
             )
             for _ in range(_SHELL_STARTS + 1)
         ]
-        judge(runs[0], self.warnings, self.limit_s, ignore_failure=False)
+        judge_exit(runs[0], self.warnings, self.limit_s, ignore_failure=False)
         warm = runs[1:]  # the first one reads the shell's files
         return ShellStart(
             wall_s=statistics.median(run.wall_s for run in warm),
@@ -211,14 +221,14 @@ class ExecTrial(ExecWorkload):
         self._disk = disk.device if found is None else found.path
         if not names_disk(self.cell):
             self._caller["cwd"] = self._disk
-        self._argv = [self._placed(word) for word in self._argv]
-        self._hooks = {name: self._placed(text) for name, text in self._hooks.items()}
+        self._argv = [self._substitute_disk(word) for word in self._argv]
+        self._hooks = {name: self._substitute_disk(text) for name, text in self._hooks.items()}
 
-    def _placed(self, text: str) -> str:
+    def _substitute_disk(self, text: str) -> str:
         """The text with the disk's path in it."""
         return text.replace(DISK, self._disk) if self._disk and names_disk(self.cell) else text
 
-    def _hook(self, name: str, machine: Machine) -> None:
+    def _run_hook(self, name: str, machine: Machine) -> None:
         """Runs one of the user's commands around the measured one, in a shell. Raises `WorkloadError` when it fails."""
         if name not in self._hooks:
             return
@@ -231,14 +241,14 @@ class ExecTrial(ExecWorkload):
         self._around.each.setdefault(name, []).append(result.wall_s)
         self.facts.add(self._around)
         try:
-            judge(result, self.warnings, self.limit_s, ignore_failure=False)
+            judge_exit(result, self.warnings, self.limit_s, ignore_failure=False)
         except WorkloadError as error:
             raise WorkloadError(f"--{name}: {error.message}", hint=error.hint, cause=error.cause) from error
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the command once. Raises `WorkloadError` with a one-line reason when it fails."""
-        self._hook("prepare", machine)
-        below = Below.before(machine) if self._disk else None
+        self._run_hook("prepare", machine)
+        below = Below.read_before(machine) if self._disk else None
         result = machine.agent.exec(
             self._argv,
             **self._caller,
@@ -250,9 +260,9 @@ class ExecTrial(ExecWorkload):
         )
         self.printed = (result.stdout[-_KEPT:] + result.stderr[-_KEPT:]).decode(errors="replace")
         if below is not None:
-            below.after(flushed=None).note(self.facts)
+            below.read_changes(flushed=None).add_facts(self.facts)
         try:
-            judge(
+            judge_exit(
                 result,
                 self.warnings,
                 self.limit_s,
@@ -270,10 +280,12 @@ class ExecTrial(ExecWorkload):
         if self._metrics or self.params.expect is not None:
             stdout, stderr = (text.decode(errors="replace") for text in (result.stdout, result.stderr))
             self._check_output(stdout, stderr)
-            values += [(spec.metric, self._found(spec, machine, stdout, stderr)) for spec in self._metrics]
-        values += self._events(result.counted)
-        self._hook("check", machine)
-        self._hook("conclude", machine)
+            values += [
+                (spec.metric, self._find_value(spec, machine, stdout, stderr)) for spec in self._metrics
+            ]
+        values += self._report_events(result.counted)
+        self._run_hook("check", machine)
+        self._run_hook("conclude", machine)
         start = self._shell_start or _NO_SHELL
         if result.wall_s <= start.wall_s:
             self.warnings.append(
@@ -290,9 +302,9 @@ class ExecTrial(ExecWorkload):
 
     def cleanup(self, machine: Machine) -> None:
         """The user's own; what the command wrote is the user's on the host, and is thrown away with a guest."""
-        self._hook("cleanup", machine)
+        self._run_hook("cleanup", machine)
 
-    def _events(self, counted: Sequence[int]) -> Iterator[tuple[Metric, float]]:
+    def _report_events(self, counted: Sequence[int]) -> Iterator[tuple[Metric, float]]:
         """What was counted; a count that cannot be had is reported, and is not a metric of this trial."""
         for spec, count in zip(self._counted, counted, strict=True):
             if count >= 0:
@@ -311,14 +323,16 @@ class ExecTrial(ExecWorkload):
         if found is None:
             raise WorkloadError(
                 f"the command succeeded, but nothing in its output matches {expected!r}"
-                + quote(texts[0] or texts[1])
+                + quote_output(texts[0] or texts[1])
             )
 
-    def _found(self, spec: metric_spec.MetricSpec, machine: Machine, stdout: str, stderr: str) -> float:
+    def _find_value(self, spec: metric_spec.MetricSpec, machine: Machine, stdout: str, stderr: str) -> float:
         """The metric's value in what the command printed, or in the file it wrote."""
         if not spec.file:
-            return self._extract(spec, stdout, stderr)
-        path = os.path.join(self._caller["cwd"], self._placed(filled_in(spec.file, self.cell)))
+            return self._extract_value(spec, stdout, stderr)
+        path = os.path.join(
+            self._caller["cwd"], self._substitute_disk(substitute_in_text(spec.file, self.cell))
+        )
         try:
             text = machine.agent.read_file(path, limit=OUTPUT_LIMIT).decode(errors="replace")
         except CommandError as error:
@@ -329,23 +343,23 @@ class ExecTrial(ExecWorkload):
             ) from error
         return spec.extract_value(text, limit_s=self.limit_s)
 
-    def _extract(self, spec: metric_spec.MetricSpec, stdout: str, stderr: str) -> float:
+    def _extract_value(self, spec: metric_spec.MetricSpec, stdout: str, stderr: str) -> float:
         try:
             return spec.extract_value(stdout, stderr, limit_s=self.limit_s)
         except WorkloadError as error:
             raise WorkloadError(
-                error.message + quote(stdout or stderr), hint=error.hint, cause=error.cause
+                error.message + quote_output(stdout or stderr), hint=error.hint, cause=error.cause
             ) from error
 
 
-def filled(cell: Cell) -> list[str]:
+def substitute_levels(cell: Cell) -> list[str]:
     """The cell's command: its levels in place of `{name}` for the parameters that the command has."""
-    return [filled_in(word, cell) for word in Command.of(cell).argv]
+    return [substitute_in_text(word, cell) for word in Command.read_command(cell).argv]
 
 
-def filled_in(text: str, cell: Cell) -> str:
+def substitute_in_text(text: str, cell: Cell) -> str:
     """The text with the cell's levels in it."""
-    for name in Command.of(cell).parameters:
+    for name in Command.read_command(cell).parameters:
         if name in cell.factors:
             text = text.replace("{" + parameter_of(name) + "}", cell.factors[name])
     return text
@@ -353,26 +367,27 @@ def filled_in(text: str, cell: Cell) -> str:
 
 def names_disk(cell: Cell) -> bool:
     """Whether the command or what runs around it says where it uses the disk; else it runs there."""
-    return DISK.strip("{}") not in cell.factors and any(DISK in text for text in Command.of(cell).texts)
+    texts = Command.read_command(cell).placeholder_texts
+    return DISK.strip("{}") not in cell.factors and any(DISK in text for text in texts)
 
 
-def syncs(cell: Cell) -> dict[str, Any]:
+def proof_params(cell: Cell) -> dict[str, Any]:
     """Parameters of `powercut` for what the command's own syncs promise; none where it cannot be run just so."""
-    command = Command.of(cell)
+    command = Command.read_command(cell)
     if command.push or command.stdin is not None or not cell.shares_root:
         return {}
     before = [command.hooks[name] for name in ("setup", "prepare") if name in command.hooks]
     return {
         "method": "syncs",
-        "command": filled(cell),
-        "before": [filled_in(text, cell) for text in before],
-        "env": _variables(cell),
+        "command": substitute_levels(cell),
+        "before": [substitute_in_text(text, cell) for text in before],
+        "env": _list_variables(cell),
         "cwd": (command.cwd or "") if names_disk(cell) else "",
         "statuses": list(command.statuses),
     }
 
 
-def _variables(cell: Cell) -> dict[str, str]:
+def _list_variables(cell: Cell) -> dict[str, str]:
     """The environment variables that are factors."""
     return {name.removeprefix(VARIABLE): level for name, level in cell.factors.items() if is_variable(name)}
 

@@ -69,12 +69,12 @@ THREADS_VARIABLE = "THREADS"  # what the factor `threads` is called in a job fil
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def variables_of(job: str) -> list[str]:
+def find_variables(job: str) -> list[str]:
     """The names of all variables in the text of a job file, in order."""
     return _VARIABLE.findall(job)
 
 
-def environment(values: Mapping[str, str], levels: Levels) -> dict[str, str]:
+def job_environment(values: Mapping[str, str], levels: Levels) -> dict[str, str]:
     """The variables of a job file: those of the plan, and how many threads there are."""
     return {THREADS_VARIABLE: str(levels.get(THREADS) or 1), **values}
 
@@ -102,7 +102,7 @@ def _check_job(text: str, values: Mapping[str, object]) -> None:
             )
         if _INCLUDED.match(line):
             raise ValueError(f"line {number}, {line.strip()!r}: the whole job must be in one file")
-    used = set(variables_of(text))
+    used = set(find_variables(text))
     for name in values:
         if name not in used:
             raise ValueError(f"values.{name} is not used: the job file holds no ${{{name}}}")
@@ -177,7 +177,7 @@ class FioWorkload(Workload[FioJob]):
     def decides_factor(cls, params: FioJob, factor: str, platform: PlatformSpec) -> bool | None:
         """Rejects `threads` for a job that does not use it."""
         if factor == THREADS.name:
-            return None if THREADS_VARIABLE in variables_of(params.job) else False
+            return None if THREADS_VARIABLE in find_variables(params.job) else False
         return decides_on_host(params, factor, platform)
 
     @classmethod
@@ -189,7 +189,7 @@ class FioWorkload(Workload[FioJob]):
             "command": ["fio", "--output-format=json", JOB_FILE],
             "before": [f"fio --create_only=1 {JOB_FILE} >/dev/null"],
             "files": {JOB_FILE: params.job},
-            "env": environment(params.values, cell.levels),
+            "env": job_environment(params.values, cell.levels),
         }
 
     @classmethod

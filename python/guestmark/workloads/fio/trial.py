@@ -19,9 +19,9 @@ from guestmark.disks.mounted import locate_working_directory
 from guestmark.workloads import fio
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.metrics import THROUGHPUT
-from guestmark.workloads.common.moving import measured, sync_everything, target_of
-from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge, quote
-from guestmark.workloads.fio import JOB_FILE, Fio, FioWorkload, environment
+from guestmark.workloads.common.moving import sync_everything, target_of, to_measurements
+from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit, quote_output
+from guestmark.workloads.fio import JOB_FILE, Fio, FioWorkload, job_environment
 from guestmark.workloads.sysbench import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Report:
     notes: tuple[str, ...]
 
 
-def parse(output: str) -> Report:
+def parse_report(output: str) -> Report:
     """Reads fio's standard output. Raises `WorkloadError` with what is missing, or with the error of a job."""
     lines = output.splitlines()
     start = next((at for at, line in enumerate(lines) if line.strip() == "{"), None)
@@ -71,48 +71,49 @@ def parse(output: str) -> Report:
             f"line {start + error.lineno} of fio's output is not JSON ({error.msg}): {''.join(shown)[:200]!r}",
             hint=_HINT,
         ) from error
-    jobs = _field(found, "jobs", list)
+    jobs = _read_field(found, "jobs", list)
     if not jobs:
         raise WorkloadError("fio ran no job", hint="the job file needs a section such as [randrw]")
     for job in jobs:
-        if _field(job, "error", int):
+        if _read_field(job, "error", int):
             raise WorkloadError(f"fio's job {job.get('jobname')!r} failed with error {job['error']}")
-    syncs = [_field(_field(job, "sync", dict), "lat_ns", dict) for job in jobs]
-    directions = [[_field(job, name, dict) for job in jobs] for name in ("read", "write")]
+    syncs = [_read_field(_read_field(job, "sync", dict), "lat_ns", dict) for job in jobs]
+    directions = [[_read_field(job, name, dict) for job in jobs] for name in ("read", "write")]
     return Report(
-        version=_field(found, "fio version", str).removeprefix("fio-"),
+        version=_read_field(found, "fio version", str).removeprefix("fio-"),
         jobs=len(jobs),
-        read=_direction(directions[0]),
-        write=_direction(directions[1]),
-        sync_latency_avg_s=_mean([sync for sync in syncs if "N" in sync]),
-        runtime_s=max(_field(direction, "runtime", int) for some in directions for direction in some) / 1e3,
-        bytes=sum(_field(direction, "io_bytes", int) for some in directions for direction in some),
+        read=_parse_direction(directions[0]),
+        write=_parse_direction(directions[1]),
+        sync_latency_avg_s=_mean_latency([sync for sync in syncs if "N" in sync]),
+        runtime_s=max(_read_field(direction, "runtime", int) for some in directions for direction in some)
+        / 1e3,
+        bytes=sum(_read_field(direction, "io_bytes", int) for some in directions for direction in some),
         notes=tuple(line.strip() for line in lines[:start] if line.strip()),
     )
 
 
-def _direction(parts: Sequence[Mapping[str, Any]]) -> Direction:
-    latencies = [_field(part, "clat_ns", dict) for part in parts]
+def _parse_direction(parts: Sequence[Mapping[str, Any]]) -> Direction:
+    latencies = [_read_field(part, "clat_ns", dict) for part in parts]
     tails = [latency["percentile"][_P99] for latency in latencies if _P99 in latency.get("percentile", {})]
     return Direction(
-        bytes_per_s=float(sum(_field(part, "bw_bytes", int) for part in parts)),
-        operations_per_s=float(sum(_field(part, "iops", int, float) for part in parts)),
-        latency_avg_s=_mean(latencies),
+        bytes_per_s=float(sum(_read_field(part, "bw_bytes", int) for part in parts)),
+        operations_per_s=float(sum(_read_field(part, "iops", int, float) for part in parts)),
+        latency_avg_s=_mean_latency(latencies),
         latency_p99_s=max(tails) / 1e9 if tails else None,
     )
 
 
-def _mean(latencies: Sequence[Mapping[str, Any]]) -> float | None:
+def _mean_latency(latencies: Sequence[Mapping[str, Any]]) -> float | None:
     """The mean over all requests, seconds."""
-    count = sum(_field(latency, "N", int) for latency in latencies)
+    count = sum(_read_field(latency, "N", int) for latency in latencies)
     return (
-        sum(_field(latency, "mean", int, float) * latency["N"] for latency in latencies) / count / 1e9
+        sum(_read_field(latency, "mean", int, float) * latency["N"] for latency in latencies) / count / 1e9
         if count
         else None
     )
 
 
-def _field(table: Any, name: str, *kinds: type) -> Any:
+def _read_field(table: Any, name: str, *kinds: type) -> Any:
     value = table.get(name) if isinstance(table, dict) else None
     if not isinstance(value, kinds) or isinstance(value, bool):
         what = "is not there" if value is None else f"is {value!r:.60}"
@@ -126,7 +127,7 @@ _FLUSHES = re.compile(
 )
 
 
-def flushes(job: str) -> bool:
+def asks_for_flushes(job: str) -> bool:
     """Whether a job file asks for flushes that fio's report does not count: O_SYNC, or one at a file's end."""
     return bool(_FLUSHES.search(job))
 
@@ -137,7 +138,7 @@ class FioTrial(FioWorkload):
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         path = plan.context.path
-        self._env = {"PATH": path, "LC_ALL": "C", **environment(self.params.values, cell.levels)}
+        self._env = {"PATH": path, "LC_ALL": "C", **job_environment(self.params.values, cell.levels)}
         self._cwd = "/"
 
     @classmethod
@@ -152,14 +153,14 @@ class FioTrial(FioWorkload):
         """Mounts the disk, lays the job's files out and empties the machine's caches."""
         agent, disk = machine.agent, target_of(machine)
         found = find_same(agent, FIO, path=self._env["PATH"], cwd="/", cell=self.cell)
-        found.keep(self.facts)
+        found.add_facts(self.facts)
         self.warnings += [found.warning] if found.warning else []
         self._cwd = disk.mount(agent)
         self.facts.add(disk.facts, TARGET)
         agent.write_file(f"{self._cwd}/{JOB_FILE}", self.params.job.encode())
-        before = self._used(machine)
-        self._do(machine, "--create_only=1")
-        self._warn_of_memory(machine, self._used(machine) - before)
+        before = self._used_bytes(machine)
+        self._run_fio(machine, "--create_only=1")
+        self._warn_of_memory(machine, self._used_bytes(machine) - before)
         disk.image.flush()
         self._cwd = disk.remount(agent, drop_caches=not disk.device)
         self.facts.add(locate_working_directory(agent, self._cwd))
@@ -167,11 +168,13 @@ class FioTrial(FioWorkload):
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the job file once. Raises `WorkloadError` when a job fails or the JSON is not as fio 3 has it."""
         sync_everything(machine.agent)
-        below = Below.before(machine)
-        result = self._do(machine)
-        report = parse(result.stdout.decode(errors="replace"))
-        changes = below.after(flushed=bool(report.sync_latency_avg_s) or flushes(self.params.job))
-        changes.note(self.facts)
+        below = Below.read_before(machine)
+        result = self._run_fio(machine)
+        report = parse_report(result.stdout.decode(errors="replace"))
+        changes = below.read_changes(
+            flushed=bool(report.sync_latency_avg_s) or asks_for_flushes(self.params.job)
+        )
+        changes.add_facts(self.facts)
         self.facts.add(Fio(version=report.version))
         self.warnings += [f"fio: {note}" for note in report.notes]
         values: list[tuple[Metric, float | None]] = [
@@ -193,7 +196,7 @@ class FioTrial(FioWorkload):
             (SYSTEM, result.system_s),
         ]
         known = [(metric, value) for metric, value in values if value is not None]
-        return [*measured(known), *(changes.measurements(report.bytes) if report.bytes else ())]
+        return [*to_measurements(known), *(changes.to_measurements(report.bytes) if report.bytes else ())]
 
     def cleanup(self, machine: Machine) -> None:
         """Nothing: a guest's disk is removed with the guest, a directory with the trial."""
@@ -201,7 +204,7 @@ class FioTrial(FioWorkload):
         if disk.spec.loop and disk.device:
             disk.umount(machine.agent, drop_caches=False)
 
-    def _do(self, machine: Machine, *more: str) -> ExecResult:
+    def _run_fio(self, machine: Machine, *more: str) -> ExecResult:
         result = machine.agent.exec(
             [FIO, "--output-format=json", *more, JOB_FILE],
             env=self._env,
@@ -216,14 +219,14 @@ class FioTrial(FioWorkload):
             is Cause.NO_ROOM
         ):
             raise WorkloadError(
-                f"the files of the fio job do not fit on the disk{quote(said)}",
+                f"the files of the fio job do not fit on the disk{quote_output(said)}",
                 hint="use a larger disk (--set size=8G), a smaller size in the job file, or --scale",
                 cause=Cause.NO_ROOM,
             )
-        judge(result, self.warnings, self.limit_s)
+        judge_exit(result, self.warnings, self.limit_s)
         return result
 
-    def _used(self, machine: Machine) -> int:
+    def _used_bytes(self, machine: Machine) -> int:
         there = machine.agent.statfs(self._cwd)
         return (there.blocks - there.free) * there.block_size
 

@@ -57,7 +57,7 @@ class GuestfishWorkload(Workload[GuestfishBytes]):
     @classmethod
     def moved_bytes(cls, params: GuestfishBytes) -> int | None:
         """Returns the bytes that need room on the target."""
-        return params.bytes
+        return params.amount_bytes
 
     @classmethod
     def trial_class(cls) -> type[Workload[GuestfishBytes]]:
@@ -120,6 +120,6 @@ class GuestfsRunWorkload(Workload[Launches]):
     @classmethod
     def report_sections(cls) -> tuple[Sections, ...]:
         """Draws the phases as `boot` does."""
-        from guestmark.workloads.boot.sections import sections
+        from guestmark.workloads.boot.sections import render_phases
 
-        return (sections,)
+        return (render_phases,)

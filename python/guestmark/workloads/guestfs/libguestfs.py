@@ -61,7 +61,7 @@ class Timeline:
     console: Console  # what it said, with the times
     confined: Confined | None = None  # as its kernel says
 
-    def between(self, first: str, second: str) -> float:
+    def seconds_between(self, first: str, second: str) -> float:
         """Seconds from one mark to another."""
         return self.marks[second] - self.marks[first]
 
@@ -86,19 +86,20 @@ def run(
     """
     environment = {**prepare(accelerator), **(_VERBOSE if verbose else {})}
     process = SupervisedProcess(GUESTFISH, TEMPORARY_FILES)
-    lock = _home(environment["LIBGUESTFS_CACHEDIR"]) / "lock"  # which supermin takes, to find nothing to do
+    # supermin takes this lock, to find that there is nothing to do.
+    lock = _find_appliance_home(environment["LIBGUESTFS_CACHEDIR"]) / "lock"
     lock.touch()
     with contextlib.ExitStack() as stack:
         stack.callback(process.stop)
-        commands, write_commands = (stack.enter_context(end) for end in _pipe())
-        read_marks, marks = (stack.enter_context(end) for end in _pipe())
+        commands, write_commands = (stack.enter_context(end) for end in _open_pipe())
+        read_marks, marks = (stack.enter_context(end) for end in _open_pipe())
         lines = [
             f"!echo {step.name} > /dev/fd/{marks.fileno()}" if isinstance(step, Mark) else step
             for step in script
         ]
         process.start(
             [
-                *_with(environment, process.scratch), GUESTFISH, "-f", f"/dev/fd/{commands.fileno()}",
+                *_environment_prefix(environment, process.scratch), GUESTFISH, "-f", f"/dev/fd/{commands.fileno()}",
             ],
             pass_fds=(commands.fileno(), marks.fileno()),
             writable=(lock, *writable),
@@ -108,10 +109,10 @@ def run(
         write_commands.write(("\n".join(lines) + "\n").encode())
         write_commands.close()
         names = [step.name for step in script if isinstance(step, Mark)]
-        return _follow(process, read_marks, names, accelerator, timeout_s)
+        return _follow_marks(process, read_marks, names, accelerator, timeout_s)
 
 
-def _follow(
+def _follow_marks(
     process: SupervisedProcess, stream: io.FileIO, names: Sequence[str], accelerator: str, timeout_s: float
 ) -> Timeline:
     deadline = time.monotonic() + timeout_s
@@ -131,7 +132,7 @@ def _follow(
         for name in said.decode().split():
             reached[name] = now
         if not qemu:
-            qemu = _attest(process, accelerator)
+            qemu = _attest_accelerator(process, accelerator)
             confined = attest_process(process.pid(), process.writable)
     _, ended_at = process.end_after(lambda: None, _EXIT_S)
     status = None if ended_at is None else process.wait(_EXIT_S)
@@ -142,7 +143,7 @@ def _follow(
     return Timeline(process.started_at, reached, qemu, ended_at, process.console, confined)
 
 
-def sized(levels: Levels) -> list[str]:
+def size_commands(levels: Levels) -> list[str]:
     """The commands that give libguestfs's guest a cell's memory and processors."""
     commands = []
     if MEMORY in levels:
@@ -207,9 +208,9 @@ def _index_modules(modules: Path, home: Path, release: str) -> None:
     scratch = keeper().directory("modules", home.resolve())
     try:
         staged = Path(scratch, "lib", "modules", release)
-        shutil.copytree(modules, staged, copy_function=_link)
+        shutil.copytree(modules, staged, copy_function=_link_appliance)
         done = subprocess.run(["depmod", "-b", str(scratch), release], capture_output=True, check=False)
-        _check(done.returncode, done.stderr.decode(errors="replace"), "depmod")
+        _check_status(done.returncode, done.stderr.decode(errors="replace"), "depmod")
         index = (staged / "modules.dep").read_text()
         if "t10-pi.ko" not in index:  # without it no SCSI disk appears in libguestfs's guest
             raise PlatformUnusableError(
@@ -224,7 +225,7 @@ def _index_modules(modules: Path, home: Path, release: str) -> None:
         keeper().remove(scratch)
 
 
-def _link(source: str, target: str) -> None:
+def _link_appliance(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except OSError:
@@ -235,7 +236,7 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
     """Has libguestfs build its appliance where it is missing or older than the host's packages, so that no
     measured launch does.
     """
-    appliance = _home(home) / "appliance.d"
+    appliance = _find_appliance_home(home) / "appliance.d"
     changed = max(
         (path.stat().st_mtime for path in map(Path, _PACKAGE_DATABASES) if path.exists()), default=0.0
     )
@@ -246,24 +247,25 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
     process = SupervisedProcess(GUESTFISH, replace(BUILDER, writes_tmp=True, sockets=True))
     try:
         process.start(
-            [*_with(environment, process.scratch), GUESTFISH, "-a", "/dev/null", "run"], writable=[home]
+            [*_environment_prefix(environment, process.scratch), GUESTFISH, "-a", "/dev/null", "run"],
+            writable=[home],
         )
         status = process.wait(_BUILD_S)
     finally:
         process.stop()
     if status is None:
         raise MachineError(f"libguestfs did not make its appliance within {_BUILD_S:.0f} s")
-    _check(status, process.console.read_text(), "libguestfs")
+    _check_status(status, process.console.read_text(), "libguestfs")
     for path in appliance.glob("*"):
         os.utime(path, (begin, begin))
 
 
-def _home(cache: Path | str) -> Path:
+def _find_appliance_home(cache: Path | str) -> Path:
     """Where libguestfs keeps the appliance of this user."""
     return Path(cache, f".guestfs-{os.geteuid()}")
 
 
-def _with(environment: Mapping[str, str], scratch: Path) -> list[str]:
+def _environment_prefix(environment: Mapping[str, str], scratch: Path) -> list[str]:
     """What stands before a command of libguestfs's: its environment, with temporary files in `scratch`.
 
     Sockets go to `/tmp`, as root's do anyhow: elsewhere their names may become too long.
@@ -272,7 +274,7 @@ def _with(environment: Mapping[str, str], scratch: Path) -> list[str]:
     return ["env", "--unset=XDG_RUNTIME_DIR", *(f"{name}={value}" for name, value in settings.items())]
 
 
-def _check(status: int, said: str, what: str) -> None:
+def _check_status(status: int, said: str, what: str) -> None:
     if status:
         lines = said.strip().splitlines() or ["no message"]
         raise MachineError(
@@ -282,10 +284,10 @@ def _check(status: int, said: str, what: str) -> None:
         )
 
 
-def _attest(process: SupervisedProcess, accelerator: str) -> tuple[str, ...]:
+def _attest_accelerator(process: SupervisedProcess, accelerator: str) -> tuple[str, ...]:
     """The command line of guestfish's QEMU. Raises `AttestationError` when it runs with another accelerator."""
     root = process.pid()
-    for command, fds in _descendants(root) if root is not None else ():
+    for command, fds in _walk_descendants(root) if root is not None else ():
         if not command or "qemu" not in command[0]:
             continue
         has_kvm = any("kvm-vm" in fd for fd in fds)
@@ -298,7 +300,7 @@ def _attest(process: SupervisedProcess, accelerator: str) -> tuple[str, ...]:
     raise AttestationError("libguestfs runs no QEMU, so nothing is known about its guest")
 
 
-def _descendants(root: int) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+def _walk_descendants(root: int) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     """Command line and open files of `root` and all below it."""
     waiting = [root]
     while waiting:
@@ -314,7 +316,7 @@ def _last_words(process: SupervisedProcess) -> str:
     return f": {(errors or lines)[-1][:300]}" if lines else ""
 
 
-def _pipe() -> tuple[io.FileIO, io.FileIO]:
+def _open_pipe() -> tuple[io.FileIO, io.FileIO]:
     read_fd, write_fd = os.pipe()
     return io.FileIO(read_fd, "r"), io.FileIO(write_fd, "w")
 

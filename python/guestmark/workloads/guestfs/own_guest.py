@@ -27,7 +27,7 @@ from guestmark.platforms.qemu.nested.platform import READY_DEADLINE_S, NestedPla
 from guestmark.setting.machine import PLACEMENT
 from guestmark.workloads import boot
 from guestmark.workloads.base import P, Workload
-from guestmark.workloads.boot.trial import durations
+from guestmark.workloads.boot.trial import compute_durations
 from guestmark.workloads.common.metrics import LAUNCH
 from guestmark.workloads.guestfs import Launches, libguestfs, session
 from guestmark.workloads.guestfs.libguestfs import Guestfs, Mark, Timeline
@@ -87,7 +87,7 @@ def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_
     marks: dict[str, float] = {}
     for name in (step.name for step in script if isinstance(step, Mark)):
         sign = f"{_MARK}{name}\n".encode()
-        arrived = guestfish.wait(deadline - time.monotonic(), _holds(sign))
+        arrived = guestfish.wait(deadline - time.monotonic(), _contains(sign))
         if sign not in guestfish.output:
             how = "ended before" if arrived else f"did not within {timeout_s:.0f} s get to"
             guestfish.send_signal(9)
@@ -100,15 +100,15 @@ def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_
             f"guestfish ended with status {guestfish.ended.status}: {_last_words(guestfish.read_text())}"
         )
     printed = guestfish.read_text()
-    _attest(printed, accelerator)
+    _attest_printed(printed, accelerator)
     return Session(started_at, marks, printed)
 
 
-def _holds(sign: bytes) -> Callable[[bytes], bool]:
+def _contains(sign: bytes) -> Callable[[bytes], bool]:
     return lambda said: sign in said
 
 
-def _attest(printed: str, accelerator: str) -> None:
+def _attest_printed(printed: str, accelerator: str) -> None:
     said = next((line for line in printed.splitlines() if line.startswith(_KVM)), _KVM)
     machines = said.removeprefix(_KVM).strip()
     found = {"": "nothing", "0": TCG.name}.get(machines, KVM.name)
@@ -147,7 +147,7 @@ class OwnGuestTrial(Workload[P]):
     @classmethod
     def impossible(cls, cell: Cell) -> str:
         """Says where libguestfs has no guest of that kind."""
-        return unusable(cell.platform)
+        return explain_unusable(cell.platform)
 
     def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
         """The host's agent, or of a nested platform the outer guest: libguestfs starts what is inside itself."""
@@ -158,7 +158,7 @@ class OwnGuestTrial(Workload[P]):
         libguestfs.prepare(self._accelerator)
 
 
-def unusable(spec: PlatformSpec) -> str:
+def explain_unusable(spec: PlatformSpec) -> str:
     """Why libguestfs cannot run on that platform, in one line; empty if it can."""
     if spec.is_guest and spec.inner.kind not in ACCELERATORS:
         return _no_uml()
@@ -202,18 +202,20 @@ class GuestfsApiTrial(OwnGuestTrial[session.Rounds]):
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Launches guestfish and makes the calls. Raises `WorkloadError` when one fails or misbehaves."""
-        calls = session.commands(self.params.rounds)
-        script: list[str | Mark] = [*libguestfs.sized(self.cell.levels)]
-        script += [session.drive(), "run", Mark("launched"), *calls, Mark("done"), "shutdown"]
-        started_at, marks, printed = self._told(machine, script)
+        calls = session.session_commands(self.params.rounds)
+        script: list[str | Mark] = [*libguestfs.size_commands(self.cell.levels)]
+        script += [session.drive_command(), "run", Mark("launched"), *calls, Mark("done"), "shutdown"]
+        started_at, marks, printed = self._run_session(machine, script)
         self._found.calls = len(calls)
-        if found := session.wrong(printed, self.params.rounds):
+        if found := session.find_missing_output(printed, self.params.rounds):
             raise WorkloadError(f"libguestfs did not obey: {found}")
         wall_s, launch_s = marks["done"] - marks["launched"], marks["launched"] - started_at
         values = ((WALL, wall_s), (CALLS, len(calls) / wall_s), (LAUNCH, launch_s))
         return [Measurement(metric, value, (value,)) for metric, value in values]
 
-    def _told(self, machine: Machine, script: Sequence[str | Mark]) -> tuple[float, Mapping[str, float], str]:
+    def _run_session(
+        self, machine: Machine, script: Sequence[str | Mark]
+    ) -> tuple[float, Mapping[str, float], str]:
         """When guestfish was started, when it reached its marks, and what it printed."""
         if self._spec.is_nested:
             inside = run(machine, self._accelerator, script, self.limit_s)
@@ -245,13 +247,15 @@ class GuestfsRunTrial(OwnGuestTrial[Launches]):
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Launch and close, and the phases of a second launch."""
-        values = durations(self._launch_inside(machine) if self._spec.is_nested else reached(self._launch()))[
-            0
-        ]
+        if self._spec.is_nested:
+            launched = self._launch_inside(machine)
+        else:
+            launched = read_phases(self._launch_guest())
+        values, _ = compute_durations(launched)
         kept = {metric: values[metric] for metric in (boot.READY, boot.TOTAL, *_ENDING)}
         if self.params.phases and not self._spec.is_nested:
-            traced = self._launch(verbose=True)
-            values, missing = durations(reached(traced))
+            traced = self._launch_guest(verbose=True)
+            values, missing = compute_durations(read_phases(traced))
             starting = boot.PHASES[: boot.PHASES.index(boot.WORK)]
             kept |= {metric: values[metric] for metric in starting if metric in values}
             self._found.traced_ready_s = values[boot.READY]
@@ -261,25 +265,25 @@ class GuestfsRunTrial(OwnGuestTrial[Launches]):
                 self.warnings.append(f"libguestfs's messages do not show the end of {said}")
         return [Measurement(metric, value, (value,)) for metric, value in kept.items()]
 
-    def _script(self) -> list[str | Mark]:
-        sized = libguestfs.sized(self.cell.levels)
+    def _make_script(self) -> list[str | Mark]:
+        sized = libguestfs.size_commands(self.cell.levels)
         return [*sized, "add /dev/null", "run", Mark(_LAUNCHED), "shutdown", Mark(_CLOSED)]
 
     def _launch_inside(self, outer: Machine) -> dict[str, float]:
         """The phases there are of a launch in an outer guest, whose lines arrive here when they do."""
-        session = run(outer, self._accelerator, self._script(), self.limit_s)
+        session = run(outer, self._accelerator, self._make_script(), self.limit_s)
         ended_at = time.monotonic()
         launched, closed = (session.marks[name] for name in (_LAUNCHED, _CLOSED))
         times = {steps.READY: launched, steps.ORDERED: launched, steps.DOWN: closed, steps.GONE: ended_at}
         return {name: at - session.started_at for name, at in times.items()}
 
-    def _launch(self, *, verbose: bool = False) -> Timeline:
-        timeline = libguestfs.run(self._accelerator, self._script(), self.limit_s, verbose=verbose)
+    def _launch_guest(self, *, verbose: bool = False) -> Timeline:
+        timeline = libguestfs.run(self._accelerator, self._make_script(), self.limit_s, verbose=verbose)
         self._found.qemu, self._found.confined = list(timeline.qemu), timeline.confined
         return timeline
 
 
-def reached(timeline: Timeline) -> dict[str, float]:
+def read_phases(timeline: Timeline) -> dict[str, float]:
     """The phases of a launch, named like those of our own guests; seconds since guestfish was started.
 
     The order to end is the moment its guest was ready, and what its guest does then is not said.

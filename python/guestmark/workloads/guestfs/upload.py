@@ -18,7 +18,7 @@ from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.setting.image import Format
 from guestmark.workloads.common import metrics
-from guestmark.workloads.common.moving import READABLE, compare, measured
+from guestmark.workloads.common.moving import READABLE, compare_checksums, to_measurements
 from guestmark.workloads.disk.upload import tar_gz
 from guestmark.workloads.guestfs import GuestfishWorkload, libguestfs
 from guestmark.workloads.guestfs.libguestfs import Guestfs, Mark
@@ -34,7 +34,7 @@ class GuestfishTrial(GuestfishWorkload):
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         self._accelerator = accelerator_of(cell)
-        self._amount = self.params.bytes
+        self._amount = self.params.amount_bytes
         self._target = cell.view(Disks).target
         self._stack = contextlib.ExitStack()
         self._source: Image | None = None
@@ -70,20 +70,20 @@ class GuestfishTrial(GuestfishWorkload):
         with make_images([self._target]) as (image,):
             os.sync()
             timeline = libguestfs.run(
-                self._accelerator, self._script(image), self.limit_s, writable=[image.path]
+                self._accelerator, self._make_script(image), self.limit_s, writable=[image.path]
             )
             host_flush_s = image.flush()
             self.facts.add(Guestfs(qemu=list(timeline.qemu), confined=timeline.confined))
-            compare(self._read_back(image), self._expected(), "by debugfs on the host")
+            compare_checksums(self._read_back(image), self._expected_checksum(), "by debugfs on the host")
             image.check_filesystem()
         launch_s = timeline.marks["launched"] - timeline.started_at
-        wall_s = timeline.between("begin", "flushed") + host_flush_s
+        wall_s = timeline.seconds_between("begin", "flushed") + host_flush_s
         with_launch_s = launch_s + wall_s
-        return measured(
+        return to_measurements(
             [
                 (metrics.THROUGHPUT, self._amount / wall_s),
                 (metrics.WALL, wall_s),
-                (metrics.GUEST_FLUSH, timeline.between("moved", "flushed")),
+                (metrics.GUEST_FLUSH, timeline.seconds_between("moved", "flushed")),
                 (metrics.HOST_FLUSH, host_flush_s),
                 (metrics.LAUNCH, launch_s),
                 (metrics.THROUGHPUT_WITH_LAUNCH, self._amount / with_launch_s),
@@ -100,20 +100,20 @@ class GuestfishTrial(GuestfishWorkload):
             Role.SOURCE, self._amount, content=self.params.source_content, location=self._target.location
         )
 
-    def _script(self, image: Image) -> list[str | Mark]:
+    def _make_script(self, image: Image) -> list[str | Mark]:
         spec = image.spec
         method = self.params.method
-        script: list[str | Mark] = [*libguestfs.sized(self.cell.levels)]
+        script: list[str | Mark] = [*libguestfs.size_commands(self.cell.levels)]
         script.append(f"add-drive {image.path} format:{spec.format}")
         if method == "copy":
             script.append(f"add-drive {self._content} readonly:true format:raw")
         mount = f"mount-options {spec.mount_options} /dev/sda /" if spec.mount_options else "mount /dev/sda /"
         return [
-            *script, "run", Mark("launched"), mount, "sync", Mark("begin"), self._command(method), Mark("moved"),
+            *script, "run", Mark("launched"), mount, "sync", Mark("begin"), self._method_command(method), Mark("moved"),
             "sync", Mark("flushed"), "umount-all", "shutdown",
         ]  # fmt: skip
 
-    def _command(self, method: str) -> str:
+    def _method_command(self, method: str) -> str:
         match method:
             case "upload":
                 return f"upload {self._content} /{FILE}"
@@ -125,7 +125,7 @@ class GuestfishTrial(GuestfishWorkload):
                 value = {"zero": 0, "one": 1}[self.params.content]
                 return f"fill {value} {self._amount} /{FILE}"
 
-    def _expected(self) -> Checksum:
+    def _expected_checksum(self) -> Checksum:
         assert self._source is not None
         return self._source.checksum()
 

@@ -43,16 +43,16 @@ class Responses:
     p99: Metric
     max: Metric
 
-    def all(self) -> tuple[Metric, ...]:
+    def all_metrics(self) -> tuple[Metric, ...]:
         """In table order."""
         return (self.mean, self.p50, self.p99, self.max)
 
 
-def _responses(role: str) -> Responses:
+def _make_responses(role: str) -> Responses:
     return Responses(*(Metric(f"{role}_{what}_s", "s") for what in ("mean", "p50", "p99", "max")))
 
 
-RESPONSES = {"client": _responses("client"), "server": _responses("server")}
+RESPONSES = {"client": _make_responses("client"), "server": _make_responses("server")}
 CLIENT, SERVER = RESPONSES["client"], RESPONSES["server"]
 # The phases of a start, in order; they add up to the time from QEMU's start to the question what to do.
 ROM = Metric("rom_s", "s")  # → the ROM's driver takes the card
@@ -114,12 +114,12 @@ class Fetched(Params, frozen=True, kw_only=True):
     kernel: Annotated[bool, param("end each boot in a kernel whose agent answers")] = False
 
 
-def of(params: Fetched) -> tuple[Metric, ...]:
+def metrics_of_rounds(params: Fetched) -> tuple[Metric, ...]:
     """What is measured with these parameters, in table order."""
-    return (*ALL, *((KERNEL, HANDOVER) if params.kernel else ()), *each_file(params.files))
+    return (*ALL, *((KERNEL, HANDOVER) if params.kernel else ()), *file_metrics(params.files))
 
 
-def each_file(files: int) -> tuple[Metric, ...]:
+def file_metrics(files: int) -> tuple[Metric, ...]:
     """The time of each file of a round; nothing for a single one, whose time is `download_s`, or for many."""
     if not 1 < files <= _MOST_FILES:
         return ()
@@ -198,7 +198,7 @@ class NetbootWorkload(Workload[Fetched]):
     @classmethod
     def list_metrics(cls, params: Fetched) -> tuple[Metric, ...]:
         """Returns the metrics of a round, and of the start."""
-        return of(params)
+        return metrics_of_rounds(params)
 
     @classmethod
     def describe_params(cls, params: Fetched) -> str:
@@ -221,6 +221,11 @@ class NetbootWorkload(Workload[Fetched]):
     @classmethod
     def report_sections(cls) -> tuple[Sections, ...]:
         """Adds the start, who was slow, and how the rounds differ."""
-        from guestmark.workloads.netboot.sections import latencies, phases, rounds, shares
+        from guestmark.workloads.netboot.sections import (
+            render_latencies,
+            render_phases,
+            render_rounds,
+            render_shares,
+        )
 
-        return (phases, shares, latencies, rounds)
+        return (render_phases, render_shares, render_latencies, render_rounds)

@@ -34,9 +34,9 @@ class Content:
     def __len__(self) -> int:
         return len(self.view)
 
-    def parts(self, number: int) -> tuple[slice, slice]:
+    def file_parts(self, number: int) -> tuple[slice, slice]:
         """File `number` as two parts of the content, in order; the second may be empty."""
-        begin = serve.turned(len(self), number)
+        begin = serve.content_offset(len(self), number)
         return slice(begin, len(self)), slice(0, begin)
 
     def close(self) -> None:
@@ -71,16 +71,16 @@ class Serving:
     certificate: str = ""  # for https: a PEM file that also holds the key
 
     @property
-    def name(self) -> str:
+    def server_name(self) -> str:
         """Of the server, for messages."""
         return f"the {self.protocol.upper()} server"
 
     @property
-    def kind(self) -> socket.SocketKind:
+    def socket_kind(self) -> socket.SocketKind:
         """Of its socket."""
         return socket.SOCK_DGRAM if self.protocol == "tftp" else socket.SOCK_STREAM
 
-    def program(self, others: Mapping[str, Path]) -> tuple[str, list[str]]:
+    def program_arguments(self, others: Mapping[str, Path]) -> tuple[str, list[str]]:
         """The file of the program, and what it is given beside socket and content: `others` by name."""
         named = {name: str(path) for name, path in others.items()}
         if self.protocol == "https":
@@ -94,11 +94,11 @@ _NONE: Mapping[str, Path] = {}
 
 
 @contextlib.contextmanager
-def server(
+def run_server(
     listening: socket.socket, content: Content, serving: Serving = PLAIN, others: Mapping[str, Path] = _NONE
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The process that serves the content, and `others` by name; it ends with this context, or with the controller."""
-    script, options = serving.program(others)
+    script, options = serving.program_arguments(others)
     program = [sys.executable, "-I", str(Path(script)), str(listening.fileno()), str(content.fd), *options]
     process = subprocess.Popen(
         HYPERVISOR.wrap_command(program, ()),
@@ -110,7 +110,7 @@ def server(
     try:
         assert process.stdout is not None
         if process.stdout.readline() != b"ready\n":
-            raise WorkloadError(f"{serving.name} did not start (exit status {process.wait(_READY_S)})")
+            raise WorkloadError(f"{serving.server_name} did not start (exit status {process.wait(_READY_S)})")
         yield process
     finally:
         process.kill()
@@ -128,7 +128,7 @@ def measure_rate(connected: socket.socket, content: Content, serving: Serving = 
     digest = hashlib.sha256()
     received = -1
     connected.settimeout(_READY_S)
-    with _secured(connected) if serving.protocol == "https" else connected as stream_socket:
+    with _wrap_in_tls(connected) if serving.protocol == "https" else connected as stream_socket:
         try:
             stream_socket.sendall(b"GET /0 HTTP/1.0\r\n\r\n")
             stream = stream_socket.makefile("rb", buffering=_PIECE)
@@ -147,7 +147,7 @@ def measure_rate(connected: socket.socket, content: Content, serving: Serving = 
     return received / duration
 
 
-def _secured(connected: socket.socket) -> socket.socket:
+def _wrap_in_tls(connected: socket.socket) -> socket.socket:
     """With TLS; whose certificate it is does not matter to a client on this very host."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -27,13 +27,13 @@ _FACTS = {
 }
 
 
-def boot(control: str) -> str:
+def boot_script(control: str) -> str:
     """The first script: iPXE says what it is, and asks what to do. `control` is the URL of the control server."""
     facts = "&".join(f"{name}=${{{setting}}}" for name, setting in _FACTS.items())
     return f"#!ipxe\nchain --replace {control}/hello?{facts}\n"
 
 
-def first(control: str) -> str:
+def first_script(control: str) -> str:
     """For networks whose DHCP names no boot file: the script that iPXE is started with."""
     return f"#!ipxe\ndhcp && chain {control}/{BOOT} || shell\n"
 
@@ -47,15 +47,15 @@ def hand_over(control: str, data: str, arguments: str) -> str:
         f"imgfetch --name seen {control}/booting || goto failed",
         "imgfree seen",
         "boot || goto failed",
-        *_failed(control),
+        *_failure_lines(control),
     ]) + "\n"  # fmt: skip
 
 
-def _failed(control: str) -> list[str]:
+def _failure_lines(control: str) -> list[str]:
     return [":failed", f"chain --replace {control}/failed?errno=${{errno}}"]
 
 
-def fetch(control: str, data: str, numbers: range) -> str:
+def fetch_script(control: str, data: str, numbers: range) -> str:
     """Fetches files one after the other; each is kept until the control server has looked at it."""
     lines = ["#!ipxe"]
     for number in numbers:
@@ -67,7 +67,7 @@ def fetch(control: str, data: str, numbers: range) -> str:
         ]
     lines += [
         f"chain --replace {control}/done || goto failed",
-        *_failed(control),
+        *_failure_lines(control),
     ]
     return "\n".join(lines) + "\n"
 
@@ -160,16 +160,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         script = self.server.scripts.get(kind)
         if script is not None:
             control.fetched.append(kind)
-            self._reply(script)
+            self._send_reply(script)
             return
-        request = Request(kind, _query(split.query))
+        request = Request(kind, _parse_query(split.query))
         control.requests.put(request)
         while not control.closing:
             if (text := request.wait(0.2)) is not None:
-                self._reply(text)
+                self._send_reply(text)
                 return
 
-    def _reply(self, text: str) -> None:
+    def _send_reply(self, text: str) -> None:
         data = text.encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
@@ -180,7 +180,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Nothing: requests are in the queue."""
 
 
-def _query(text: str) -> dict[str, str]:
+def _parse_query(text: str) -> dict[str, str]:
     """`a=1&b=2`; a plus sign stands for itself, as iPXE writes it."""
     pairs = (part.partition("=") for part in text.split("&") if part)
     return {name: unquote(value) for name, _, value in pairs}

@@ -75,16 +75,16 @@ class DhcpServer(Answering):
                 continue
             except OSError:
                 return
-            reply = answer(packet, self._lease)
+            reply = make_answer(packet, self._lease)
             if reply:
                 self._socket.sendto(reply, ("255.255.255.255", 68))
 
 
-def answer(packet: bytes, lease: Lease) -> bytes | None:
+def make_answer(packet: bytes, lease: Lease) -> bytes | None:
     """The answer to a client's message; None for what is no DISCOVER or REQUEST."""
     if len(packet) < _HEADER + 4 or packet[0] != 1 or packet[_HEADER : _HEADER + 4] != _COOKIE:
         return None
-    asked = _options(packet[_HEADER + 4 :])
+    asked = _parse_options(packet[_HEADER + 4 :])
     kind = {bytes([_DISCOVER]): _OFFER, bytes([_REQUEST]): _ACK}.get(asked.get(_TYPE, b""))
     if kind is None:
         return None
@@ -106,7 +106,7 @@ def answer(packet: bytes, lease: Lease) -> bytes | None:
     return header + _COOKIE + packed + bytes([_END])
 
 
-def _options(data: bytes) -> dict[int, bytes]:
+def _parse_options(data: bytes) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     at = 0
     while at < len(data) and data[at] != _END:

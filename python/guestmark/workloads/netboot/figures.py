@@ -34,9 +34,9 @@ class Fetch:
     zero_windows: int | None = None
 
 
-def fetches(trace: Trace, files: int, size: int, protocol: str) -> list[Fetch]:
+def find_fetches(trace: Trace, files: int, size: int, protocol: str) -> list[Fetch]:
     """What carried each file, in order. Raises `WorkloadError` when the capture does not hold them all."""
-    found = _transfers(trace) if protocol == "tftp" else _connections(trace, size)
+    found = _find_transfers(trace) if protocol == "tftp" else _find_connections(trace, size)
     if len(found) != files:
         what = "transfers" if protocol == "tftp" else "connections"
         raise WorkloadError(f"the capture holds {len(found)} {what} for {files} files")
@@ -48,7 +48,7 @@ def fetches(trace: Trace, files: int, size: int, protocol: str) -> list[Fetch]:
     return sorted(found, key=lambda fetch: fetch.start_ns)
 
 
-def _connections(trace: Trace, size: int) -> list[Fetch]:
+def _find_connections(trace: Trace, size: int) -> list[Fetch]:
     found = []
     for connection in trace.connections:
         if connection.protocol != "tcp":
@@ -72,7 +72,7 @@ def _connections(trace: Trace, size: int) -> list[Fetch]:
     return found
 
 
-def _transfers(trace: Trace) -> list[Fetch]:
+def _find_transfers(trace: Trace) -> list[Fetch]:
     return [
         Fetch(
             exchange.start_ns,
@@ -85,7 +85,7 @@ def _transfers(trace: Trace) -> list[Fetch]:
     ]
 
 
-def measured(trace: Trace, files: list[Fetch], size: int, wall_s: float) -> list[Measurement]:
+def measure_round(trace: Trace, files: list[Fetch], size: int, wall_s: float) -> list[Measurement]:
     """Every metric of one round of downloads; `wall_s` is the time of all of them on the host's clock."""
     total_s = sum(fetch.duration_s for fetch in files)
     count = len(files)
@@ -95,14 +95,14 @@ def measured(trace: Trace, files: list[Fetch], size: int, wall_s: float) -> list
         (netboot.WALL, wall_s),
     ]
     for role, own in netboot.RESPONSES.items():
-        response = _endpoint(trace, role).response
+        response = _find_endpoint(trace, role).response
         values += [
             (own.mean, response.mean_s),
             (own.p50, response.p50_s),
             (own.p99, response.p99_s),
             (own.max, response.max_s),
         ]
-    own_times = netboot.each_file(count)
+    own_times = netboot.file_metrics(count)
     values += [(metric, fetch.duration_s) for metric, fetch in zip(own_times, files, strict=bool(own_times))]
     values += [
         (netboot.CLIENT_SHARE, trace.shares.client),
@@ -121,7 +121,7 @@ def measured(trace: Trace, files: list[Fetch], size: int, wall_s: float) -> list
     return [Measurement(metric, value, (value,)) for metric, value in values if value is not None]
 
 
-def _endpoint(trace: Trace, role: str) -> Endpoint:
+def _find_endpoint(trace: Trace, role: str) -> Endpoint:
     for endpoint in trace.endpoints:
         if endpoint.role == role and endpoint.protocol in {None, "tcp", "udp"}:
             return endpoint
@@ -133,7 +133,7 @@ CARD, LINK, ADDRESS, READY = "card", "link", "address", "ready"
 _ENDS = ((netboot.ROM, CARD), (netboot.LINK, LINK), (netboot.DHCP, ADDRESS), (netboot.SCRIPT, READY))
 
 
-def analysed(capture: Path) -> Trace | None:
+def read_capture(capture: Path) -> Trace | None:
     """The packets of a boot; None when they cannot be read, which is no reason to fail a boot that worked."""
     from guestmark.capture.binary import analyse_file
 
@@ -144,7 +144,7 @@ def analysed(capture: Path) -> Trace | None:
         return None
 
 
-def seen(trace: Trace, control_port: int, accepted: Sequence[float]) -> dict[str, float]:
+def find_first_packets(trace: Trace, control_port: int, accepted: Sequence[float]) -> dict[str, float]:
     """When the first packet left and when the address was there, on this host's clock.
 
     `accepted` is when the control server got its connections. Without a lease the first packet is all there is; nothing
@@ -164,7 +164,7 @@ def seen(trace: Trace, control_port: int, accepted: Sequence[float]) -> dict[str
     return {LINK: begun, ADDRESS: begun + lease.duration_s}
 
 
-def told(lease: Exchange | None) -> Lease | None:
+def keep_lease(lease: Exchange | None) -> Lease | None:
     """The lease's messages, as a trial keeps them."""
     if lease is None:
         return None

@@ -31,7 +31,7 @@ class BootedKernel:
     device: str
 
     @classmethod
-    def found(cls, machine_type: str) -> BootedKernel:
+    def find_kernel(cls, machine_type: str) -> BootedKernel:
         """The kernel that guests boot here, too. Raises `GuestmarkError` when there is none."""
         from guestmark.core.own_program import find_agent_binary
 

@@ -81,7 +81,7 @@ class NetbootMachine:
         """A directory that is removed with the machine."""
         return self.process.scratch
 
-    def check(self) -> None:
+    def check_running(self) -> None:
         """Raises `MachineError` when QEMU has ended."""
         make_watchdog(self.process, "QEMU")()
 
@@ -157,7 +157,7 @@ class NetbootMachine:
     def capture(self, file: Path) -> Iterator[None]:
         """Every packet of the card, whole, into `file`, from here to the end of the context."""
         name = file.stem
-        self.monitor.execute("object-add", _dump(name, file))
+        self.monitor.execute("object-add", _filter_dump(name, file))
         try:
             yield
         finally:
@@ -165,14 +165,14 @@ class NetbootMachine:
                 self.monitor.execute("object-del", {"id": name})
 
 
-def _dump(name: str, file: Path) -> dict[str, Any]:
+def _filter_dump(name: str, file: Path) -> dict[str, Any]:
     return {
         "qom-type": "filter-dump", "id": name, "netdev": NETDEV, "file": str(file), "maxlen": _FULL_PACKETS,
     }  # fmt: skip
 
 
 @contextlib.contextmanager
-def started(
+def start_machine(
     cell: Cell, settings: Settings, link: Link, deadline_s: float, kernel: BootedKernel | None = None
 ) -> Iterator[NetbootMachine]:
     """Boots a fresh machine and yields it once its iPXE has asked what to do. `kernel` is what it may boot at last.
@@ -190,29 +190,29 @@ def started(
         stack.enter_context(stop_on_exit(process, monitor.close, theirs.close))
         boot = process.scratch / f"{_BOOT_CAPTURE}.pcap"
         card_log = CardLog()
-        stack.callback(card_log.handed)
+        stack.callback(card_log.close_inherited)
         command = [
-            *settings.arguments(process.scratch),
+            *settings.qemu_arguments(process.scratch),
             *sandbox_arguments(X86_64.emulator.name),
             *link.arguments,
             *(kernel.qemu_arguments() if kernel else ()),
             *card_log.arguments(),
-            "-device", settings.device(NETDEV),
+            "-device", settings.card_argument(NETDEV),
             "-object", ",".join(["filter-dump", *(f"{key}={value}" for key, value in
-                                 _dump(_BOOT_CAPTURE, boot).items() if key != "qom-type")]),
+                                 _filter_dump(_BOOT_CAPTURE, boot).items() if key != "qom-type")]),
             "-chardev", f"socket,id=monitor,fd={theirs.fileno()}", "-mon", "chardev=monitor,mode=control",
         ]  # fmt: skip
         if not link.names_bootfile:
             script = process.scratch / "first.ipxe"
-            script.write_text(control.first(control_url))
+            script.write_text(control.first_script(control_url))
             command += ["-initrd", str(script)]
-        orders = stack.enter_context(Control(link.control, {control.BOOT: control.boot(control_url)}))
+        orders = stack.enter_context(Control(link.control, {control.BOOT: control.boot_script(control_url)}))
         process.start(
             command,
             pass_fds=(theirs.fileno(), card_log.fd, *link.pass_fds, *(kernel.line.fds if kernel else ())),
         )
         theirs.close()
-        card_log.handed()
+        card_log.close_inherited()
         if kernel:
             kernel.line.close_inherited()
         if seat.placement:
@@ -242,9 +242,9 @@ def _find_phases(machine: NetbootMachine, card_log: CardLog, ready: float) -> No
     found = {figures.READY: ready}
     if (taken := card_log.taken_at(machine.settings.nic.device)) is not None:
         found[figures.CARD] = taken
-    if trace := figures.analysed(machine.boot_capture):
-        found |= figures.seen(trace, port_of(machine.link.control), machine.control.accepted)
-        machine.lease = figures.told(find_lease(trace))
+    if trace := figures.read_capture(machine.boot_capture):
+        found |= figures.find_first_packets(trace, port_of(machine.link.control), machine.control.accepted)
+        machine.lease = figures.keep_lease(find_lease(trace))
     since = machine.process.started_at
     machine.phases.update(sorted(((name, at - since) for name, at in found.items()), key=lambda end: end[1]))
 
@@ -282,7 +282,7 @@ def what_happened(capture: Path, *, asked: bool, screen: str = "", invariant_tsc
     """
     if asked:
         return "it fetched its script and went silent"
-    requests, answers, packets = _dhcp(capture)
+    requests, answers, packets = _count_dhcp_packets(capture)
     if not packets:
         return _without_packets(screen, invariant_tsc)
     if answers:
@@ -306,7 +306,7 @@ def _without_packets(screen: str, invariant_tsc: bool | None) -> str:
     )
 
 
-def _dhcp(capture: Path) -> tuple[int, int, int]:
+def _count_dhcp_packets(capture: Path) -> tuple[int, int, int]:
     """DHCP requests, DHCP answers and all packets in a pcap file as QEMU writes it."""
     try:
         with open_plain_file(capture) as stream:
@@ -359,7 +359,7 @@ class CardLog:
         """QEMU's options for it."""
         return ["-trace", EVENT, "-D", f"/dev/fd/{self._fd}"]
 
-    def handed(self) -> None:
+    def close_inherited(self) -> None:
         """Closes our copy of what QEMU has inherited. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
@@ -371,9 +371,9 @@ class CardLog:
         Of a card that never uses memory (ne2k_pci): when the firmware read its ROM. None when neither is known, as with
         a QEMU that writes no such lines.
         """
-        return self._first(device, _COMMAND, _MASTER) or self._first(device, _ROM, _ENABLED)
+        return self._find_bit(device, _COMMAND, _MASTER) or self._find_bit(device, _ROM, _ENABLED)
 
-    def _first(self, device: str, register: int, bit: int) -> float | None:
+    def _find_bit(self, device: str, register: int, bit: int) -> float | None:
         """When a bit of a register was first set."""
         for found in _WRITE.finditer(self._lines.read_text().encode()):
             offset, value = int(found["offset"], 16), int(found["value"], 16)

@@ -50,15 +50,15 @@ class Link:
     @property
     def control_url(self) -> str:
         """How the guest calls the server that tells it what to do."""
-        return f"http://{_host(self.server)}:{port_of(self.control)}"
+        return f"http://{_url_host(self.server)}:{port_of(self.control)}"
 
     @property
     def data_url(self) -> str:
         """How the guest calls the server of the files."""
-        return f"{self.scheme}://{_host(self.data_server or self.server)}:{port_of(self.data)}"
+        return f"{self.scheme}://{_url_host(self.data_server or self.server)}:{port_of(self.data)}"
 
 
-def _host(address: str) -> str:
+def _url_host(address: str) -> str:
     """An address as it stands in a URL."""
     return f"[{address}]" if ":" in address else address
 
@@ -68,7 +68,7 @@ def port_of(listening: socket.socket) -> int:
     return int(listening.getsockname()[1])
 
 
-def listen(address: str, port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+def open_listener(address: str, port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
     """A listening socket; port 0 means any free one. Raises `PlatformUnusableError` when the port is taken."""
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
     try:
@@ -91,30 +91,33 @@ _LOOPBACK = {"4": "127.0.0.1", "6": "::1"}
 
 
 @contextlib.contextmanager
-def opened(kind: str, port: int, serving: Serving = PLAIN, ip: str = "4") -> Iterator[Link]:
+def open_link(kind: str, port: int, serving: Serving = PLAIN, ip: str = "4") -> Iterator[Link]:
     """The link for levels of `network` and `ip`; `port` is the files' (0: any free one)."""
     if kind == "user":
-        with _user(port, serving, ip) as link:
+        with _open_user_network(port, serving, ip) as link:
             yield link
         return
     if kind == "tap":
-        with _tap(port, serving) as link:
+        with _open_tap(port, serving) as link:
             yield link
         return
     if kind == "passt":
-        with _passt(port, serving) as link:
+        with _open_passt(port, serving) as link:
             yield link
         return
     raise UsageError(f"there is no network {kind!r}", hint="use user, tap or passt")
 
 
 @contextlib.contextmanager
-def _user(port: int, serving: Serving, ip: str) -> Iterator[Link]:
+def _open_user_network(port: int, serving: Serving, ip: str) -> Iterator[Link]:
     """QEMU's user network: the guest finds the host's loopback at 10.0.2.2 and, with IPv6, at fec0::2.
 
     It always boots over IPv4: without, iPXE would wait for DHCP to give up, which takes it longer than a boot may.
     """
-    with listen(_LOOPBACK[ip], port, serving.kind) as data, listen("127.0.0.1", 0) as control:
+    with (
+        open_listener(_LOOPBACK[ip], port, serving.socket_kind) as data,
+        open_listener("127.0.0.1", 0) as control,
+    ):
         server = "10.0.2.2"
         bootfile = f"http://{server}:{port_of(control)}/{BOOT}"
         # IPv6 stays on: iPXE asks for its router, too, and would wait 13 seconds for one that never answers.
@@ -138,12 +141,12 @@ _TAP_HINT = "it needs root, or unprivileged user namespaces and /dev/net/tun; ne
 
 
 @contextlib.contextmanager
-def _tap(port: int, serving: Serving) -> Iterator[Link]:
+def _open_tap(port: int, serving: Serving) -> Iterator[Link]:
     """A tap device in a private network namespace: the host's own TCP serves the guest, which reaches nothing else.
 
     Raises `PlatformUnusableError` where privileges do not allow a tap.
     """
-    tap, dhcp_fd, router_fd, control_fd, data_fd, client_fd = tap_made(port, serving.kind)
+    tap, dhcp_fd, router_fd, control_fd, data_fd, client_fd = tap_made(port, serving.socket_kind)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, tap)
         dhcp, router, control, data, client = (
@@ -207,7 +210,7 @@ _EARLY_S = 0.3  # within which passt ends when it does not like its arguments or
 
 
 @contextlib.contextmanager
-def _passt(port: int, serving: Serving) -> Iterator[Link]:
+def _open_passt(port: int, serving: Serving) -> Iterator[Link]:
     """User-mode sockets like QEMU's own network, in a program of its own: passt.
 
     Its DHCP names no boot file, so iPXE has to be booted as a kernel that is given its first script. It is not confined
@@ -224,8 +227,8 @@ def _passt(port: int, serving: Serving) -> Iterator[Link]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(ours)
         log = stack.enter_context(open_unnamed_file())
-        data = stack.enter_context(listen("127.0.0.1", port, serving.kind))
-        control = stack.enter_context(listen("127.0.0.1", 0))
+        data = stack.enter_context(open_listener("127.0.0.1", port, serving.socket_kind))
+        control = stack.enter_context(open_listener("127.0.0.1", 0))
         # It maps its gateway's address to the host's loopback, and ends with its only connection.
         command = [
             program, "--foreground", "--stderr", "--one-off", "--fd", str(theirs.fileno()), "--ipv4-only",

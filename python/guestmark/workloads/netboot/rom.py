@@ -44,7 +44,7 @@ class Rom:
         """Whether it is booted with `-kernel` instead of from the card."""
         return not self.images
 
-    def check(self, nic: Nic, firmware: str) -> None:
+    def check_card(self, nic: Nic, firmware: str) -> None:
         """Raises `UsageError` when this card could not be booted with it under that firmware."""
         if self.is_kernel:
             if firmware != "bios":
@@ -74,13 +74,13 @@ class Rom:
         )
 
 
-def find(level: str, nic: Nic, *, as_kernel: bool = False) -> Rom:
+def find_rom(level: str, nic: Nic, *, as_kernel: bool = False) -> Rom:
     """The ROM for a level of the factor `rom`. Raises `UsageError` when there is none or it is no ROM.
 
     `as_kernel`: the network names no boot file, so it has to be an iPXE that is started with a script.
     """
     if level != DISTRIBUTION:
-        found = read(Path(level) if "/" in level else _named(level))
+        found = read_rom(Path(level) if "/" in level else _rom_path(level))
         if as_kernel and not found.is_kernel:
             raise UsageError(
                 f"{found.path} cannot boot over passt, whose DHCP names no boot file",
@@ -90,18 +90,18 @@ def find(level: str, nic: Nic, *, as_kernel: bool = False) -> Rom:
     if as_kernel:
         for file in _KERNELS:
             if Path(file).is_file():
-                return read(Path(file))
+                return read_rom(Path(file))
         raise UsageError("network=passt needs iPXE as a kernel (ipxe.lkrn)", hint="install the package ipxe")
     for directory in _DIRECTORIES:
         path = Path(directory) / f"{nic.rom}.rom"
         if path.is_file():
-            return replace(read(path), own=False)
+            return replace(read_rom(path), own=False)
     raise UsageError(
         f"there is no boot ROM for {nic.name}", hint="install the package ipxe-qemu, or give rom=FILE"
     )
 
 
-def _named(name: str) -> Path:
+def _rom_path(name: str) -> Path:
     directory = os.environ.get(BUILDS, "")
     for ending in (".rom", ".efirom", ".lkrn"):
         path = Path(directory) / f"{name}{ending}"
@@ -114,7 +114,7 @@ def _named(name: str) -> Path:
     )
 
 
-def read(path: Path) -> Rom:
+def read_rom(path: Path) -> Rom:
     """Looks at a file. Raises `UsageError` when it cannot be read or is not a boot ROM."""
     try:
         with path.open("rb") as stream:
@@ -124,11 +124,11 @@ def read(path: Path) -> Rom:
     if len(data) > _LARGEST:
         raise UsageError(f"{path} is larger than any ROM may be (16 MiB)", hint="give another rom")
     is_kernel = data[0x202:0x206] == b"HdrS"
-    images = () if is_kernel else _images(path, data)
+    images = () if is_kernel else _read_images(path, data)
     return Rom(path, hashlib.sha256(data).hexdigest(), images)
 
 
-def _images(path: Path, data: bytes) -> tuple[Image, ...]:
+def _read_images(path: Path, data: bytes) -> tuple[Image, ...]:
     images: list[Image] = []
     start = 0
     while start + 0x1A <= len(data):

@@ -16,21 +16,21 @@ from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.estimands import iteration_matrix
 from guestmark.stats.repetition import best_iterations, estimate_scatter
-from guestmark.workloads.common.phase_bars import bars, seconds_of
+from guestmark.workloads.common.phase_bars import draw_phase_bars, seconds_of
 from guestmark.workloads.netboot import DOWNLOAD, HANDOVER, KERNEL, SCRIPT, START, Lease, Netboot
 
 _NAMES = (*(metric.name.removesuffix("_s") for metric in START), "files", "kernel", "handover")
 _LETTERS = "RLDSFKH"
 
 
-def phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """A stacked bar for each cell, and the messages of its last lease. Nothing for workloads without phases."""
     shown = [result for result in workload.shown_cells if SCRIPT.name in result.summary]
     if not shown:
         return []
-    chart = bars(
+    chart = draw_phase_bars(
         workload,
-        [(result, _phases(result)) for result in shown],
+        [(result, _average_phases(result)) for result in shown],
         _NAMES,
         _LETTERS,
         title="Phases of the boot",
@@ -38,7 +38,7 @@ def phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         "over the trials, which are also among the further metrics.",
         summary=lambda said: f"From QEMU's start to the last file: {said}.",
     )
-    leases = [(result, lease) for result in shown if (lease := _lease(result)) is not None]
+    leases = [(result, lease) for result in shown if (lease := _read_lease(result)) is not None]
     if not leases:
         return [chart]
     items = tuple(
@@ -58,13 +58,13 @@ def said_lease(lease: Lease) -> str:
     )
 
 
-def _phases(result: CellResult) -> list[float]:
+def _average_phases(result: CellResult) -> list[float]:
     files = next((found.files for found in latest_first(result) if found.files), 0)
     download = result.summary[DOWNLOAD.name].mean if DOWNLOAD.name in result.summary else 0.0
     return [*seconds_of(result, START), files * download, *seconds_of(result, (KERNEL, HANDOVER))]
 
 
-def _lease(result: CellResult) -> Lease | None:
+def _read_lease(result: CellResult) -> Lease | None:
     return next((found.lease for found in latest_first(result) if found.lease is not None), None)
 
 
@@ -72,7 +72,7 @@ CLIENT, SERVER, REPEATED = "client_share", "server_share", "retransmitted_bytes"
 _HALF = 0.5
 
 
-def shares(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+def render_shares(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """An item for each cell whose shares were measured: its time by cause, and by response latency; then who is slow.
 
     The verdict is by cause, of the last trial's capture. Response latency is the measure of the published experiment,
@@ -84,15 +84,15 @@ def shares(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     ]
     if not rows:
         return []
-    items = tuple(spans(Span(result.cell.id, Tone.NAME), f"  {_said(result)}") for result in rows)
-    return [Bullets(line("Where the time goes:", Tone.STRONG), items), Paragraph(_slow(rows))]
+    items = tuple(spans(Span(result.cell.id, Tone.NAME), f"  {_describe_shares(result)}") for result in rows)
+    return [Bullets(line("Where the time goes:", Tone.STRONG), items), Paragraph(_name_slow_side(rows))]
 
 
-def _said(result: CellResult) -> str:
+def _describe_shares(result: CellResult) -> str:
     client, server = (round(100 * result.summary[name].mean) for name in (CLIENT, SERVER))
     rest = max(0, 100 - client - server)
     latency = f"by response latency alone client {client} %, server or the network to it {server} %, neither {rest} %"
-    causes = _causes(result)
+    causes = _describe_causes(result)
     text = f"{causes}; {latency}" if causes else latency
     repeated = result.summary[REPEATED].mean if REPEATED in result.summary else 0.0
     if repeated < 5e4:
@@ -101,26 +101,28 @@ def _said(result: CellResult) -> str:
     return f"{text} ({repeated / 1e6:.1f} MB lost and sent again{waited})"
 
 
-def _causes(result: CellResult) -> str | None:
+def _describe_causes(result: CellResult) -> str | None:
     from guestmark.capture import verdict
 
-    trace = _trace(result)
+    trace = _read_trace(result)
     return verdict.describe_causes(trace.causes) if trace else None
 
 
-def _slow(rows: Sequence[CellResult]) -> Inline:
+def _name_slow_side(rows: Sequence[CellResult]) -> Inline:
     by_cause = {result.cell.id: who for result in rows if (who := _main_cause(result)) is not None}
     if by_cause:
-        return line(f"Slow (more than half of the time, by cause) is {_grouped(by_cause)}.")
+        return line(f"Slow (more than half of the time, by cause) is {_group_by_side(by_cause)}.")
     by_latency = {result.cell.id: _slow_side(result) for result in rows}
-    return line(f"Slow (more than half of the time, by response latency alone) is {_grouped(by_latency)}.")
+    return line(
+        f"Slow (more than half of the time, by response latency alone) is {_group_by_side(by_latency)}."
+    )
 
 
 def _main_cause(result: CellResult) -> str | None:
     """What took more than half of the time; None where causes are not known."""
     from guestmark.capture import verdict
 
-    trace = _trace(result)
+    trace = _read_trace(result)
     main = verdict.main_cause(trace.causes) if trace else None
     if main is None:
         return None
@@ -133,7 +135,7 @@ def _slow_side(result: CellResult) -> str:
     return who if sides[who] > _HALF else "neither"
 
 
-def _grouped(slow: Mapping[str, str]) -> str:
+def _group_by_side(slow: Mapping[str, str]) -> str:
     """`the client in tcg; the server in kvm`, of cells and who is slow there."""
     cells: dict[str, list[str]] = {}
     for cell, who in slow.items():
@@ -142,9 +144,11 @@ def _grouped(slow: Mapping[str, str]) -> str:
     return "; ".join(parts)
 
 
-def latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+def render_latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """The latencies as a table and as a picture, of the last good trial of each cell; nothing without captures."""
-    traces = [(result, trace) for result in workload.shown_cells if (trace := _trace(result)) is not None]
+    traces = [
+        (result, trace) for result in workload.shown_cells if (trace := _read_trace(result)) is not None
+    ]
     endpoints = [
         (result, endpoint)
         for result, trace in traces
@@ -163,24 +167,25 @@ def latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
             Column("99 %", (Align.RIGHT, Align.LEFT)),
             Column("share of the time", (Align.RIGHT,)),
         ),
-        tuple(_row(result, endpoint) for result, endpoint in endpoints),
+        tuple(_build_latency_row(result, endpoint) for result, endpoint in endpoints),
         heading="Response latency of each endpoint",
     )
     renamed = [
-        msgspec.structs.replace(endpoint, address=_short(result), port=None) for result, endpoint in endpoints
+        msgspec.structs.replace(endpoint, address=_short_cell_name(result), port=None)
+        for result, endpoint in endpoints
     ]
     said = "; ".join(f"{' '.join(row.name.parts)} {row.cells[1].text}" for row in table.rows)
     chart = Chart(
         "Response latencies",
         caption,
         f"Median response latencies: {said}.",
-        Picture("distributions", lambda: _distributions(renamed)),
+        Picture("distributions", lambda: _draw_distributions(renamed)),
     )
     baseline = next((trace for result, trace in traces if result.cell.baseline), traces[0][1])
-    return [table, chart, *_sequence(baseline)]
+    return [table, chart, *_build_sequence_charts(baseline)]
 
 
-def _row(result: CellResult, endpoint: Endpoint) -> Row:
+def _build_latency_row(result: CellResult, endpoint: Endpoint) -> Row:
     from guestmark.capture.units import format_percent
 
     response = endpoint.response
@@ -188,20 +193,20 @@ def _row(result: CellResult, endpoint: Endpoint) -> Row:
         RowName((result.cell.id, endpoint.role or "client")),
         (
             figure_cell(f"{response.count}"),
-            _duration(response.p50_s),
-            _duration(response.p99_s),
+            _render_duration(response.p50_s),
+            _render_duration(response.p99_s),
             figure_cell(str(format_percent(response.share))),
         ),
     )
 
 
-def _duration(seconds: float | None) -> Cell:
+def _render_duration(seconds: float | None) -> Cell:
     from guestmark.capture.units import format_seconds
 
     return word_cell("–") if seconds is None else figure_cell(*format_seconds(seconds).split(" ", 1))
 
 
-def _sequence(trace: Trace) -> list[Chart]:
+def _build_sequence_charts(trace: Trace) -> list[Chart]:
     if trace.sequence is None or not trace.sequence.points:
         return []
     return [
@@ -209,28 +214,28 @@ def _sequence(trace: Trace) -> list[Chart]:
             "Time and sequence",
             "One connection of the baseline’s last trial: what each side sent, and when it was acknowledged.",
             "Bytes sent by each side over time.",
-            Picture("sequence", lambda: _sequences(trace)),
+            Picture("sequence", lambda: _draw_sequences(trace)),
         )
     ]
 
 
-def _distributions(endpoints: Sequence[Endpoint]) -> str:
+def _draw_distributions(endpoints: Sequence[Endpoint]) -> str:
     from guestmark.capture import picture
 
     return picture.draw_distributions(endpoints)
 
 
-def _sequences(trace: Trace) -> str:
+def _draw_sequences(trace: Trace) -> str:
     from guestmark.capture import picture
 
     return picture.draw_sequences(trace)
 
 
-def _trace(result: CellResult) -> Trace | None:
+def _read_trace(result: CellResult) -> Trace | None:
     return next((found.picture for found in latest_first(result) if found.picture is not None), None)
 
 
-def _short(result: CellResult) -> str:
+def _short_cell_name(result: CellResult) -> str:
     """The cell's levels, which fit beside the drawing better than its whole id."""
     words = [word.partition("=")[2] or word for word in result.cell.id.split()]
     return " ".join(words)
@@ -240,7 +245,7 @@ _STARTS = 4  # fewer say next to nothing about how much starts scatter
 _TIMES = 2  # a number that is off by less costs next to nothing: the optimum is flat
 
 
-def rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+def render_rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """The scatter of rounds and of boots, and how many rounds of a boot are best; nothing where that is not known."""
     cells = [result for result in workload.shown_cells if result.trials]
     blocks = sorted({trial.block for result in cells for trial in result.trials})

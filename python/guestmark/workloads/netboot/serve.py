@@ -25,7 +25,7 @@ CERTIFICATE = "certificate"
 STEP = 65_537  # bytes between the beginnings of two files; prime, so that no two files of a run are alike
 
 
-def turned(size: int, number: int) -> int:
+def content_offset(size: int, number: int) -> int:
     """Where in the content file `number` begins."""
     return number * STEP % size
 
@@ -43,7 +43,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         content = self.content if numbered else memoryview(self.others[name])
         size = len(content)
-        begin = turned(size, int(name)) if numbered else 0
+        begin = content_offset(size, int(name)) if numbered else 0
         if self.delay_s:
             time.sleep(self.delay_s)
         self.send_response(200)

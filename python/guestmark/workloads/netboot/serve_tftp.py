@@ -64,22 +64,22 @@ class Server:
                     packet, client = self._socket.recvfrom(2048)
                 except OSError:  # an ICMP error of an earlier answer
                     continue
-                self._answer(packet, client)
-            self._repeat()
+                self._handle_packet(packet, client)
+            self._repeat_unanswered()
 
-    def _answer(self, packet: bytes, client: Address) -> None:
+    def _handle_packet(self, packet: bytes, client: Address) -> None:
         if len(packet) < 4:
             return
         kind, number = struct.unpack_from(">HH", packet)
         if kind == _READ:
-            self._begin(packet, client)
+            self._begin_transfer(packet, client)
         elif kind == _ACK and (transfer := self._transfers.get(client)):
             if number == transfer.number & 0xFFFF:
-                self._next(transfer, client)
+                self._send_next_block(transfer, client)
         elif kind == _ERROR:
             self._transfers.pop(client, None)
 
-    def _begin(self, packet: bytes, client: Address) -> None:
+    def _begin_transfer(self, packet: bytes, client: Address) -> None:
         words = [word.decode("ascii", "replace") for word in packet[2:].split(b"\0")]
         name = words[0].strip("/")
         numbered = name.isdigit() and len(name) <= 9
@@ -99,11 +99,11 @@ class Server:
         self._transfers[client] = transfer
         if granted:
             told = b"".join(f"{key}\0{value}\0".encode() for key, value in granted.items())
-            self._send(transfer, struct.pack(">H", _OPTIONS) + told, client)
+            self._send_packet(transfer, struct.pack(">H", _OPTIONS) + told, client)
         else:
-            self._next(transfer, client)
+            self._send_next_block(transfer, client)
 
-    def _next(self, transfer: _Transfer, client: Address) -> None:
+    def _send_next_block(self, transfer: _Transfer, client: Address) -> None:
         at = transfer.number * transfer.block_size
         if at > transfer.size:  # a block that is not full, if only empty, was the last
             del self._transfers[client]
@@ -112,9 +112,9 @@ class Server:
         header = struct.pack(">HH", _DATA, transfer.number & 0xFFFF)
         if self._delay_s:
             time.sleep(self._delay_s)
-        self._send(transfer, header + self._piece(transfer, at), client)
+        self._send_packet(transfer, header + self._read_block(transfer, at), client)
 
-    def _piece(self, transfer: _Transfer, at: int) -> bytes:
+    def _read_block(self, transfer: _Transfer, at: int) -> bytes:
         """A block of the file, which is the content turned by `begin`."""
         end = min(at + transfer.block_size, transfer.size)
         begin = transfer.begin + at
@@ -122,12 +122,12 @@ class Server:
         turned = max(begin - transfer.size, 0), max(transfer.begin + end - transfer.size, 0)
         return first + bytes(transfer.content[turned[0] : turned[1]])
 
-    def _send(self, transfer: _Transfer, packet: bytes, client: Address) -> None:
+    def _send_packet(self, transfer: _Transfer, packet: bytes, client: Address) -> None:
         transfer.last, transfer.repeated = packet, 0
         transfer.repeat_at = time.monotonic() + _REPEAT_S
         self._socket.sendto(packet, client)
 
-    def _repeat(self) -> None:
+    def _repeat_unanswered(self) -> None:
         now = time.monotonic()
         for client, transfer in list(self._transfers.items()):
             if now < transfer.repeat_at:

@@ -61,7 +61,7 @@ class Settings:
     ovmf: tuple[str, str] | None
 
     @classmethod
-    def of(cls, cell: Cell, file_size: int) -> Settings:
+    def read_settings(cls, cell: Cell, file_size: int) -> Settings:
         """From the cell's factors. Raises `UsageError` if it cannot boot, else `PlatformUnusableError`."""
         accelerator = inner_of(cell.platform) if cell.platform.is_nested else cell.platform.inner.kind
         if accelerator not in ACCELERATORS:
@@ -82,11 +82,11 @@ class Settings:
                 "a boot inside an outer guest ends with its files",
                 hint="leave out params.kernel, or use --on tcg or kvm",
             )
-        ip, serving = levels[IP], _serving(cell)
+        ip, serving = levels[IP], _read_serving(cell)
         if ip == "6" and network is not Network.USER:
             raise UsageError("only QEMU's own network has an IPv6 side", hint="take network=user with ip=6")
-        boots = rom.find(levels[ROM], nic, as_kernel=network is Network.PASST)
-        boots.check(nic, firmware)
+        boots = rom.find_rom(levels[ROM], nic, as_kernel=network is Network.PASST)
+        boots.check_card(nic, firmware)
         needed = file_size + _OWN_MEMORY
         memory = levels.get(MEMORY) or -(-needed // _STEP) * _STEP
         if memory < needed:
@@ -127,7 +127,7 @@ class Settings:
         """OVMF's code, empty for QEMU's own SeaBIOS."""
         return self.ovmf[0] if self.ovmf else ""
 
-    def arguments(self, scratch: Path) -> list[str]:
+    def qemu_arguments(self, scratch: Path) -> list[str]:
         """QEMU's command line but for network and monitor; files it changes are made in `scratch`."""
         # Without graphics SeaBIOS prints what it would show on the screen to the serial line.
         graphics = ",graphics=off" if self.console == "serial" else ""
@@ -152,7 +152,7 @@ class Settings:
             command += ["-kernel", str(self.rom.path)]
         return command
 
-    def device(self, netdev: str) -> str:
+    def card_argument(self, netdev: str) -> str:
         """The network card as QEMU's `-device` takes it."""
         # Without `romfile` QEMU loads the distribution's and changes the identity in it to the card's.
         own = f",romfile={self.romfile}" if self.rom.own else ""
@@ -160,7 +160,7 @@ class Settings:
         return f"{self.nic.device},id=nic0,netdev={netdev}{order}{own}"
 
 
-def _serving(cell: Cell) -> Serving:
+def _read_serving(cell: Cell) -> Serving:
     protocol = cell.levels[PROTOCOL]
     certificate = cell.workload.read_params(Fetched).certificate
     if protocol is Protocol.HTTPS and not certificate:

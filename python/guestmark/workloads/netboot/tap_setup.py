@@ -43,7 +43,7 @@ def main(channel_fd: int, address: str, prefix: int, port: int, kind: int) -> No
     router.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)  # RFC 4861, 6.1.2
     routers = socket.inet_pton(socket.AF_INET6, "ff02::2") + struct.pack("@I", socket.if_nametoindex(NAME))
     router.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, routers)
-    control, data = _listening(address, 0), _listening(address, port, socket.SocketKind(kind))
+    control, data = _open_listener(address, 0), _open_listener(address, port, socket.SocketKind(kind))
     client = socket.socket(socket.AF_INET, data.type)
     client.connect(data.getsockname())  # waits in the queue until the server is there
     fds = array.array(
@@ -53,7 +53,7 @@ def main(channel_fd: int, address: str, prefix: int, port: int, kind: int) -> No
         channel.sendmsg([b"ok"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
 
 
-def _listening(address: str, port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+def _open_listener(address: str, port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
     sock = socket.socket(socket.AF_INET, kind)
     sock.bind((address, port))
     if kind is socket.SOCK_STREAM:

@@ -21,11 +21,11 @@ from guestmark.core.units import parse_size
 from guestmark.platforms.place import open_plain_file
 from guestmark.workloads import netboot
 from guestmark.workloads.netboot import Netboot, NetbootWorkload, control, figures, nested, network
-from guestmark.workloads.netboot.content import Content, make_content, measure_rate, server
+from guestmark.workloads.netboot.content import Content, make_content, measure_rate, run_server
 from guestmark.workloads.netboot.control import NOTHING, Request
 from guestmark.workloads.netboot.kernel import BootedKernel, await_answer
-from guestmark.workloads.netboot.machine import NetbootError, NetbootMachine, started
-from guestmark.workloads.netboot.network import listen, port_of
+from guestmark.workloads.netboot.machine import NetbootError, NetbootMachine, start_machine
+from guestmark.workloads.netboot.network import open_listener, port_of
 from guestmark.workloads.netboot.settings import Settings
 
 if TYPE_CHECKING:
@@ -71,49 +71,51 @@ class NetbootTrial(NetbootWorkload):
         capture_binary()  # which a checkout builds on first use, and not between two trials
         for cell in cells:
             workload = cls(plan, cell)
-            settings = Settings.of(cell, workload._size)
+            settings = Settings.read_settings(cell, workload._size)
             if workload._port:
-                listen("127.0.0.1", workload._port, settings.serving.kind).close()
+                open_listener("127.0.0.1", workload._port, settings.serving.socket_kind).close()
         return ()
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[BareMachine]:
         """The machine that this workload brings in place of the platform's; see `BringsMachine`."""
-        settings = Settings.of(self.cell, self._size)
+        settings = Settings.read_settings(self.cell, self._size)
         if self._nested:
             with nested.outer_guest(platform, self.cell, settings.memory, self._size * self._files) as guest:
                 yield guest
             return
         with contextlib.ExitStack() as stack:
             link = stack.enter_context(
-                network.opened(settings.network, self._port, settings.serving, settings.ip)
+                network.open_link(settings.network, self._port, settings.serving, settings.ip)
             )
             if self.ONCE:
-                self._kernel = BootedKernel.found(settings.machine)
+                self._kernel = BootedKernel.find_kernel(settings.machine)
                 self._capture_limit += int(_OVERHEAD * self._kernel.size)
             self._content = make_content(self._size)
             stack.callback(self._content.close)
             self._server = stack.enter_context(
-                server(link.data, self._content, settings.serving, self._kernel.files if self._kernel else {})
+                run_server(
+                    link.data, self._content, settings.serving, self._kernel.files if self._kernel else {}
+                )
             )
-            link.helpers[settings.serving.name] = self._server.pid
+            link.helpers[settings.serving.server_name] = self._server.pid
             yield stack.enter_context(
-                started(self.cell, settings, link, _BOOT_LIMIT_S[settings.firmware], self._kernel)
+                start_machine(self.cell, settings, link, _BOOT_LIMIT_S[settings.firmware], self._kernel)
             )
 
     def prepare(self, machine: BareMachine) -> None:
         """Measures what the server alone can do, so that it is known not to be the limit."""
         if self._nested:
             return
-        mine = _own(machine)
+        mine = _as_netboot_machine(machine)
         assert self._content is not None
         found, serving = self.found, mine.settings.serving
-        if serving.kind is socket.SOCK_STREAM:
+        if serving.socket_kind is socket.SOCK_STREAM:
             self._rate = found.server_bytes_per_s = measure_rate(mine.link.connect(), self._content, serving)
         found.file_sha256 = self._content.sha256
         found.files, found.file_bytes = self._files, self._size
         found.lease = mine.lease
-        self._keep(mine.boot_capture)
+        self._keep_capture(mine.boot_capture)
         self._check_room(mine.scratch)
 
     def run(self, machine: BareMachine) -> list[Measurement]:
@@ -123,17 +125,17 @@ class NetbootTrial(NetbootWorkload):
             self.warnings += inside.warnings
             self.found.inner = inside.boot
             return inside.measurements
-        mine = _own(machine)
+        mine = _as_netboot_machine(machine)
         numbers = range(self._next, self._next + self._files)
         self._next += self._files
         capture = mine.scratch / f"round{numbers.start}.pcap"
         try:
             with mine.capture(capture):
-                wall_s = self._download(mine, numbers, capture)
-            measurements = self._analysed(mine, capture, wall_s)
+                wall_s = self._download_files(mine, numbers, capture)
+            measurements = self._analyse_capture(mine, capture, wall_s)
             return [*measurements, *self._handed_over(mine)] if self._kernel else measurements
         finally:
-            self._keep(capture)
+            self._keep_capture(capture)
             capture.unlink(missing_ok=True)
 
     def _handed_over(self, machine: NetbootMachine) -> list[Measurement]:
@@ -145,9 +147,9 @@ class NetbootTrial(NetbootWorkload):
         begin = time.monotonic()
         with machine.capture(capture):
             machine.waiting.answer(control.hand_over(link.control_url, link.data_url, kernel.arguments))
-            request = self._await(machine, "booting", ends, capture)
+            request = self._await_request(machine, "booting", ends, capture)
             fetched_s = time.monotonic() - begin
-        self._keep(capture)
+        self._keep_capture(capture)
         request.answer(NOTHING)
         answered_s = await_answer(machine.process, kernel, ends - time.monotonic())
         self.found.kernel = kernel.release
@@ -156,16 +158,16 @@ class NetbootTrial(NetbootWorkload):
             Measurement(netboot.HANDOVER, answered_s, (answered_s,)),
         ]
 
-    def _download(self, machine: NetbootMachine, numbers: range, capture: Path) -> float:
+    def _download_files(self, machine: NetbootMachine, numbers: range, capture: Path) -> float:
         """Seconds from iPXE's going on to its next message, summed over the files."""
         assert self._content is not None
         link, wall_s = machine.link, 0.0
         ends = time.monotonic() + self.limit_s
-        script = control.fetch(link.control_url, link.data_url, numbers)
+        script = control.fetch_script(link.control_url, link.data_url, numbers)
         begin = time.monotonic()
         machine.waiting.answer(script)
         for number in numbers:
-            request = self._await(machine, "fetched", ends, capture)
+            request = self._await_request(machine, "fetched", ends, capture)
             wall_s += time.monotonic() - begin
             if request.values.get("number") != str(number):
                 raise WorkloadError(f"iPXE says it has fetched {request.values}, not file {number}")
@@ -174,16 +176,18 @@ class NetbootTrial(NetbootWorkload):
             self.found.fetched_to = f"{at:#x}"
             begin = time.monotonic()
             request.answer(NOTHING)
-        machine.waiting = self._await(machine, "done", ends, capture)
+        machine.waiting = self._await_request(machine, "done", ends, capture)
         return wall_s
 
-    def _await(self, machine: NetbootMachine, kind: str, ends: float, capture: Path) -> Request:
-        request = machine.control.next(lambda: self._check(machine, capture), lambda: ends - time.monotonic())
+    def _await_request(self, machine: NetbootMachine, kind: str, ends: float, capture: Path) -> Request:
+        request = machine.control.next(
+            lambda: self._check_content(machine, capture), lambda: ends - time.monotonic()
+        )
         if request is None:
             raise NetbootError(f"the downloads took longer than {self.limit_s:.0f} s", machine)
         if request.kind == kind:
             return request
-        self._check(machine, capture)
+        self._check_content(machine, capture)
         if request.kind == "failed":
             code = request.values.get("errno", "?")
             if code[2:4] == _NOT_SUPPORTED:
@@ -198,12 +202,12 @@ class NetbootTrial(NetbootWorkload):
             )
         raise NetbootError(f"iPXE asked for {request.kind!r} instead of {kind!r}", machine)
 
-    def _check(self, machine: NetbootMachine, capture: Path) -> None:
-        machine.check()
+    def _check_content(self, machine: NetbootMachine, capture: Path) -> None:
+        machine.check_running()
         assert self._server is not None
         if (status := self._server.poll()) is not None:
             how = f"died of signal {-status}" if status < 0 else f"ended with status {status}"
-            raise WorkloadError(f"{machine.settings.serving.name} {how} while files were fetched")
+            raise WorkloadError(f"{machine.settings.serving.server_name} {how} while files were fetched")
         with contextlib.suppress(FileNotFoundError):
             if capture.stat().st_size > self._capture_limit:
                 raise NetbootError(
@@ -213,7 +217,7 @@ class NetbootTrial(NetbootWorkload):
                     hint="most packets are repeated again and again; look at the console",
                 )
 
-    def _analysed(self, machine: NetbootMachine, capture: Path, wall_s: float) -> list[Measurement]:
+    def _analyse_capture(self, machine: NetbootMachine, capture: Path, wall_s: float) -> list[Measurement]:
         from guestmark.capture.binary import analyse_file
 
         try:
@@ -223,8 +227,8 @@ class NetbootTrial(NetbootWorkload):
         trace = analyse_file(capture, filter_by=str(port_of(machine.link.data)), sequence=True)
         self.found.picture = reduce_for_drawing(trace)
         protocol = machine.settings.serving.protocol
-        fetches = figures.fetches(trace, self._files, self._size, protocol)
-        measurements = figures.measured(trace, fetches, self._size, wall_s)
+        fetches = figures.find_fetches(trace, self._files, self._size, protocol)
+        measurements = figures.measure_round(trace, fetches, self._size, wall_s)
         fastest = max(fetch.unique_bytes / fetch.duration_s for fetch in fetches if fetch.duration_s)
         if 0 < self._rate < _FAST_ENOUGH * fastest:
             self.warnings.append(
@@ -244,7 +248,7 @@ class NetbootTrial(NetbootWorkload):
                 hint="use --scale, or set TMPDIR to a directory with more room",
             )
 
-    def _keep(self, capture: Path) -> None:
+    def _keep_capture(self, capture: Path) -> None:
         if directory := os.environ.get(KEEP):
             name = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self.cell.id)
             with contextlib.suppress(OSError):
@@ -253,7 +257,7 @@ class NetbootTrial(NetbootWorkload):
                     shutil.copyfileobj(packets, file)
 
 
-def _own(machine: BareMachine) -> NetbootMachine:
+def _as_netboot_machine(machine: BareMachine) -> NetbootMachine:
     if not isinstance(machine, NetbootMachine):
         raise WorkloadError("netboot was given a machine of another workload")
     return machine
@@ -274,9 +278,9 @@ def check_fetched(machine: NetbootMachine, content: Content, number: int) -> int
         return machine.fetched_to  # where the last one was, which spares a search
     try:
         # No file may be larger than fits below 4 GB's hole (iPXE has 32-bit addresses under BIOS).
-        _dump(machine, file, 0, min(machine.settings.memory, 2 << 30))
+        _dump_memory(machine, file, 0, min(machine.settings.memory, 2 << 30))
         with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as memory:
-            address = _find(memory, content, number)
+            address = _find_file(memory, content, number)
     finally:
         file.unlink(missing_ok=True)
     if address is None:
@@ -288,7 +292,7 @@ def check_fetched(machine: NetbootMachine, content: Content, number: int) -> int
     return address
 
 
-def _dump(machine: NetbootMachine, file: Path, begin: int, size: int) -> None:
+def _dump_memory(machine: NetbootMachine, file: Path, begin: int, size: int) -> None:
     machine.monitor.execute(
         "pmemsave", {"val": begin, "size": size, "filename": str(file)}, timeout_s=_DUMP_DEADLINE_S
     )
@@ -296,9 +300,9 @@ def _dump(machine: NetbootMachine, file: Path, begin: int, size: int) -> None:
 
 def _is_at(machine: NetbootMachine, content: Content, number: int, address: int, file: Path) -> bool:
     """Whether the file, every byte of it, is at that guest-physical address."""
-    first, second = content.parts(number)
+    first, second = content.file_parts(number)
     try:
-        _dump(machine, file, address, len(content))
+        _dump_memory(machine, file, address, len(content))
         with (
             file.open("rb") as stream,
             mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as memory,
@@ -306,12 +310,12 @@ def _is_at(machine: NetbootMachine, content: Content, number: int, address: int,
             memoryview(content.view) as whole,
         ):
             middle = first.stop - first.start
-            return _equal(there[:middle], whole[first]) and _equal(there[middle:], whole[second])
+            return _equal_bytes(there[:middle], whole[first]) and _equal_bytes(there[middle:], whole[second])
     finally:
         file.unlink(missing_ok=True)
 
 
-def _equal(one: memoryview, other: memoryview) -> bool:
+def _equal_bytes(one: memoryview, other: memoryview) -> bool:
     """Compared by pieces: of memory views Python compares every element on its own."""
     with one, other:
         return len(one) == len(other) and all(
@@ -320,8 +324,8 @@ def _equal(one: memoryview, other: memoryview) -> bool:
         )
 
 
-def _find(memory: mmap.mmap, content: Content, number: int) -> int | None:
-    first, second = content.parts(number)
+def _find_file(memory: mmap.mmap, content: Content, number: int) -> int | None:
+    first, second = content.file_parts(number)
     with memoryview(content.view) as whole, memoryview(memory) as there:
         begin, rest = whole[first], whole[second]
         mark = (
@@ -332,7 +336,7 @@ def _find(memory: mmap.mmap, content: Content, number: int) -> int | None:
             at = memory.find(mark)
             while at >= 0:
                 # Another file's remains hold this one's mark, too, but never what follows it to the end.
-                if _equal(there[at : at + middle], begin[:]) and _equal(
+                if _equal_bytes(there[at : at + middle], begin[:]) and _equal_bytes(
                     there[at + middle : at + end], rest[:]
                 ):
                     return at

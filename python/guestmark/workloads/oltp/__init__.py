@@ -24,7 +24,7 @@ from guestmark.core.units import format_size, parse_size
 from guestmark.workloads import sysbench
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics as disk
-from guestmark.workloads.common.factors import THREADS, count, decides_on_host
+from guestmark.workloads.common.factors import THREADS, decides_on_host, parse_count
 from guestmark.workloads.common.parsers import number_as_text
 from guestmark.workloads.sysbench.options import whole_seconds
 
@@ -132,7 +132,7 @@ class OltpTest(Params, frozen=True, kw_only=True):
             "transactions to run; 0 = run for `time` instead",
             "number",
             coerce=number_as_text,
-            parse=count,
+            parse=parse_count,
             default="0",
         ),
     ]
@@ -229,7 +229,7 @@ class OltpWorkload(Workload[OltpTest]):
         names = set()
         for program in database.packages:
             try:
-                package = find_owner(database.find(program))
+                package = find_owner(database.find_program(program))
             except PlatformUnusableError:
                 continue  # preflight says so, with the package to install
             if package is not None:

@@ -28,17 +28,17 @@ from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.filesystem import FILESYSTEM, Filesystem
 from guestmark.workloads import oltp
 from guestmark.workloads.common.durability import Below, Changes
-from guestmark.workloads.common.factors import THREADS, crowded
-from guestmark.workloads.common.moving import measured, sync_everything, target_of
-from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge
+from guestmark.workloads.common.factors import THREADS, warn_of_shared_processors
+from guestmark.workloads.common.moving import sync_everything, target_of, to_measurements
+from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit
 from guestmark.workloads.oltp import SERVER, Oltp, OltpTest, OltpWorkload
 from guestmark.workloads.oltp.databases import KINDS
-from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, sysbench
-from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, prepared
-from guestmark.workloads.oltp.databases.server import Launcher, Server, launcher
+from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, find_sysbench
+from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, find_prepared
+from guestmark.workloads.oltp.databases.server import Launcher, Server, open_launcher
 from guestmark.workloads.sysbench import Sysbench
 from guestmark.workloads.sysbench import output as sysbench_report
-from guestmark.workloads.sysbench.trial import spread
+from guestmark.workloads.sysbench.trial import spread_of_events
 
 if TYPE_CHECKING:
     from guestmark.agent.client import ExecResult
@@ -50,16 +50,16 @@ _SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 _TRIAL = "/guestmark-disks-12345678/guestmark-trial-12345678/mounted/data"  # as long as one of ours
 
 
-def check(cells: Iterable[Cell], account: Account) -> list[str]:
+def check_cells(cells: Iterable[Cell], account: Account) -> list[str]:
     """Remarks for the user.
 
     Raises `PlatformUnusableError` naming the package of what is missing, `UsageError` for tables that cannot fit on
     their disk, or a directory on the host that the server could not work in.
     """
-    sysbench()
+    find_sysbench()
     remarks: dict[str, None] = {}
     for cell in cells:
-        database = KINDS[_of(cell).server]()
+        database = KINDS[_read_params(cell).server]()
         (disk,) = cell.view(Disks)
         on_host = cell.platform.is_this_host
         if disk.filesystem is Filesystem.NONE and not on_host:
@@ -74,13 +74,13 @@ def check(cells: Iterable[Cell], account: Account) -> list[str]:
                     f"{cell.id}: {disk.location} is in memory, where MariaDB does not flush its log, and a flush costs "
                     "nothing; a guest's disk has flushes in any case (--set location=DIRECTORY, on a disk)"
                 ] = None
-        if remark := _threads(cell):
+        if remark := _warn_of_threads(cell):
             remarks[remark] = None
     return list(remarks)
 
 
 def _check_room(cell: Cell, database: Database, disk: DiskSpec, *, on_directory: bool) -> None:
-    params = _of(cell)
+    params = _read_params(cell)
     needed = database.needed_bytes + parse_size(params.log) + database.row_bytes * params.tables * params.rows
     room = free_bytes(disk.location) if on_directory else disk.size
     if needed > room:
@@ -95,7 +95,7 @@ def _check_room(cell: Cell, database: Database, disk: DiskSpec, *, on_directory:
 
 
 def _check_directory(database: Database, disk: DiskSpec, account: Account) -> None:
-    socket = database.socket(disk.location.rstrip("/") + _TRIAL)
+    socket = database.socket_path(disk.location.rstrip("/") + _TRIAL)
     if len(os.fsencode(socket)) > _SOCKET_LIMIT:
         raise UsageError(
             f"{disk.location} is too long for the path of the server's socket",
@@ -116,12 +116,12 @@ def _may_enter(folder: Path, account: Account) -> bool:
     return bool(status.st_mode & (stat.S_IXGRP if status.st_gid == account.gid else stat.S_IXOTH))
 
 
-def _threads(cell: Cell) -> str:
-    said = crowded(cell, cell.levels.get(THREADS) or int(_of(cell).threads))
+def _warn_of_threads(cell: Cell) -> str:
+    said = warn_of_shared_processors(cell, cell.levels.get(THREADS) or int(_read_params(cell).threads))
     return f"{cell.id}: {said}" if said else ""
 
 
-def _of(cell: Cell) -> OltpTest:
+def _read_params(cell: Cell) -> OltpTest:
     return cell.workload.read_params(OltpTest)
 
 
@@ -138,9 +138,9 @@ class OltpTrial(OltpWorkload):
         self._client = self.facts.add(Sysbench())
         self._threads = cell.levels.get(THREADS) or int(self.params.threads)
         self._on_host = cell.platform.is_this_host
-        self._account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
+        self._account = Account.choose_account(plan.context.uid or 0, plan.context.gid or 0)
         self._kind: Database = KINDS[self.params.server]()
-        self._settings = self._kind.settings(self.params.sizes, self._threads)
+        self._settings = self._kind.derive_settings(self.params.sizes, self._threads)
         self._server: Server | None = None
         self._stack = contextlib.ExitStack()
         self._mounted = False
@@ -150,8 +150,8 @@ class OltpTrial(OltpWorkload):
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `PlatformUnusableError` naming a package, `UsageError` for data that cannot fit on its disk."""
-        account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
-        return check(cells, account)
+        account = Account.choose_account(plan.context.uid or 0, plan.context.gid or 0)
+        return check_cells(cells, account)
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
@@ -171,7 +171,7 @@ class OltpTrial(OltpWorkload):
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
         """The platform's machine with the loaded tables on its disk; at its end, whether the server ended cleanly."""
-        made = self._prepared()
+        made = self._find_prepared()
         self._found.prepared_s, self._found.from_cache = made.seconds, made.was_there
         disks = [{**disk, "tree": str(made.tree)} for disk in self.params.disks]
         workload = replace(self.cell.workload, params={**self.cell.workload.params, "disks": disks})
@@ -183,9 +183,9 @@ class OltpTrial(OltpWorkload):
     def prepare(self, machine: Machine) -> None:
         """Mounts the disk and starts the server. Raises `MachineError` with its log when it does not start."""
         agent, disk = machine.agent, target_of(machine)
-        for name, program in ((SERVER, self._kind.server), ("", sysbench())):
+        for name, program in ((SERVER, self._kind.server_path), ("", find_sysbench())):
             found = find_same(agent, program, path=ENVIRONMENT["PATH"], cwd="/", cell=self.cell)
-            found.keep(self.facts, name)
+            found.add_facts(self.facts, name)
             self.warnings += [found.warning] if found.warning else []
         directory = disk.mount(agent)
         self._mounted = True
@@ -197,12 +197,12 @@ class OltpTrial(OltpWorkload):
             f"{directory}/{DATA}",
             self._settings,
             account=self._account,
-            launcher=self._launcher(f"{directory}/{DATA}"),
+            launcher=self._open_launcher(f"{directory}/{DATA}"),
         )
-        self._found.server_command = " ".join(self._kind.command(self._server.data, self._settings))
-        self._client.command = " ".join(self._argv(self._server))
-        with self._told(machine):
-            self._found.server_start_s = self._server.start(self.limit_s)
+        self._found.server_command = " ".join(self._kind.server_command(self._server.data, self._settings))
+        self._client.command = " ".join(self._client_command(self._server))
+        with self._explain_failures(machine):
+            self._found.server_start_s = self._server.start_server(self.limit_s)
         self._found.server = self._server.version
         self._found.confined_server = self._server.confined
         if self._on_host and not (self._server.confined and self._server.confined.protects_files):
@@ -214,21 +214,23 @@ class OltpTrial(OltpWorkload):
         """One measurement. Raises `WorkloadError`, or `MachineError` with the log when the server has ended."""
         server = self._server
         assert server is not None
-        with self._told(machine):
+        with self._explain_failures(machine):
             sync_everything(machine.agent)
-            flushes = server.flushes()
-            below = Below.before(machine)
-            report, result = self._measure(server)
-            flushes = server.flushes() - flushes
-            changes = below.after(flushed=flushes > 0)
-        changes.note(self.facts)
-        return measured([*_of_sysbench(report, result), *_for_each(report, flushes, changes, self._on_host)])
+            flushes = server.count_flushes()
+            below = Below.read_before(machine)
+            report, result = self._run_client(server)
+            flushes = server.count_flushes() - flushes
+            changes = below.read_changes(flushed=flushes > 0)
+        changes.add_facts(self.facts)
+        return to_measurements(
+            [*_of_sysbench(report, result), *_for_each(report, flushes, changes, self._on_host)]
+        )
 
     def cleanup(self, machine: Machine) -> None:
         """Shuts the server down and unmounts; what was not clean is raised when the machine is left."""
         try:
             if self._server is not None and not self._failed:
-                self._found.server_stop_s = self._server.stop()
+                self._found.server_stop_s = self._server.stop_server()
         except MachineError as error:
             if not machine.agent.closed:
                 self._unclean = error
@@ -236,13 +238,13 @@ class OltpTrial(OltpWorkload):
             raise WorkloadError(error.message, hint=error.hint, cause=error.cause) from error
         finally:
             if self._server is not None and not machine.agent.closed:
-                self._server.kill()
+                self._server.kill_server()
             if self._mounted and not machine.agent.closed:
                 self._mounted = False
                 target_of(machine).umount(machine.agent, drop_caches=False)
 
-    def _prepared(self) -> Prepared:
-        return prepared(
+    def _find_prepared(self) -> Prepared:
+        return find_prepared(
             self._kind,
             self._settings,
             tables=self.params.tables,
@@ -250,30 +252,32 @@ class OltpTrial(OltpWorkload):
             account=self._account,
         )
 
-    def _launcher(self, data: str) -> Launcher:
+    def _open_launcher(self, data: str) -> Launcher:
         """What the server is left with, until the machine is gone."""
-        return self._stack.enter_context(launcher(data, self._settings, self._account, on_host=self._on_host))
+        return self._stack.enter_context(
+            open_launcher(data, self._settings, self._account, on_host=self._on_host)
+        )
 
-    def _argv(self, server: Server) -> list[str]:
+    def _client_command(self, server: Server) -> list[str]:
         params = self.params
         return [
-            sysbench(), f"oltp_{params.test}", *self._kind.connection(server.data),
+            find_sysbench(), f"oltp_{params.test}", *self._kind.sysbench_options(server.data),
             f"--tables={params.tables}", f"--table-size={params.rows}", f"--threads={self._threads}",
             f"--time={params.time}", f"--events={params.transactions}", "--rand-seed=1", "run",
         ]  # fmt: skip
 
-    def _measure(self, server: Server) -> tuple[Report, ExecResult]:
-        result = server.client(self._argv(server), self.limit_s, OUTPUT_LIMIT)
+    def _run_client(self, server: Server) -> tuple[Report, ExecResult]:
+        result = server.run_client(self._client_command(server), self.limit_s, OUTPUT_LIMIT)
         if result.status not in (0, None):
             sysbench_report.check_faults(result.stdout.decode(errors="replace"))
-        judge(result, self.warnings, self.limit_s)
-        report = sysbench_report.parse(result.stdout.decode(errors="replace"))
+        judge_exit(result, self.warnings, self.limit_s)
+        report = sysbench_report.parse_report(result.stdout.decode(errors="replace"))
         self._client.version = report.version
         self.warnings += [f"sysbench: {text}" for text in report.warnings]
         return report, result
 
     @contextlib.contextmanager
-    def _told(self, machine: Machine) -> Iterator[None]:
+    def _explain_failures(self, machine: Machine) -> Iterator[None]:
         """What goes wrong inside keeps the server's log, beside the machine's console; that a disk is full, which
         servers say in many ways or not at all, is added.
         """
@@ -314,7 +318,7 @@ def _of_sysbench(report: Report, result: ExecResult) -> list[tuple[Metric, float
     return [
         (oltp.TRANSACTIONS, sql.transactions_per_s),
         (oltp.QUERIES, sql.queries_per_s),
-        *spread(report),
+        *spread_of_events(report),
         (oltp.IGNORED_ERRORS, float(sql.ignored_errors)),
         (oltp.RECONNECTS, float(sql.reconnects)),
         (WALL, result.wall_s),
@@ -341,7 +345,7 @@ def _for_each(
         (oltp.HOST_WRITTEN, counted.host_written),
         (oltp.HOST_WRITES, counted.host_writes),
     ]
-    known = {measurement.metric: measurement.value for measurement in changes.measurements(transactions)}
+    known = {measurement.metric: measurement.value for measurement in changes.to_measurements(transactions)}
     return [
         *((metric, value / transactions) for metric, value in shares if value is not None),
         *((metric, known[metric]) for metric in oltp.BELOW if metric in known),

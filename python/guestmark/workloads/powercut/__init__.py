@@ -26,7 +26,7 @@ REPAIRED = Metric("repaired_states", "", Better.LOWER)
 ALL = (LOSING, STATES, REPAIRED)
 
 
-def measured(found: Proven) -> list[Measurement]:
+def to_measurements(found: Proven) -> list[Measurement]:
     """As measurements of a trial."""
     values = ((STATES, found.states), (LOSING, found.losing), (REPAIRED, found.repaired))
     return [Measurement(metric, float(value), (float(value),)) for metric, value in values]
@@ -172,13 +172,13 @@ class PowercutWorkload(Workload[Cut]):
     @classmethod
     def report_sections(cls) -> tuple[Sections, ...]:
         """Adds what the crash states have shown."""
-        from guestmark.workloads.powercut.sections import sections
+        from guestmark.workloads.powercut.sections import render_proofs
 
-        return (sections,)
+        return (render_proofs,)
 
     @classmethod
     def report_conclusion(cls) -> Sections | None:
         """Says what would be left of each disk."""
-        from guestmark.workloads.powercut.sections import conclusion
+        from guestmark.workloads.powercut.sections import conclude_proofs
 
-        return conclusion
+        return conclude_proofs

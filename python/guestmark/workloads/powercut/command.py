@@ -52,7 +52,7 @@ class Acknowledging:
         self.lines: list[bytes] = []
         self.calls: list[Call] | None = None  # on the files of its disk, if it was followed
 
-    def follow(self, cures: Sequence[tuple[str, str]]) -> None:
+    def follow_program(self, cures: Sequence[tuple[str, str]]) -> None:
         """From now on the program is followed, and everything is synced after these calls, by kind and path."""
         self._cures = cures
 
@@ -60,46 +60,46 @@ class Acknowledging:
         """Runs it in the directory, marking each line; returns how many there were. Raises `WorkloadError`."""
         argv = [word.replace(DISK, directory) for word in self._command]
         if self._cures is None:
-            return self._run(agent, argv, directory, mark, limit_s)
+            return self._run_program(agent, argv, directory, mark, limit_s)
         log = f"/tmp/guestmark-{secrets.token_hex(6)}.calls"
         after = [
             word for call, path in self._cures for word in ("--sync-after", f"{call}:{directory}/{path}")
         ]
         try:
             followed = [PROGRAM, "follow", "--disk", directory, "--log", log, *after, "--", *argv]
-            count = self._run(agent, followed, directory, mark, limit_s)
+            count = self._run_program(agent, followed, directory, mark, limit_s)
             self.calls = calls.parse_calls(agent.read_file(log).decode())
         finally:
             agent.exec(["rm", "-f", log], timeout_s=_READ_S)
         return count
 
-    def _run(
+    def _run_program(
         self, agent: Agent, argv: Sequence[str], directory: str, mark: Callable[[int], None], limit_s: float
     ) -> int:
         self.lines = []
         printed = Printed()
         room = Room(agent, directory, printed, self._note)
-        program = agent.background(argv, stdin=True, cwd=directory, hear=printed.hear)
+        program = agent.background(argv, stdin=True, cwd=directory, hear=printed.add_output)
         deadline = time.monotonic() + limit_s
         while program.is_running and time.monotonic() < deadline:
             program.wait(min(_LOOK_S, deadline - time.monotonic()), lambda _: printed.has_lines)
-            self._take(printed.take(), program, mark)
-            room.look()
+            self._take_lines(printed.take_lines(), program, mark)
+            room.check_room()
         if program.is_running:
             program.send_signal(signal.SIGKILL)
             raise WorkloadError(
-                f"{argv[0]} did not end within {limit_s:g} s{room.said or printed.said}",
+                f"{argv[0]} did not end within {limit_s:g} s{room.said or printed.quoted_errors}",
                 hint=room.hint or "see --trial-limit",
             )
         program.wait(0)  # says why it could not be started
-        self._take([*printed.take(), *printed.rest()], program, mark)
-        room.look(now=True)
+        self._take_lines([*printed.take_lines(), *printed.take_last_line()], program, mark)
+        room.check_room(now=True)
         ended = program.ended
         status = None if ended is None else ended.status
         if status != 0:
             how = "a signal" if status is None else f"status {status}"
             raise WorkloadError(
-                f"{argv[0]} ended with {how}{room.said or printed.said or ': it said nothing'}",
+                f"{argv[0]} ended with {how}{room.said or printed.quoted_errors or ': it said nothing'}",
                 hint=room.hint or "it runs at the top of the disk, which {disk} stands for",
             )
         if self._pattern and not self.lines:
@@ -109,9 +109,9 @@ class Acknowledging:
             )
         return len(self.lines)
 
-    def _take(self, lines: Sequence[bytes], program: Background, mark: Callable[[int], None]) -> None:
+    def _take_lines(self, lines: Sequence[bytes], program: Background, mark: Callable[[int], None]) -> None:
         for line in lines:
-            if self._pattern and not self._acknowledges(line):
+            if self._pattern and not self._is_acknowledgement(line):
                 continue
             if len(self.lines) == _MOST_LINES:
                 raise WorkloadError(
@@ -122,7 +122,7 @@ class Acknowledging:
             mark(len(self.lines))
             program.send_input(b"\n")
 
-    def _acknowledges(self, line: bytes) -> bool:
+    def _is_acknowledgement(self, line: bytes) -> bool:
         try:
             return regex.find_last_match(self._pattern, [line.decode(errors="replace")]) is not None
         except regex.TooCostlyError as error:
@@ -139,7 +139,7 @@ class Printed:
         self._begun = bytearray()
         self.errors = bytearray()
 
-    def hear(self, stream: int, data: bytes) -> None:
+    def add_output(self, stream: int, data: bytes) -> None:
         """Takes what came of a stream. Raises `WorkloadError` for a line without an end."""
         if stream == _ERRORS:
             self.errors += data
@@ -162,17 +162,17 @@ class Printed:
         """Whether there are lines to take."""
         return bool(self._lines)
 
-    def take(self) -> list[bytes]:
+    def take_lines(self) -> list[bytes]:
         """The whole lines since the last time."""
         lines, self._lines = self._lines, []
         return lines
 
-    def rest(self) -> list[bytes]:
+    def take_last_line(self) -> list[bytes]:
         """The last line, if the program ended in it."""
         return [bytes(self._begun)] if self._begun else []
 
     @property
-    def said(self) -> str:
+    def quoted_errors(self) -> str:
         """The end of a sentence: its last errors; empty without any."""
         lines = self.errors.decode(errors="replace").strip().splitlines()
         return f": {' | '.join(lines[-3:])}" if lines else ""
@@ -190,7 +190,7 @@ class Room:
         self.said = ""  # the end of a sentence, when it is full
         self.hint = ""
 
-    def look(self, *, now: bool = False) -> None:
+    def check_room(self, *, now: bool = False) -> None:
         """Looks, unless that was done just before."""
         if self.said or (time.monotonic() < self._next and not now):
             return
@@ -202,18 +202,18 @@ class Room:
         self._size = blocks * unit
         complaint = classify_message(Speaker.ANY, self._printed.errors.decode(errors="replace"))
         if complaint.cause is Cause.NO_ROOM:
-            self._full(f": {complaint.line}")
+            self._raise_full(f": {complaint.line}")
         elif free * unit < _FULL_SHARE * self._size:
-            self._full(f": its disk of {self._size >> 20:,} MiB is full")
+            self._raise_full(f": its disk of {self._size >> 20:,} MiB is full")
 
-    def _full(self, said: str) -> None:
+    def _raise_full(self, said: str) -> None:
         self.said = said
         larger = max(1 << 30, 1 << (4 * self._size - 1).bit_length())
         self.hint = f"give it a larger disk: --set size={format_size(larger)}"
         self._note(f"the program's disk is full{said}; {self.hint}")
 
 
-def _follow(
+def _follow_program(
     program: Background, name: str, take: Callable[[bytes], bool], mark: Callable[[int], None], limit_s: float
 ) -> int | None:
     """Hands each line of a program on; where `take` says that it acknowledges something, marks and answers it.
@@ -222,7 +222,7 @@ def _follow(
     """
     deadline = time.monotonic() + limit_s
     taken = lines = marks = 0
-    while program.wait(deadline - time.monotonic(), functools.partial(_more, lines)):
+    while program.wait(deadline - time.monotonic(), functools.partial(_describe_more, lines)):
         for line in bytes(program.output[taken:]).split(b"\n")[:-1]:
             taken += len(line) + 1
             lines += 1
@@ -238,7 +238,7 @@ def _follow(
     return program.ended.status
 
 
-def _more(lines: int, said: bytes) -> bool:
+def _describe_more(lines: int, said: bytes) -> bool:
     return said.count(b"\n") > lines
 
 
@@ -294,11 +294,13 @@ class Syncing:
         ]
         program = agent.background([*tracer, *argv], stdin=True, **where)
         words = shlex.join(argv)
-        ended = _follow(program, words, lambda line: self.promises.add_line(line.decode()), mark, limit_s)
-        self._check(words, program, ended)
+        ended = _follow_program(
+            program, words, lambda line: self.promises.add_line(line.decode()), mark, limit_s
+        )
+        self._check_followed(words, program, ended)
         return len(self.promises.calls)
 
-    def _check(self, words: str, program: Background, ended: int | None) -> None:
+    def _check_followed(self, words: str, program: Background, ended: int | None) -> None:
         """Raises `MachineError` where calls cannot be followed, `WorkloadError` for a program that failed."""
         if self.promises.status is None:
             said = program.read_text().strip().splitlines()
@@ -318,7 +320,7 @@ class Syncing:
         """See `recovery.Reader`: the files of which something was promised by then."""
         expected = self.promises.expected_files(newest, exact=exact)
         paths = sorted({path for one in expected for path in one.paths})
-        asked = "".join(f"{self._here(path, directory)}\n" for path in paths).encode()
+        asked = "".join(f"{self._map_path(path, directory)}\n" for path in paths).encode()
         done = agent.exec([str(find_agent_binary()), "digests"], stdin=asked, timeout_s=_READ_S)
         lines = done.stdout.decode().splitlines()
         if not done.ok or len(lines) != len(paths):
@@ -328,7 +330,7 @@ class Syncing:
         lost = next((why for one in expected if (why := one.describe_missing(states))), "")
         return Recovered(dict.fromkeys(names, None if lost else b""), lost=lost)
 
-    def _here(self, path: str, directory: Path) -> str:
+    def _map_path(self, path: str, directory: Path) -> str:
         """Where a file of the machine's is now, likewise in hexadecimal."""
         below = bytes.fromhex(path).removeprefix(self._root.encode()).lstrip(b"/")
         return (bytes(directory) + b"/" + below).hex()

@@ -14,8 +14,8 @@ from guestmark.powercut.recovery import Recovered
 from guestmark.workloads.oltp import Sizes
 from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import Account, Database
-from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, prepared
-from guestmark.workloads.oltp.databases.server import Server, launcher
+from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, find_prepared
+from guestmark.workloads.oltp.databases.server import Server, open_launcher
 
 if TYPE_CHECKING:
     from guestmark.agent.client import Agent
@@ -36,50 +36,50 @@ class Rows:
         self._method = method
         self._kind: Database = KINDS[method.value]()
         self._account = account
-        self._settings = self._kind.settings(Sizes(buffer="32M", log="8M", settings=dict(settings)), 1)
+        self._settings = self._kind.derive_settings(Sizes(buffer="32M", log="8M", settings=dict(settings)), 1)
         self._server: Server | None = None
 
     @property
-    def unsafe(self) -> str:
+    def unsafe_setting(self) -> str:
         """The setting of the control."""
         return self._kind.unsafe[0]
 
-    def prepared(self) -> Prepared:
+    def find_prepared(self) -> Prepared:
         """A data directory of the server, from the cache or made now."""
-        return prepared(self._kind, self._settings, tables=1, rows=1, account=self._account)
+        return find_prepared(self._kind, self._settings, tables=1, rows=1, account=self._account)
 
     @contextlib.contextmanager
-    def serving(self, agent: Agent, directory: str, *, on_host: bool) -> Iterator[None]:
+    def serve_rows(self, agent: Agent, directory: str, *, on_host: bool) -> Iterator[None]:
         """The server on the machine, with a table to fill; it is killed at the end, as by a power cut."""
         data = f"{directory}/{DATA}"
-        with launcher(data, self._settings, self._account, on_host=on_host) as launched:
+        with open_launcher(data, self._settings, self._account, on_host=on_host) as launched:
             server = Server(agent, self._kind, data, self._settings, account=self._account, launcher=launched)
             try:
-                server.start(_READY_S)
-                server.execute(
-                    f"create table {self._table} (number integer primary key, content varchar(600))"
+                server.start_server(_READY_S)
+                server.execute_statement(
+                    f"create table {self._table_name} (number integer primary key, content varchar(600))"
                 )
                 self._server = server
                 yield
             finally:
                 self._server = None
-                server.kill()
+                server.kill_server()
 
-    def stop(self) -> None:
+    def stop_server(self) -> None:
         """Shuts the server down cleanly: all that it was given is in its files then."""
         assert self._server is not None
-        self._server.stop()
+        self._server.stop_server()
 
-    def commit(self, tag: str, count: int, mark: Callable[[int], None], *, unsafe: bool = False) -> None:
+    def commit_rows(self, tag: str, count: int, mark: Callable[[int], None], *, unsafe: bool = False) -> None:
         """Commits so many rows, marking each that is acknowledged; `unsafe`: no commit waits for a flush."""
         server = self._server
         assert server is not None
         if unsafe:
-            server.execute(self._kind.unsafe[1])
+            server.execute_statement(self._kind.unsafe[1])
         first = _UNSAFE_FROM if unsafe else 0
         for number in range(count):
             content = records.make_record(tag, number, self._method.record_size).decode()
-            server.execute(f"insert into {self._table} values ({first + number}, '{content}')")
+            server.execute_statement(f"insert into {self._table_name} values ({first + number}, '{content}')")
             mark(number + 1)
 
     def read(
@@ -88,13 +88,17 @@ class Rows:
         """See `recovery.Reader`: the server recovers its data, and tells the rows that it has then."""
         data = str(directory / DATA)
         # They name processes of a machine that is gone; here, others may have their numbers.
-        stale = [self._kind.pid_file(data), self._kind.socket(data), f"{self._kind.socket(data)}.lock"]
+        stale = [
+            self._kind.pid_file(data),
+            self._kind.socket_path(data),
+            f"{self._kind.socket_path(data)}.lock",
+        ]
         agent.exec(["rm", "-f", *stale], timeout_s=_READY_S)
-        with launcher(data, self._settings, self._account, on_host=True) as launched:
+        with open_launcher(data, self._settings, self._account, on_host=True) as launched:
             server = Server(agent, self._kind, data, self._settings, account=self._account, launcher=launched)
             try:
-                server.start(_READY_S)
-                rows = server.execute(f"select content from {self._table}")
+                server.start_server(_READY_S)
+                rows = server.execute_statement(f"select content from {self._table_name}")
             except WorkloadError as error:
                 if error.cause is not Cause.NO_TABLE:  # else it was not there yet
                     return Recovered({}, damage=error.message)
@@ -102,10 +106,10 @@ class Rows:
             except MachineError as error:
                 return Recovered({}, damage=error.message)
             finally:
-                server.kill()
+                server.kill_server()
         content = "\n".join(str(row[0]) for row in rows).encode()
         return Recovered(dict.fromkeys(names, content))
 
     @property
-    def _table(self) -> str:
+    def _table_name(self) -> str:
         return f"{self._kind.namespace}{_TABLE}"

@@ -18,7 +18,7 @@ from guestmark.workloads import powercut
 _TITLE = "what a power cut leaves"
 
 
-def build(given: Overrides, raw: Mapping[str, Any], caller: Caller) -> Plan:
+def build_plan(given: Overrides, raw: Mapping[str, Any], caller: Caller) -> Plan:
     """The plan for `given.on`. Raises `UsageError` for contradictory or unsupported options."""
     kind = registry.workload_kind("powercut")
     try:

@@ -24,59 +24,67 @@ _KEPT = {
 }  # fmt: skip
 
 
-def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+def render_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """One row for each cell, and in small print how that was found out."""
-    shown = _proven(workload)
+    shown = _collect_proofs(workload)
     if not shown:
         return []
     headings, names = name_rows(workload, [result for result, _ in shown])
     rows = [(name, found) for name, (_, found) in zip(names, shown, strict=True)]
-    notes = [Note(line(f"{result.cell.id}: {sentence(found)}"), NoteKind.SMALL) for result, found in shown]
-    return [table(headings, rows, _promises(workload)), *notes]
+    notes = [
+        Note(line(f"{result.cell.id}: {summarize_proof(found)}"), NoteKind.SMALL) for result, found in shown
+    ]
+    return [build_proof_table(headings, rows, _read_promises(workload)), *notes]
 
 
-def conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+def conclude_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """What a power cut does to each cell, and the command that shows a loss."""
-    shown = _proven(workload)
+    shown = _collect_proofs(workload)
     said: list[Node] = [
         Note(
             spans(
                 Span(result.cell.id, Tone.NAME),
                 ": ",
-                Span(str(found.word), _tone(found)),
+                Span(str(found.word), _choose_tone(found)),
                 f", {_comes_to(found)}",
             )
         )
         for result, found in shown
     ]
-    said += [Note(line(f"{result.cell.id}: {why}")) for result, found in shown if (why := reasons(found))]
-    said += [Note(line(f"{result.cell.id}: {why}")) for result, found in shown if (why := explained(found))]
     said += [
-        Note(line(f"{result.cell.id}: {remark}")) for result, found in shown for remark in remarks(found)
+        Note(line(f"{result.cell.id}: {why}")) for result, found in shown if (why := describe_reasons(found))
+    ]
+    said += [
+        Note(line(f"{result.cell.id}: {why}"))
+        for result, found in shown
+        if (why := describe_explanation(found))
+    ]
+    said += [
+        Note(line(f"{result.cell.id}: {remark}")) for result, found in shown for remark in list_limits(found)
     ]
     lost = next((found for _, found in shown if found.losing and found.kept), None)
     if lost is not None:
-        said.append(Command("Look into the loss", f"guestmark powercut replay {_log(lost)}"))
+        said.append(Command("Look into the loss", f"guestmark powercut replay {_describe_log(lost)}"))
     return said
 
 
-def _proven(workload: WorkloadResult) -> list[tuple[CellResult, Proven]]:
+def _collect_proofs(workload: WorkloadResult) -> list[tuple[CellResult, Proven]]:
     return [(result, found) for result in workload.shown_cells if (found := proof_of(result)) is not None]
 
 
-def _tone(found: Proven) -> Tone:
+def _choose_tone(found: Proven) -> Tone:
     return _KEPT.get(found.word, Tone.UNCLEAR)
 
 
-def _log(found: Proven) -> str:
+def _describe_log(found: Proven) -> str:
     return found.kept.rpartition("/")[2]
 
 
 def _comes_to(found: Proven) -> str:
     """How many crash states lose what was acknowledged; for another verdict why."""
-    records = acknowledged(found)
+    records = describe_acknowledged(found)
     if found.word in {Durability.CONSISTENT, Durability.BROKEN}:
-        return _holds(found)
+        return _describe_consistency(found)
     if found.word in {Durability.PROVEN, Durability.PART}:
         return f"none of {found.states:,} crash states loses any of {records}{not_covered(found)}"
     if not found.losing:
@@ -85,31 +93,33 @@ def _comes_to(found: Proven) -> str:
     if found.asked and found.flushes < found.asked:
         dropped = f"; of {found.asked} flushes this host saw {found.flushes or 'none'}"
     lose = "loses" if found.losing == 1 else "lose"
-    return f"{found.losing:,} of {found.states:,} crash states {lose} some of {records}{_twice(found.again)}{dropped}"
+    again = _describe_second_log(found.again)
+    return f"{found.losing:,} of {found.states:,} crash states {lose} some of {records}{again}{dropped}"
 
 
-def _twice(again: Again | None) -> str:
+def _describe_second_log(again: Again | None) -> str:
     return f"; {again.losing:,} of {again.states:,} in a second log" if again and again.states else ""
 
 
-def _holds(found: Proven) -> str:
+def _describe_consistency(found: Proven) -> str:
     """Of a program that acknowledges nothing."""
     if found.losing:
-        return f"the check fails on {found.losing:,} of {found.states:,} crash states{_twice(found.again)}"
+        again = _describe_second_log(found.again)
+        return f"the check fails on {found.losing:,} of {found.states:,} crash states{again}"
     return f"the check passes on all {found.states:,} crash states; {found.why}"
 
 
 _REASONS_NAMED = 4
 
 
-def reasons(found: Proven) -> str:
+def describe_reasons(found: Proven) -> str:
     """What the check said, by how often: `91 states: HEAD lost; 5 states: fsck`; empty when it had nothing to say."""
     named = [f"{format_count(each.states, 'state')}: {each.said}" for each in found.reasons[:_REASONS_NAMED]]
     more = sum(each.states for each in found.reasons[_REASONS_NAMED:])
     return "; ".join([*named, *([f"{format_count(more, 'more state')}"] if more else [])])
 
 
-def explained(found: Proven) -> str:
+def describe_explanation(found: Proven) -> str:
     """Why it was lost, and whether syncs cured it; empty where that is not known."""
     why = found.explanation
     if why is None:
@@ -133,7 +143,7 @@ def explained(found: Proven) -> str:
     return f"{said}. With a sync added after {after}, {left}"
 
 
-def remarks(found: Proven) -> list[str]:
+def list_limits(found: Proven) -> list[str]:
     """What limits a proof by a check."""
     said = []
     if found.stopped and found.coverage is not None and found.word is not Durability.UNKNOWN:
@@ -151,7 +161,7 @@ def remarks(found: Proven) -> list[str]:
     return said
 
 
-def acknowledged(found: Proven) -> str:
+def describe_acknowledged(found: Proven) -> str:
     """What was looked for in each state: records that a check or guestmark counts, or the program's own syncs."""
     return format_count(found.acknowledged, "sync" if found.syncs else "acknowledged record")
 
@@ -163,13 +173,13 @@ def not_covered(found: Proven) -> str:
     """What the program left on the disk without a sync, as the end of a sentence; empty where it synced all."""
     if not found.unsynced:
         return ""
-    named = [_uncovered(file) for file in found.unsynced[:_FILES_NAMED]]
+    named = [_describe_uncovered(file) for file in found.unsynced[:_FILES_NAMED]]
     more = len(found.unsynced) - len(named)
     others = f" and {format_count(more, 'more file')}" if more else ""
     return f"; never synced: {', '.join(named)}{others}"
 
 
-def _uncovered(file: Unsynced) -> str:
+def _describe_uncovered(file: Unsynced) -> str:
     name = PurePosixPath(file.path).name
     if not file.bytes:
         return f"the name {name}"
@@ -188,13 +198,13 @@ class Promised:
     published: int | None
 
 
-def _promises(workload: WorkloadResult) -> Promised | None:
+def _read_promises(workload: WorkloadResult) -> Promised | None:
     kind = registry.workload_kind("powercut")
     params = kind.stored_params_of(workload.cells[0].cell.workload) if workload.cells else None
     return Promised(params.promise, params.published) if params is not None and params.promise else None
 
 
-def table(
+def build_proof_table(
     headings: Sequence[str], found: Sequence[tuple[RowName, Proven]], promised: Promised | None = None
 ) -> Table:
     """A row for each proof, with what the program `promised`."""
@@ -206,10 +216,10 @@ def table(
         Row(
             name,
             (
-                word_cell(str(proven.word), _tone(proven)),
+                word_cell(str(proven.word), _choose_tone(proven)),
                 figure_cell(f"{proven.losing:,} of {proven.states:,}"),
                 figure_cell(str(proven.repaired)),
-                word_cell(caught(proven)),
+                word_cell(summarize_controls(proven)),
                 *_said_before(promised),
             ),
         )
@@ -232,7 +242,7 @@ def proof_of(result: CellResult) -> Proven | None:
     return found[-1] if found else None
 
 
-def controls(found: Proven) -> str:
+def describe_controls(found: Proven) -> str:
     """Which controls were caught."""
     said = [
         f"{control.name} {'not applicable' if not control.applies else f'{control.losing} of {control.states}'}"
@@ -241,39 +251,40 @@ def controls(found: Proven) -> str:
     return ", ".join(said)
 
 
-def caught(found: Proven) -> str:
+def summarize_controls(found: Proven) -> str:
     """Whether the controls were caught, or which were not."""
     missed = [control.name for control in found.controls if not control.caught]
     return f"missed: {', '.join(missed)}" if missed else "caught" if found.controls else "none"
 
 
-def sentence(found: Proven) -> str:
+def summarize_proof(found: Proven) -> str:
     """The result in one line, or a few sentences."""
     counts = (
         f"{found.states:,} crash states ({found.coverage})"
         if found.coverage
         else f"{found.states} crash states"
     )
-    checked = f"; controls: {controls(found)}" if found.controls else ""
+    checked = f"; controls: {describe_controls(found)}" if found.controls else ""
     if found.checks is not None and found.checks < found.states:
         checked += (
             f"; the check was run {found.checks:,} times, once for states in which it sees the same files"
         )
-    kept = f"; guestmark powercut replay {_log(found)} looks into it" if found.kept else ""
+    kept = f"; guestmark powercut replay {_describe_log(found)} looks into it" if found.kept else ""
     if found.word in {Durability.CONSISTENT, Durability.BROKEN}:
         first = f"{found.first_loss}; " if found.first_loss else ""
-        return f"{found.word}: {first}{counts}, {_holds(found)}{checked}{kept}"
+        return f"{found.word}: {first}{counts}, {_describe_consistency(found)}{checked}{kept}"
     if found.losing:
+        lost = describe_acknowledged(found)
         return (
-            f"{found.word}: {found.first_loss}; {found.losing:,} of {counts} lose some of {acknowledged(found)}; "
-            f"{found.why}{not_covered(found)}{_again(found.again)}{checked}{kept}"
+            f"{found.word}: {found.first_loss}; {found.losing:,} of {counts} lose some of {lost}; "
+            f"{found.why}{not_covered(found)}{_describe_confirmation(found.again)}{checked}{kept}"
         )
     repairs = f", {found.repaired} need repairs ({found.first_repair})" if found.repaired else ", 0 repairs"
-    kept_all = f"{acknowledged(found)}, 0 lost"
+    kept_all = f"{describe_acknowledged(found)}, 0 lost"
     return f"{found.word}: {counts}, {kept_all}{repairs}; {found.why}{not_covered(found)}{checked}{kept}"
 
 
-def _again(again: Again | None) -> str:
+def _describe_confirmation(again: Again | None) -> str:
     if again is None:
         return ""
     if not again.states:

@@ -76,16 +76,16 @@ class PowercutTrial(powercut.PowercutWorkload):
         self._confirms = False  # whether this is the second log
         self._stopped = False  # whether the user stopped it meanwhile
         self._cures: list[tuple[str, str]] = []  # calls after which a sync would mend what the last log lost
-        account = Account.of(plan.context.uid or 0, plan.context.gid or 0)
+        account = Account.choose_account(plan.context.uid or 0, plan.context.gid or 0)
         self._rows = Rows(self._method, account, self.params.settings) if self._method.is_served else None
-        self._command = self._program(plan)
+        self._command = self._make_program(plan)
         self._disk: AttachedDisk | None = None
 
-    def _program(self, plan: Plan) -> Acknowledging | Syncing | None:
+    def _make_program(self, plan: Plan) -> Acknowledging | Syncing | None:
         """The user's, of the methods that run one."""
         params = self.params
         if self._method is Method.COMMAND:
-            return Acknowledging(params.command, params.acknowledge, self._remark)
+            return Acknowledging(params.command, params.acknowledge, self._add_remark)
         if self._method is not Method.SYNCS:
             return None
         caller = plan.context.caller
@@ -98,7 +98,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             )
         )  # fmt: skip
 
-    def _remark(self, said: str) -> None:
+    def _add_remark(self, said: str) -> None:
         """Says it now, as the program may go on for long, and keeps it."""
         self.note(f"{self.cell.id}: {said}")
         self.warnings.append(said)
@@ -146,14 +146,14 @@ class PowercutTrial(powercut.PowercutWorkload):
     def machine(self, platform: Platform) -> Iterator[Machine]:
         """The platform's machine; for a database server with a data directory on its disk."""
         self._platform = platform
-        with self._started(platform) as machine:
+        with self._start_machine(platform) as machine:
             yield machine
 
     @contextlib.contextmanager
-    def _started(self, platform: Platform) -> Iterator[Machine]:
+    def _start_machine(self, platform: Platform) -> Iterator[Machine]:
         cell = self.cell
         if self._rows is not None:
-            tree = str(self._rows.prepared().tree)
+            tree = str(self._rows.find_prepared().tree)
             disks = [{**disk, "tree": tree} for disk in self.params.disks]
             cell = replace(
                 cell, workload=replace(cell.workload, params={**cell.workload.params, "disks": disks})
@@ -163,61 +163,61 @@ class PowercutTrial(powercut.PowercutWorkload):
 
     def prepare(self, machine: Machine) -> None:
         """Mounts the disk."""
-        self._mount(machine)
+        self._mount_disk(machine)
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Writes, cuts the power, judges; what loses something, once more on another machine."""
-        found = self._proven(machine)
+        found = self._prove_disk(machine)
         found.of_row = True  # `--prove`, which looks at other rows' disks, says so itself
         if found.word in _BAD and found.losing and found.stopped != INTERRUPTED:
-            self._confirm(found)
+            self._confirm_loss(found)
         self.facts.add(Proof(proven=found))
-        return powercut.measured(found)
+        return powercut.to_measurements(found)
 
-    def _confirm(self, found: Proven) -> None:
+    def _confirm_loss(self, found: Proven) -> None:
         """Looks at a second log, and at why something is lost; what was found stays when the user stops meanwhile."""
         try:
-            explained, found.again = self._again()
+            explained, found.again = self._record_again()
             if explained is not None:
-                found.explanation = self._cured(explained)
+                found.explanation = self._try_cures(explained)
         except Interrupted:
             found.stopped = INTERRUPTED
         if found.again is not None and found.again.word != found.word:
             found.word = Durability.UNKNOWN
             found.why = f"one log loses records, another does not confirm it ({found.again.why}); {found.why}"
 
-    def _proven(self, machine: Machine) -> Proven:
+    def _prove_disk(self, machine: Machine) -> Proven:
         """Writes, cuts the power, judges; the disk is unmounted then."""
         disk = self._disk
         assert disk is not None
         assert disk.image.logged is not None
         log = disk.image.logged.log
-        before = _counts(machine, disk)
+        before = _count_flushes(machine, disk)
         begin = time.monotonic()
         controlled: proof.LogPart | None
         if self._rows is not None:
             on_host = self.cell.platform.is_this_host
-            with self._rows.serving(machine.agent, disk.directory, on_host=on_host):
-                part = self._write(machine.agent, disk, proof.PROOF)
-                written, after = time.monotonic(), _counts(machine, disk)
-                controlled = self._write(machine.agent, disk, proof.CONTROL)
-                self._rows.stop()
-            settled = self._settled(machine.agent, disk, log)
+            with self._rows.serve_rows(machine.agent, disk.directory, on_host=on_host):
+                part = self._write_records(machine.agent, disk, proof.PROOF)
+                written, after = time.monotonic(), _count_flushes(machine, disk)
+                controlled = self._write_records(machine.agent, disk, proof.CONTROL)
+                self._rows.stop_server()
+            settled = self._await_settled_log(machine.agent, disk, log)
         else:
-            part = self._write(machine.agent, disk, proof.PROOF)
-            written, after = time.monotonic(), _counts(machine, disk)
-            settled = self._settled(machine.agent, disk, log)
+            part = self._write_records(machine.agent, disk, proof.PROOF)
+            written, after = time.monotonic(), _count_flushes(machine, disk)
+            settled = self._await_settled_log(machine.agent, disk, log)
             controlled = None if self._command else self._without_barriers(machine.agent, disk)
         if isinstance(self._command, Acknowledging):
-            found, self._cures = self._checked(
-                self._command, disk, replace(part, settled=settled), after.since(before)
+            found, self._cures = self._check_log(
+                self._command, disk, replace(part, settled=settled), after.since_reading(before)
             )
             found.run_s = written - begin
             return found
         syncing = self._command if isinstance(self._command, Syncing) else None
         followed = syncing.promises if syncing is not None else None
         if followed is not None and not followed.calls:
-            nothing = _nothing(followed.elsewhere, self._method.description)
+            nothing = _prove_nothing(followed.elsewhere, self._method.description)
             nothing.unsynced = followed.unsynced
             return nothing
         found = proof.prove_durability(
@@ -232,8 +232,8 @@ class PowercutTrial(powercut.PowercutWorkload):
                 written=replace(part, settled=settled),
                 control=controlled,
                 reader=syncing or self._rows,
-                unsafe=self._rows.unsafe if self._rows else "barrier=0",
-                counts=after.since(before),
+                unsafe=self._rows.unsafe_setting if self._rows else "barrier=0",
+                counts=after.since_reading(before),
                 unfollowed=followed.elsewhere if followed is not None else "",
             )
         )
@@ -244,7 +244,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         found.run_s = written - begin
         return found
 
-    def _checked(
+    def _check_log(
         self, program: Acknowledging, disk: AttachedDisk, part: proof.LogPart, counts: proof.FlushCounts
     ) -> tuple[Proven, list[tuple[str, str]]]:
         """Judge a log by the user's check; a second log, which confirms a loss, only as far as needed."""
@@ -266,20 +266,20 @@ class PowercutTrial(powercut.PowercutWorkload):
             ),
         )  # fmt: skip
 
-    def _settled(self, agent: Agent, disk: AttachedDisk, log: Path) -> int:
+    def _await_settled_log(self, agent: Agent, disk: AttachedDisk, log: Path) -> int:
         """The length of the log when the machine, and those around it, have written all they had."""
-        self._unmount(agent)
+        self._unmount_disk(agent)
         disk.image.flush()
         return writelog.count_requests(log)
 
-    def _again(self) -> tuple[Explanation | None, Again]:
+    def _record_again(self) -> tuple[Explanation | None, Again]:
         """What a log of another machine shows: a loss may be a fault of one recording. And why something is lost."""
         self._seed += 1
         self._confirms = True
         self.tell("writing a second log, to confirm the loss")
         try:
             if isinstance(self._command, Acknowledging):
-                self._command.follow(())
+                self._command.follow_program(())
             found = self._once_more()
             self._stopped = found.stopped == INTERRUPTED
         except GuestmarkError as error:
@@ -294,14 +294,14 @@ class PowercutTrial(powercut.PowercutWorkload):
 
     def _once_more(self) -> Proven:
         assert self._platform is not None
-        with self._started(self._platform) as machine:
-            self._mount(machine)
+        with self._start_machine(self._platform) as machine:
+            self._mount_disk(machine)
             try:
-                return self._proven(machine)
+                return self._prove_disk(machine)
             finally:
-                self._unmount(machine.agent)
+                self._unmount_disk(machine.agent)
 
-    def _cured(self, explained: Explanation) -> Explanation:
+    def _try_cures(self, explained: Explanation) -> Explanation:
         """With what was found when syncs are added where they were missing, until nothing fails or no more help."""
         assert isinstance(self._command, Acknowledging)
         files, calls = list(explained.files), list(explained.calls)
@@ -314,7 +314,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             added += new
             self.tell(f"judging once more with {format_count(len(added), 'sync')} added")
             try:
-                self._command.follow(added)
+                self._command.follow_program(added)
                 found = self._once_more()
                 self._stopped = found.stopped == INTERRUPTED
             except GuestmarkError as error:
@@ -335,14 +335,14 @@ class PowercutTrial(powercut.PowercutWorkload):
 
     def cleanup(self, machine: Machine) -> None:
         """Unmounts the disk."""
-        self._unmount(machine.agent)
+        self._unmount_disk(machine.agent)
 
-    def _mount(self, machine: Machine) -> None:
+    def _mount_disk(self, machine: Machine) -> None:
         self._disk = next(disk for disk in machine.disks if disk.spec.role is Role.TARGET)
         self.facts.add(self._disk.facts, TARGET)
         self._disk.mount(machine.agent)
 
-    def _write(self, agent: Agent, disk: AttachedDisk, tag: proof.Tag) -> proof.LogPart:
+    def _write_records(self, agent: Agent, disk: AttachedDisk, tag: proof.Tag) -> proof.LogPart:
         """Writes the records; each that is acknowledged is marked in the log, and the next one waits for that."""
         files = disk.image.logged
         assert files is not None
@@ -353,13 +353,13 @@ class PowercutTrial(powercut.PowercutWorkload):
             if self._command is not None:
                 count = self._command.run(agent, disk.directory, mark, self.limit_s)
             elif self._rows is not None:
-                self._rows.commit(tag.text, count, mark, unsafe=tag is proof.CONTROL)
+                self._rows.commit_rows(tag.text, count, mark, unsafe=tag is proof.CONTROL)
             else:
-                self._written(agent, disk, tag, count, mark)
+                self._write_acknowledged(agent, disk, tag, count, mark)
         end = writelog.count_requests(files.log)
         return proof.LogPart(tag, count, start, end, end)
 
-    def _written(
+    def _write_acknowledged(
         self, agent: Agent, disk: AttachedDisk, tag: proof.Tag, count: int, mark: Callable[[int], None]
     ) -> None:
         method, path = self._method, f"{disk.directory}/{tag.file}"
@@ -420,11 +420,11 @@ class PowercutTrial(powercut.PowercutWorkload):
             self._disk = None
             self.warnings.append(f"without barriers it cannot be mounted: {error.message}")
             return None
-        part = self._write(agent, self._disk, proof.CONTROL)
-        self._unmount(agent)
+        part = self._write_records(agent, self._disk, proof.CONTROL)
+        self._unmount_disk(agent)
         return part
 
-    def _unmount(self, agent: Agent) -> None:
+    def _unmount_disk(self, agent: Agent) -> None:
         if self._disk is not None:
             self._disk.umount(agent, drop_caches=False)
             self._disk = None
@@ -455,7 +455,7 @@ def _no_log(target: DiskSpec) -> str:
     return ""
 
 
-def _nothing(elsewhere: str, method: str) -> Proven:
+def _prove_nothing(elsewhere: str, method: str) -> Proven:
     """There is nothing to judge: no call has promised anything, or none that was seen."""
     return Proven(
         word=Durability.UNKNOWN if elsewhere else Durability.NOTHING,
@@ -476,15 +476,17 @@ class _Flushes:
     guest: int | None
     hypervisor: int | None
 
-    def since(self, before: _Flushes) -> proof.FlushCounts:
-        return proof.FlushCounts(_less(self.guest, before.guest), _less(self.hypervisor, before.hypervisor))
+    def since_reading(self, before: _Flushes) -> proof.FlushCounts:
+        return proof.FlushCounts(
+            _subtract(self.guest, before.guest), _subtract(self.hypervisor, before.hypervisor)
+        )
 
 
-def _less(now: int | None, before: int | None) -> int | None:
+def _subtract(now: int | None, before: int | None) -> int | None:
     return None if now is None or before is None else now - before
 
 
-def _counts(machine: Machine, disk: AttachedDisk) -> _Flushes:
+def _count_flushes(machine: Machine, disk: AttachedDisk) -> _Flushes:
     """By the guest's kernel (Documentation/block/stat.rst) and by the hypervisor's own account."""
     guest = None
     with contextlib.suppress(AgentError):

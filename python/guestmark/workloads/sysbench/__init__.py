@@ -57,7 +57,7 @@ FILEIO = (THROUGHPUT, READ_THROUGHPUT, WRITE_THROUGHPUT, READS, WRITES, FSYNCS)
 MEMORY = (THROUGHPUT, OPERATIONS)
 
 
-def of_test(test: str) -> tuple[Metric, ...]:
+def metrics_of_test(test: str) -> tuple[Metric, ...]:
     """The metrics of one of sysbench's tests; the primary one, which is of every test, first."""
     if test == "fileio":
         return (EVENTS_RATE, *FILEIO, *COMMON[1:], *BELOW)
@@ -91,7 +91,7 @@ class SysbenchWorkload(Workload[SysbenchRun]):
     @classmethod
     def list_metrics(cls, params: SysbenchRun) -> tuple[Metric, ...]:
         """Returns the metrics of the test."""
-        return of_test(params.test)
+        return metrics_of_test(params.test)
 
     @classmethod
     def describe_params(cls, params: SysbenchRun) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from guestmark.core.factor import Factor, one_of
 from guestmark.core.params import Params, param
 from guestmark.core.units import format_size, parse_duration, parse_size
-from guestmark.workloads.common.factors import THREADS, count
+from guestmark.workloads.common.factors import THREADS, parse_count
 
 TESTS = ("cpu", "memory", "threads", "mutex", "fileio")
 MODES = ("seqwr", "seqrewr", "seqrd", "rndrd", "rndwr", "rndrw")
@@ -33,18 +33,18 @@ class Option:
     levels: tuple[str, ...] = ()
 
     @property
-    def flag(self) -> str:
+    def command_flag(self) -> str:
         """As on sysbench's command line."""
         return f"--{self.name.replace('_', '-')}"
 
 
-def _positive(text: str) -> str:
-    if count(text) == "0":
+def _parse_positive(text: str) -> str:
+    if parse_count(text) == "0":
         raise ValueError(f"{text!r} must be at least 1")
-    return count(text)
+    return parse_count(text)
 
 
-def _size(text: str) -> str:
+def _canonical_size(text: str) -> str:
     return format_size(parse_size(text))
 
 
@@ -54,14 +54,14 @@ def whole_seconds(text: str) -> str:
     return str(max(1, round(seconds))) if seconds else "0"
 
 
-def _switch(text: str) -> str:
+def _parse_switch(text: str) -> str:
     word = _ON.get(text.strip().lower())
     if word is None:
         raise ValueError(f"{text!r} is neither on nor off")
     return word
 
 
-def _flags(text: str) -> str:
+def _parse_flags(text: str) -> str:
     words = [word.strip().lower() for word in text.split(",")]
     if words in ([NO_FLAGS], [""]):
         return NO_FLAGS
@@ -71,7 +71,7 @@ def _flags(text: str) -> str:
     return ",".join(flag for flag in _FLAGS if flag in words)
 
 
-def _ratio(text: str) -> str:
+def _parse_ratio(text: str) -> str:
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text.strip(), re.ASCII) or float(text) <= 0:
         raise ValueError(f"{text!r} is not a ratio above 0")
     return text.strip()
@@ -81,35 +81,35 @@ OPTIONS = {
     option.name: option
     for option in (
         Option("threads", "", THREADS.help, THREADS.parse, THREADS.levels),
-        Option("events", "", "events after which the test ends; 0: no limit", count),
+        Option("events", "", "events after which the test ends; 0: no limit", parse_count),
         Option("time", "", "duration after which the test ends, whole seconds; 0: no limit", whole_seconds),
-        Option("rand_seed", "", "seed of the random numbers; 0: another one each time", count),
-        Option("cpu_max_prime", "cpu", "upper limit of the prime numbers", _positive, ("10000", "20000")),
-        Option("memory_block_size", "memory", "size of the memory block, e.g. 1K", _size, ("1K", "1M")),
-        Option("memory_total_size", "memory", "bytes to transfer in total, e.g. 10G", _size),
+        Option("rand_seed", "", "seed of the random numbers; 0: another one each time", parse_count),
+        Option("cpu_max_prime", "cpu", "upper limit of the prime numbers", _parse_positive, ("10000", "20000")),
+        Option("memory_block_size", "memory", "size of the memory block, e.g. 1K", _canonical_size, ("1K", "1M")),
+        Option("memory_total_size", "memory", "bytes to transfer in total, e.g. 10G", _canonical_size),
         Option("memory_scope", "memory", "whose the block is", one_of("global", "local"), ("global", "local")),
         Option("memory_oper", "memory", "what is done", one_of("read", "write", "none"), ("read", "write")),
         Option("memory_access_mode", "memory", "in which order", one_of("seq", "rnd"), ("seq", "rnd")),
-        Option("thread_yields", "threads", "yields in each event", _positive),
-        Option("thread_locks", "threads", "mutexes the threads compete for", _positive),
-        Option("mutex_num", "mutex", "size of the array of mutexes", _positive),
-        Option("mutex_locks", "mutex", "locks each thread takes", _positive),
-        Option("mutex_loops", "mutex", "empty loops outside of the lock", count),
-        Option("file_num", "fileio", "number of files", _positive),
-        Option("file_total_size", "fileio", "size of all files together, e.g. 6G", _size),
-        Option("file_block_size", "fileio", "bytes of one request, e.g. 16K", _size, ("4K", "16K")),
+        Option("thread_yields", "threads", "yields in each event", _parse_positive),
+        Option("thread_locks", "threads", "mutexes the threads compete for", _parse_positive),
+        Option("mutex_num", "mutex", "size of the array of mutexes", _parse_positive),
+        Option("mutex_locks", "mutex", "locks each thread takes", _parse_positive),
+        Option("mutex_loops", "mutex", "empty loops outside of the lock", parse_count),
+        Option("file_num", "fileio", "number of files", _parse_positive),
+        Option("file_total_size", "fileio", "size of all files together, e.g. 6G", _canonical_size),
+        Option("file_block_size", "fileio", "bytes of one request, e.g. 16K", _canonical_size, ("4K", "16K")),
         Option("file_test_mode", "fileio", "kind of requests", one_of(*MODES), MODES),
         Option("file_io_mode", "fileio", "how requests are made", one_of("sync", "async", "mmap"),
                ("sync", "async", "mmap")),
-        Option("file_extra_flags", "fileio", r"flags of open(2): none, or sync, dsync, direct joined by \,", _flags,
-               (NO_FLAGS, "direct", "sync")),
-        Option("file_fsync_freq", "fileio", "requests between two fsync calls; 0: none", count, ("0", "100")),
-        Option("file_fsync_all", "fileio", "fsync after every write", _switch, ("off", "on")),
-        Option("file_fsync_end", "fileio", "fsync at the end", _switch, ("on", "off")),
+        Option("file_extra_flags", "fileio", r"flags of open(2): none, or sync, dsync, direct joined by \,",
+               _parse_flags, (NO_FLAGS, "direct", "sync")),
+        Option("file_fsync_freq", "fileio", "requests between two fsync calls; 0: none", parse_count, ("0", "100")),
+        Option("file_fsync_all", "fileio", "fsync after every write", _parse_switch, ("off", "on")),
+        Option("file_fsync_end", "fileio", "fsync at the end", _parse_switch, ("on", "off")),
         Option("file_fsync_mode", "fileio", "how it is synced", one_of("fsync", "fdatasync"),
                ("fsync", "fdatasync")),
-        Option("file_merged_requests", "fileio", "requests merged into one at most; 0: none", count),
-        Option("file_rw_ratio", "fileio", "reads for each write of rndrw", _ratio),
+        Option("file_merged_requests", "fileio", "requests merged into one at most; 0: none", parse_count),
+        Option("file_rw_ratio", "fileio", "reads for each write of rndrw", _parse_ratio),
     )
 }  # fmt: skip
 # Limits and seeds say how long it is measured, not what.
@@ -152,7 +152,7 @@ def _spell_option(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _limits(test: str, given: Mapping[str, str]) -> dict[str, str]:
+def _choose_limits(test: str, given: Mapping[str, str]) -> dict[str, str]:
     """sysbench's 10 seconds unless a limit is given; a limit that is given is the only one."""
     if test in _END_BY_THEMSELVES:
         return {"events": "0", "time": given.get("time", "0")}
@@ -202,7 +202,13 @@ class SysbenchRun(Params, frozen=True, kw_only=True, omit_defaults=True):
                 given[name] = option.parse(text)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-        options = {"threads": "1", "rand_seed": _SEED, **_limits(test, given), **_DEFAULTS[test], **given}
+        options = {
+            "threads": "1",
+            "rand_seed": _SEED,
+            **_choose_limits(test, given),
+            **_DEFAULTS[test],
+            **given,
+        }
         if test != "fileio":
             if disks != "directory":
                 raise ValueError("host_disk is for the test fileio")

@@ -66,7 +66,7 @@ _PREAMBLE = tuple(
 _NUMBERS = {"N": r"\d+", "X": r"\d+\.\d+"}
 
 
-def _line(form: str) -> re.Pattern[str]:
+def _line_pattern(form: str) -> re.Pattern[str]:
     """A line with numbers in it: `{name:N}` is a whole one, `{name:X}` one with decimals; blanks may be any number."""
     parts = re.split(r"\{(\w+):([NX])\}", form)
     pattern = "".join(
@@ -87,37 +87,47 @@ _LATENCY = "Latency (ms):"
 _FAIRNESS = "Threads fairness:"
 # The lines of each section, all of which must be there, in this order.
 _SECTIONS: Mapping[str, tuple[re.Pattern[str], ...]] = {
-    _CPU: (_line("events per second: {rate:X}"),),
-    _FILES: (_line("reads/s: {reads:X}"), _line("writes/s: {writes:X}"), _line("fsyncs/s: {fsyncs:X}")),
-    _THROUGHPUT: (_line("read, MiB/s: {read_mib:X}"), _line("written, MiB/s: {written_mib:X}")),
-    _SQL: (
-        _line("queries performed:"),
-        _line("read: {sql_read:N}"),
-        _line("write: {sql_write:N}"),
-        _line("other: {sql_other:N}"),
-        _line("total: {sql_total:N}"),
-        _line("transactions: {transactions:N} ({transactions_rate:X} per sec.)"),
-        _line("queries: {queries:N} ({queries_rate:X} per sec.)"),
-        _line("ignored errors: {errors:N} ({errors_rate:X} per sec.)"),
-        _line("reconnects: {reconnects:N} ({reconnects_rate:X} per sec.)"),
+    _CPU: (_line_pattern("events per second: {rate:X}"),),
+    _FILES: (
+        _line_pattern("reads/s: {reads:X}"),
+        _line_pattern("writes/s: {writes:X}"),
+        _line_pattern("fsyncs/s: {fsyncs:X}"),
     ),
-    _GENERAL: (_line("total time: {total_time:X}s"), _line("total number of events: {events:N}")),
+    _THROUGHPUT: (
+        _line_pattern("read, MiB/s: {read_mib:X}"),
+        _line_pattern("written, MiB/s: {written_mib:X}"),
+    ),
+    _SQL: (
+        _line_pattern("queries performed:"),
+        _line_pattern("read: {sql_read:N}"),
+        _line_pattern("write: {sql_write:N}"),
+        _line_pattern("other: {sql_other:N}"),
+        _line_pattern("total: {sql_total:N}"),
+        _line_pattern("transactions: {transactions:N} ({transactions_rate:X} per sec.)"),
+        _line_pattern("queries: {queries:N} ({queries_rate:X} per sec.)"),
+        _line_pattern("ignored errors: {errors:N} ({errors_rate:X} per sec.)"),
+        _line_pattern("reconnects: {reconnects:N} ({reconnects_rate:X} per sec.)"),
+    ),
+    _GENERAL: (
+        _line_pattern("total time: {total_time:X}s"),
+        _line_pattern("total number of events: {events:N}"),
+    ),
     _LATENCY: (
-        _line("min: {min:X}"),
-        _line("avg: {avg:X}"),
-        _line("max: {max:X}"),
+        _line_pattern("min: {min:X}"),
+        _line_pattern("avg: {avg:X}"),
+        _line_pattern("max: {max:X}"),
         re.compile(
-            rf"{_line('{percent:N}th percentile: {percentile:X}').pattern}|percentile stats:\s+disabled"
+            rf"{_line_pattern('{percent:N}th percentile: {percentile:X}').pattern}|percentile stats:\s+disabled"
         ),
-        _line("sum: {sum:X}"),
+        _line_pattern("sum: {sum:X}"),
     ),
     _FAIRNESS: (
-        _line("events (avg/stddev): {events_avg:X}/{events_stddev:X}"),
-        _line("execution time (avg/stddev): {time_avg:X}/{time_stddev:X}"),
+        _line_pattern("events (avg/stddev): {events_avg:X}/{events_stddev:X}"),
+        _line_pattern("execution time (avg/stddev): {time_avg:X}/{time_stddev:X}"),
     ),
 }
-_OPERATIONS = _line("Total operations: {operations:N} ({operations_rate:X} per second)")
-_TRANSFERRED = _line("{mib:X} MiB transferred ({mib_rate:X} MiB/sec)")
+_OPERATIONS = _line_pattern("Total operations: {operations:N} ({operations_rate:X} per second)")
+_TRANSFERRED = _line_pattern("{mib:X} MiB transferred ({mib_rate:X} MiB/sec)")
 _FOLLOWED_BY = {_FILES: _THROUGHPUT}
 _MEMORY_ASKED = "Running memory speed test with the following options:"
 _NO_TRANSFER = "operation: none"
@@ -200,9 +210,9 @@ class Report:
         return max(0.0, self.threads * self.total_time_s - self.latency_sum_s)
 
 
-def parse(output: str) -> Report:
+def parse_report(output: str) -> Report:
     """Reads the output of one run. Raises `WorkloadError` with the line that is not as the grammar has it."""
-    return _Reader(output).report()
+    return _Reader(output).read_report()
 
 
 def check_faults(output: str) -> None:
@@ -229,61 +239,61 @@ class _Reader:
             elif line:
                 self._lines.append((number, line))
 
-    def report(self) -> Report:
+    def read_report(self) -> Report:
         """Everything, or the error about the first line that is wrong."""
-        self._take(_VERSION)
+        self._take_line(_VERSION)
         begin = self._at
-        while self._peek() != _STARTED:
-            self._take(*_PREAMBLE)
+        while self._peek_line() != _STARTED:
+            self._take_line(*_PREAMBLE)
         asked = [line for _, line in self._lines[begin : self._at]]
         self._at += 1
-        while _INTERIM.fullmatch(self._peek()):
+        while _INTERIM.fullmatch(self._peek_line()):
             self._at += 1
-        self._result(asked)
+        self._read_result(asked)
         for name in _ALWAYS:
-            self._section((name,))
+            self._read_section((name,))
         if self._at < len(self._lines):
-            raise self._unknown("the end")
-        return self._made()
+            raise self._unknown_line("the end")
+        return self._make_report()
 
-    def _result(self, asked: list[str]) -> None:
+    def _read_result(self, asked: list[str]) -> None:
         """The test's own part, which what was asked for tells."""
         if _MEMORY_ASKED in asked:
-            self._take(_OPERATIONS)
+            self._take_line(_OPERATIONS)
             if _NO_TRANSFER not in asked:
-                self._take(_TRANSFERRED)
+                self._take_line(_TRANSFERRED)
             return
         for start, name in _ASKED.items():
             if any(line.startswith(start) for line in asked):
-                self._section((name,))
+                self._read_section((name,))
                 return
-        if self._peek() != _GENERAL:
-            self._section((_SQL, _GENERAL))
+        if self._peek_line() != _GENERAL:
+            self._read_section((_SQL, _GENERAL))
 
-    def _section(self, names: tuple[str, ...]) -> None:
-        name = self._peek()
+    def _read_section(self, names: tuple[str, ...]) -> None:
+        name = self._peek_line()
         if name not in names:
-            raise self._unknown(" or ".join(repr(name) for name in names))
+            raise self._unknown_line(" or ".join(repr(name) for name in names))
         self._at += 1
         self._seen.append(name)
         for pattern in _SECTIONS[name]:
-            self._take(pattern)
+            self._take_line(pattern)
         if name in _FOLLOWED_BY:
-            self._section((_FOLLOWED_BY[name],))
+            self._read_section((_FOLLOWED_BY[name],))
 
-    def _peek(self) -> str:
+    def _peek_line(self) -> str:
         return self._lines[self._at][1] if self._at < len(self._lines) else ""
 
-    def _take(self, *patterns: re.Pattern[str]) -> None:
+    def _take_line(self, *patterns: re.Pattern[str]) -> None:
         for pattern in patterns:
-            if match := pattern.fullmatch(self._peek()):
+            if match := pattern.fullmatch(self._peek_line()):
                 self._values |= {name: text for name, text in match.groupdict().items() if text is not None}
                 self._at += 1
                 return
         what = f"a line like {patterns[0].pattern!r}" if len(patterns) == 1 else repr(_STARTED)
-        raise self._unknown(what)
+        raise self._unknown_line(what)
 
-    def _unknown(self, expected: str) -> WorkloadError:
+    def _unknown_line(self, expected: str) -> WorkloadError:
         hint = "guestmark reads what sysbench 1.0 prints (Debian 12 and 13); is this another version?"
         if self._at >= len(self._lines):
             return WorkloadError(f"sysbench's output ends where {expected} was expected", hint=hint)
@@ -292,7 +302,7 @@ class _Reader:
             f"line {number} of sysbench's output is not {expected}: {line[:200]!r}", hint=hint
         )
 
-    def _made(self) -> Report:
+    def _make_report(self) -> Report:
         value = {name: float(text) for name, text in self._values.items() if name != "version"}
         events, total_time_s = int(value["events"]), value["total_time"]
         if "threads" not in value:
@@ -315,35 +325,39 @@ class _Reader:
             thread_events_stddev=value["events_stddev"],
             thread_time_avg_s=value["time_avg"],
             thread_time_stddev_s=value["time_stddev"],
-            files=self._files(value),
-            memory=self._memory(value),
-            sql=self._sql(value),
+            files=self._make_files(value),
+            memory=self._make_memory(value),
+            sql=self._make_sql(value),
             warnings=tuple(self._warnings),
         )
-        _agree("events", report.thread_events_avg * report.threads, events, 0.00006 * report.threads)
-        _agree(
+        _check_agreement(
+            "events", report.thread_events_avg * report.threads, events, 0.00006 * report.threads
+        )
+        _check_agreement(
             "average latency (ms)", report.latency_avg_s * 1e3, value["avg"], 0.0051 + 0.0051 / max(events, 1)
         )
         return report
 
-    def _files(self, value: Mapping[str, float]) -> Files | None:
+    def _make_files(self, value: Mapping[str, float]) -> Files | None:
         if _FILES not in self._seen:
             return None
         return Files(
             value["reads"], value["writes"], value["fsyncs"], value["read_mib"], value["written_mib"]
         )
 
-    def _memory(self, value: Mapping[str, float]) -> Memory | None:
+    def _make_memory(self, value: Mapping[str, float]) -> Memory | None:
         if "operations" not in value:
             return None
         return Memory(
             int(value["operations"]), value["operations_rate"], value.get("mib"), value.get("mib_rate")
         )
 
-    def _sql(self, value: Mapping[str, float]) -> Sql | None:
+    def _make_sql(self, value: Mapping[str, float]) -> Sql | None:
         if _SQL not in self._seen:
             return None
-        _agree("queries", value["sql_read"] + value["sql_write"] + value["sql_other"], value["sql_total"], 0)
+        _check_agreement(
+            "queries", value["sql_read"] + value["sql_write"] + value["sql_other"], value["sql_total"], 0
+        )
         return Sql(
             reads=int(value["sql_read"]),
             writes=int(value["sql_write"]),
@@ -357,7 +371,7 @@ class _Reader:
         )
 
 
-def _agree(what: str, one: float, other: float, tolerance: float) -> None:
+def _check_agreement(what: str, one: float, other: float, tolerance: float) -> None:
     """Two places of the output that say the same. Raises `WorkloadError` when they do not."""
     if abs(one - other) > tolerance + 1e-9:
         raise WorkloadError(f"sysbench's output contradicts itself: {what} are {one:g} and {other:g}")

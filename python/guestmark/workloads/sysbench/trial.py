@@ -21,10 +21,10 @@ from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import MEMORY
 from guestmark.workloads import sysbench
 from guestmark.workloads.common.durability import Below
-from guestmark.workloads.common.factors import crowded
+from guestmark.workloads.common.factors import warn_of_shared_processors
 from guestmark.workloads.common.metrics import THROUGHPUT
-from guestmark.workloads.common.moving import measured, sync_everything, target_of
-from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge
+from guestmark.workloads.common.moving import sync_everything, target_of, to_measurements
+from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit
 from guestmark.workloads.sysbench import Sysbench, SysbenchWorkload
 from guestmark.workloads.sysbench import output as sysbench_report
 from guestmark.workloads.sysbench.options import NO_FLAGS, OPTIONS, SysbenchRun
@@ -42,7 +42,7 @@ def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
     """Remarks for the user about cells with their options. Raises `UsageError` for files larger than their disk."""
     remarks: dict[str, list[str]] = {}
     for cell, options in cells:
-        found = [crowded(cell, int(options["threads"]))]
+        found = [warn_of_shared_processors(cell, int(options["threads"]))]
         if "file_total_size" in options:
             disk = cell.view(Disks).target
             _check_size(cell, options, disk)
@@ -52,7 +52,7 @@ def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
             ]
         for remark in filter(None, found):
             remarks.setdefault(remark, []).append(cell.id)
-    return [f"{_named(ids)}: {remark}" for remark, ids in remarks.items()]
+    return [f"{_name_cells(ids)}: {remark}" for remark, ids in remarks.items()]
 
 
 def lies_of_memory(options: Mapping[str, str], memory: int) -> str:
@@ -104,7 +104,7 @@ def _memory_of(cell: Cell) -> int:
     return 0
 
 
-def _named(ids: Sequence[str]) -> str:
+def _name_cells(ids: Sequence[str]) -> str:
     own = [identifier for identifier in ids if "#" not in identifier] or list(ids)
     return own[0] if len(own) == 1 else f"{own[0]} and {len(own) - 1} more"
 
@@ -152,8 +152,8 @@ class SysbenchTrial(SysbenchWorkload):
     def prepare(self, machine: Machine) -> None:
         """Finds sysbench; for fileio mounts the disk and makes the files, then empties the machine's caches."""
         found = find_same(machine.agent, SYSBENCH, path=self._env["PATH"], cwd="/", cell=self.cell)
-        found.keep(self.facts)
-        self._found.command = " ".join(self._argv("run"))
+        found.add_facts(self.facts)
+        self._found.command = " ".join(self._sysbench_command("run"))
         self.warnings += [found.warning] if found.warning else []
         if self.params.test != "fileio":
             return
@@ -166,7 +166,7 @@ class SysbenchTrial(SysbenchWorkload):
         lie = lies_of_memory(self._options, memory)
         self.warnings += [lie] if lie else []
         if self._options["file_test_mode"] != "seqwr":  # which makes its files itself
-            self._found.prepare_s = self._do(machine, "prepare").wall_s
+            self._found.prepare_s = self._run_sysbench(machine, "prepare").wall_s
             self._made = True
             self._found.prepare_flush_s = disk.image.flush()
             if disk.device or self._through_cache():
@@ -176,19 +176,22 @@ class SysbenchTrial(SysbenchWorkload):
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the test once. Raises `WorkloadError` when it fails, or prints what the grammar does not know."""
         if self.params.test != "fileio":
-            report, result = self._measure(machine)
-            return measured([*_common(report, result), *_of_memory(report)])
+            report, result = self._run_measured(machine)
+            return to_measurements([*_common_metrics(report, result), *_of_memory(report)])
         sync_everything(machine.agent)
-        below = Below.before(machine)
-        report, result = self._measure(machine)
-        changes = below.after(flushed=report.files is not None and report.files.fsyncs_per_s > 0)
-        changes.note(self.facts)
+        below = Below.read_before(machine)
+        report, result = self._run_measured(machine)
+        changes = below.read_changes(flushed=report.files is not None and report.files.fsyncs_per_s > 0)
+        changes.add_facts(self.facts)
         files = _of_files(report, self._options)
         if not self._made:
-            self._remove(machine)
+            self._remove_files(machine)
         moved = round(files[THROUGHPUT] * report.total_time_s)
-        values = [*_common(report, result), *((metric, value) for metric, value in files.items() if value)]
-        return [*measured(values), *(changes.measurements(moved) if moved else ())]
+        values = [
+            *_common_metrics(report, result),
+            *((metric, value) for metric, value in files.items() if value),
+        ]
+        return [*to_measurements(values), *(changes.to_measurements(moved) if moved else ())]
 
     def cleanup(self, machine: Machine) -> None:
         """Removes the files on the host; a guest's disk is removed with the guest."""
@@ -197,40 +200,40 @@ class SysbenchTrial(SysbenchWorkload):
         self._mounted = False
         try:
             if self._made:
-                self._remove(machine)
+                self._remove_files(machine)
         finally:
             disk = target_of(machine)
             if disk.device:
                 disk.umount(machine.agent, drop_caches=False)
 
-    def _remove(self, machine: Machine) -> None:
-        self._found.cleanup_s = self._do(machine, "cleanup").wall_s
+    def _remove_files(self, machine: Machine) -> None:
+        self._found.cleanup_s = self._run_sysbench(machine, "cleanup").wall_s
 
     def _through_cache(self) -> bool:
         """Whether what was just written may be read from the machine's own page cache."""
         return "direct" not in self._options["file_extra_flags"] or self._options["file_io_mode"] == "mmap"
 
-    def _argv(self, command: str) -> list[str]:
+    def _sysbench_command(self, command: str) -> list[str]:
         options = dict(self._options)
         if command == "prepare" and self._remounted:
             # Many small direct writes make preparing take longer than measuring; the files are the same ones.
             options["file_extra_flags"] = NO_FLAGS
         flags = [
-            f"{OPTIONS[name].flag}={'' if level == NO_FLAGS and name == 'file_extra_flags' else level}"
+            f"{OPTIONS[name].command_flag}={'' if level == NO_FLAGS and name == 'file_extra_flags' else level}"
             for name, level in options.items()
         ]
         return [SYSBENCH, self.params.test, *flags, command]
 
-    def _measure(self, machine: Machine) -> tuple[Report, ExecResult]:
-        result = self._do(machine, "run")
-        report = sysbench_report.parse(result.stdout.decode(errors="replace"))
+    def _run_measured(self, machine: Machine) -> tuple[Report, ExecResult]:
+        result = self._run_sysbench(machine, "run")
+        report = sysbench_report.parse_report(result.stdout.decode(errors="replace"))
         self._found.version = report.version
         self.warnings += [f"sysbench: {text}" for text in report.warnings if text != _NO_LIMIT]
         return report, result
 
-    def _do(self, machine: Machine, command: str) -> ExecResult:
+    def _run_sysbench(self, machine: Machine, command: str) -> ExecResult:
         result = machine.agent.exec(
-            self._argv(command),
+            self._sysbench_command(command),
             env=self._env,
             cwd=self._cwd,
             timeout_s=self.limit_s,
@@ -238,7 +241,7 @@ class SysbenchTrial(SysbenchWorkload):
         )
         if result.status not in (0, None):
             sysbench_report.check_faults(result.stdout.decode(errors="replace"))
-        judge(result, self.warnings, self.limit_s)
+        judge_exit(result, self.warnings, self.limit_s)
         return result
 
     def _check_room(self, machine: Machine) -> None:
@@ -251,7 +254,7 @@ class SysbenchTrial(SysbenchWorkload):
             )
 
 
-def spread(report: Report) -> list[tuple[Metric, float]]:
+def spread_of_events(report: Report) -> list[tuple[Metric, float]]:
     """How the events' times spread, and with several threads, how evenly these shared them."""
     values = [
         (sysbench.LATENCY_AVG, report.latency_avg_s),
@@ -267,13 +270,13 @@ def spread(report: Report) -> list[tuple[Metric, float]]:
     return values
 
 
-def _common(report: Report, result: ExecResult) -> list[tuple[Metric, float]]:
+def _common_metrics(report: Report, result: ExecResult) -> list[tuple[Metric, float]]:
     values = [
         (sysbench.EVENTS_RATE, report.events_per_s),
         (sysbench.TOTAL_TIME, report.total_time_s),
         (sysbench.EVENT_TOTAL, report.event_total_s),
         (sysbench.OUTSIDE, report.overhead_s),
-        *spread(report),
+        *spread_of_events(report),
     ]
     return [
         *values,
@@ -298,8 +301,8 @@ def _of_files(report: Report, options: Mapping[str, str]) -> dict[Metric, float]
     if files is None:
         raise WorkloadError("sysbench fileio did not print its file operations")
     block = parse_size(options["file_block_size"])
-    read = _precise(files.read_mib_per_s, files.reads_per_s * block, options)
-    written = _precise(files.written_mib_per_s, files.writes_per_s * block, options)
+    read = _precise_throughput(files.read_mib_per_s, files.reads_per_s * block, options)
+    written = _precise_throughput(files.written_mib_per_s, files.writes_per_s * block, options)
     return {
         THROUGHPUT: read + written,
         sysbench.READ_THROUGHPUT: read,
@@ -310,7 +313,7 @@ def _of_files(report: Report, options: Mapping[str, str]) -> dict[Metric, float]
     }
 
 
-def _precise(printed_mib: float, computed: float, options: Mapping[str, str]) -> float:
+def _precise_throughput(printed_mib: float, computed: float, options: Mapping[str, str]) -> float:
     """MiB/s have two decimals, too few for slow disks; operations times their size say the same more precisely."""
     if options["file_merged_requests"] != "0":  # requests of several sizes
         return printed_mib * _MIB

@@ -35,14 +35,14 @@ WALL = Metric("wall_s", "s")  # of all timed parts together
 COUNTED = {"kvm_exits": EXITS, "uml_stops": STOPS, "tcg_tlb_flushes": FLUSHES, "tcg_blocks": BLOCKS}
 
 
-def of_call(name: str) -> Metric:
+def call_metric(name: str) -> Metric:
     """Nanoseconds of one operation of that name: the median over batches."""
     return Metric(f"{name}_ns", "ns")
 
 
-def of_calls(names: Sequence[str]) -> tuple[Metric, ...]:
+def call_metrics(names: Sequence[str]) -> tuple[Metric, ...]:
     """All that a mix of these operations can measure, in table order."""
-    return (GEOMEAN, *map(of_call, names), *COUNTED.values(), PROCESSOR, WALL)
+    return (GEOMEAN, *map(call_metric, names), *COUNTED.values(), PROCESSOR, WALL)
 
 
 def _check_time(time: str) -> str:
@@ -104,7 +104,7 @@ class SyscallsWorkload(Workload[Mix]):
     @classmethod
     def list_metrics(cls, params: Mix) -> tuple[Metric, ...]:
         """Returns one metric for each call that is named, and what all calls have in common."""
-        return of_calls(params.calls)
+        return call_metrics(params.calls)
 
     @classmethod
     def describe_params(cls, params: Mix) -> str:
@@ -123,6 +123,6 @@ class SyscallsWorkload(Workload[Mix]):
     @classmethod
     def report_sections(cls) -> tuple[Sections, ...]:
         """Adds a row for each call."""
-        from guestmark.workloads.syscalls.sections import sections
+        from guestmark.workloads.syscalls.sections import render_calls
 
-        return (sections,)
+        return (render_calls,)

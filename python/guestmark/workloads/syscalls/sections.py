@@ -12,9 +12,9 @@ from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.syscalls import Syscalls
 
 
-def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+def render_calls(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Nanoseconds and counts of each system call, averages over a cell's good trials; nothing where none were told."""
-    found = [(result, each) for result in workload.shown_cells if (each := calls_of(result))]
+    found = [(result, each) for result in workload.shown_cells if (each := average_calls(result))]
     if not found:
         return []
     names = list(dict.fromkeys(name for _, calls in found for name in calls))
@@ -27,7 +27,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         columns.append(Column(f"{title}, ns", (Align.RIGHT,)))
         cells.append(
             [
-                figure_cell(_significant(calls[name]["ns"])) if name in calls else figure_cell("–")
+                figure_cell(_format_significant(calls[name]["ns"])) if name in calls else figure_cell("–")
                 for name in names
             ]
         )
@@ -37,14 +37,17 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
                 counts = [calls.get(name, {}).get(counter) for name in names]
                 columns.append(Column(f"{heading}/op", (Align.POINT,)))
                 cells.append(
-                    [figure_cell("–") if count is None else figure_cell(_count(count)) for count in counts]
+                    [
+                        figure_cell("–") if count is None else figure_cell(_format_count(count))
+                        for count in counts
+                    ]
                 )
     rows = tuple(
         Row(RowName((name,)), tuple(column[position] for column in cells))
         for position, name in enumerate(names)
     )
     legend = "; ".join(f"{name}: {text}" for name, text in COLUMN_MEANINGS.items() if name in used)
-    kinds = tuple(sentence for result, calls in found for sentence in _kinds(result, calls))
+    kinds = tuple(sentence for result, calls in found for sentence in _describe_exits(result, calls))
     return [
         Table(
             "Time and counted events of each system call",
@@ -59,7 +62,7 @@ def sections(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     ]
 
 
-def calls_of(result: CellResult) -> dict[str, dict[str, float]]:
+def average_calls(result: CellResult) -> dict[str, dict[str, float]]:
     """By call: `ns` and each counter per operation, averaged over the good trials that have them."""
     sums: dict[str, dict[str, list[float]]] = {}
     for trial in result.trials:
@@ -74,7 +77,7 @@ def calls_of(result: CellResult) -> dict[str, dict[str, float]]:
     }
 
 
-def _kinds(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list[Inline]:
+def _describe_exits(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list[Inline]:
     """What KVM's exits were for, in a sentence, over one of each call."""
     totals: dict[str, float] = {}
     for call in calls.values():
@@ -93,9 +96,9 @@ def _kinds(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list
     ]
 
 
-def _significant(value: float) -> str:
+def _format_significant(value: float) -> str:
     return figures.format_number(value, max(0, min(2, figures.count_decimals(None, value))))
 
 
-def _count(value: float) -> str:
+def _format_count(value: float) -> str:
     return figures.format_number(value, 3 if value < 0.1 else 2 if value < 10 else 1)

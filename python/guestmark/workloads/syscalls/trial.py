@@ -19,7 +19,7 @@ from guestmark.core.own_program import find_agent_binary
 from guestmark.core.units import parse_duration
 from guestmark.foreign import agents
 from guestmark.workloads import syscalls
-from guestmark.workloads.common.program import disagreement, sha256_here
+from guestmark.workloads.common.program import sha256_here, warn_of_clocks
 from guestmark.workloads.syscalls import Call, Syscalls, SyscallsWorkload
 
 if TYPE_CHECKING:
@@ -72,25 +72,25 @@ class SyscallsTrial(SyscallsWorkload):
             operations=self.params.operations,
             time_s=parse_duration(self.params.time),
             names=self.params.calls,
-            counters=functools.partial(_counters, machine),
+            counters=functools.partial(_read_counters, machine),
             timeout_s=self.limit_s,
         )
         nothing, *sections = [replace(each, counted=counters.drop_restarted(each.counted)) for each in found]
         self._check_clocks(before, machine.agent.ping())
-        self._found.calls = {section.measured.name: _described(section, nothing) for section in sections}
+        self._found.calls = {section.measured.name: _describe_call(section, nothing) for section in sections}
         times = [max(section.measured.median_ns, _LEAST) for section in sections]
         values: list[tuple[Metric, float]] = [
             (syscalls.GEOMEAN, math.exp(math.fsum(map(math.log, times)) / len(times)))
         ]
         values += [
-            (syscalls.of_call(section.measured.name), time)
+            (syscalls.call_metric(section.measured.name), time)
             for section, time in zip(sections, times, strict=True)
         ]
         for counter, metric in syscalls.COUNTED.items():
             if all(counter in section.counted for section in sections):
                 each = [per_operation(section, nothing, counter) for section in sections]
                 values.append((metric, math.fsum(each) / len(each)))
-        values += _processor(sections)
+        values += _measure_processor(sections)
         values.append((syscalls.WALL, math.fsum(section.measured.elapsed_ns for section in sections) / 1e9))
         return [Measurement(metric, value, (value,)) for metric, value in values]
 
@@ -98,7 +98,7 @@ class SyscallsTrial(SyscallsWorkload):
         """All figures are the machine's clock's, so it must run as fast as the host's."""
         uncertain_s = (before.round_trip_ns + after.round_trip_ns) / 1e9
         ours, theirs = ((after.host_ns - before.host_ns) / 1e9, (after.guest_ns - before.guest_ns) / 1e9)
-        if warning := disagreement(ours, theirs, uncertain_s):
+        if warning := warn_of_clocks(ours, theirs, uncertain_s):
             self.warnings.append(warning)
 
 
@@ -108,14 +108,14 @@ def per_operation(section: Section, nothing: Section, counter: str) -> float:
     return max(0.0, counted / section.measured.operations)
 
 
-def _counters(machine: Machine) -> Mapping[str, float]:
+def _read_counters(machine: Machine) -> Mapping[str, float]:
     from guestmark.platforms.counters import read_processor_s
 
     spent = read_processor_s(machine.vmm_pid)
     return {**machine.counters(), **({} if spent is None else {_HOST_CPU: spent})}
 
 
-def _described(section: Section, nothing: Section) -> Call:
+def _describe_call(section: Section, nothing: Section) -> Call:
     measured = section.measured
     counted = {
         counter: per_operation(section, nothing, counter)
@@ -136,7 +136,7 @@ def _described(section: Section, nothing: Section) -> Call:
     )
 
 
-def _processor(sections: Sequence[Section]) -> list[tuple[Metric, float]]:
+def _measure_processor(sections: Sequence[Section]) -> list[tuple[Metric, float]]:
     guest_s = math.fsum(section.measured.cpu_ns for section in sections) / 1e9
     if guest_s <= 0 or not all(_HOST_CPU in section.counted for section in sections):
         return []

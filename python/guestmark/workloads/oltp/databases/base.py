@@ -109,7 +109,7 @@ class Account:
     gid: int
 
     @classmethod
-    def of(cls, uid: int, gid: int) -> Account:
+    def choose_account(cls, uid: int, gid: int) -> Account:
         """The caller's own account; for root, `nobody`."""
         if uid != 0:
             return cls(uid, gid)
@@ -119,7 +119,7 @@ class Account:
             return cls(65534, 65534)
         return cls(entry.pw_uid, entry.pw_gid)
 
-    def arguments(self, *, on_host: bool) -> dict[str, int | list[int]]:
+    def exec_arguments(self, *, on_host: bool) -> dict[str, int | list[int]]:
         """For `Agent.exec`; nothing where the agent is that account already, and may not change it."""
         if on_host and os.geteuid() == self.uid:
             return {}
@@ -129,7 +129,7 @@ class Account:
 class Session(Protocol):
     """A connected session with a running server; raises what `Database.session` raises."""
 
-    def flushes(self) -> int:
+    def count_flushes(self) -> int:
         """The number of times the server has flushed its files since it started."""
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
@@ -156,22 +156,22 @@ class Database(ABC):
     unsafe: ClassVar[tuple[str, str]]  # the setting with which commits wait for no flush, and how it is made
 
     def __init__(self) -> None:
-        self.programs = {program: self.find(program) for program in self.packages}
+        self.programs = {program: self.find_program(program) for program in self.packages}
 
     @property
     @abstractmethod
-    def server(self) -> str:
+    def server_path(self) -> str:
         """Path of the server's binary."""
 
     @classmethod
-    def folders(cls) -> Sequence[str]:
+    def program_folders(cls) -> Sequence[str]:
         """Directories, in addition to the usual ones, where its programs may be."""
         return ()
 
     @classmethod
-    def find(cls, program: str) -> str:
+    def find_program(cls, program: str) -> str:
         """Absolute path. Raises `PlatformUnusableError` naming the package."""
-        path = os.pathsep.join([*cls.folders(), ENVIRONMENT["PATH"]])
+        path = os.pathsep.join([*cls.program_folders(), ENVIRONMENT["PATH"]])
         found = shutil.which(program, path=path)
         if found is None:
             raise PlatformUnusableError(
@@ -181,23 +181,23 @@ class Database(ABC):
         return str(Path(found).resolve())
 
     @abstractmethod
-    def settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
+    def derive_settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
         """The server's settings, the user's included, by name."""
 
     @abstractmethod
-    def install(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
+    def install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
         """Commands that make the data directory `data` without tables."""
 
     @abstractmethod
-    def command(self, data: str, settings: Mapping[str, str]) -> list[str]:
+    def server_command(self, data: str, settings: Mapping[str, str]) -> list[str]:
         """The server in the foreground on the data directory; its log goes to its standard error."""
 
     @abstractmethod
-    def connection(self, data: str) -> list[str]:
+    def sysbench_options(self, data: str) -> list[str]:
         """sysbench's options for connecting over the local socket."""
 
     @abstractmethod
-    def session(self, link: Link) -> Session:
+    def open_session(self, link: Link) -> Session:
         """Talks to the running server over a connection to its socket. Raises `session_errors` and `OSError`."""
 
     @abstractmethod
@@ -209,11 +209,11 @@ class Database(ABC):
         """Path of the file whose first line is the process id of the running server."""
 
     @abstractmethod
-    def socket(self, data: str) -> str:
+    def socket_path(self, data: str) -> str:
         """Path of the local socket."""
 
 
-def sysbench() -> str:
+def find_sysbench() -> str:
     """Path of sysbench. Raises `PlatformUnusableError` naming the package."""
     found = shutil.which(SYSBENCH, path=ENVIRONMENT["PATH"])
     if found is None:

@@ -46,11 +46,11 @@ class MariaDB(Database):
     )
 
     @property
-    def server(self) -> str:
+    def server_path(self) -> str:
         """The program mariadbd."""
         return self.programs["mariadbd"]
 
-    def settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
+    def derive_settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
         """The same input and output calls everywhere: no io_uring, no log mapped into memory, which
         MariaDB would choose by kernel and filesystem; and caches that begin empty.
         """
@@ -69,7 +69,7 @@ class MariaDB(Database):
             **sizes.settings,
         }
 
-    def install(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
+    def install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
         """mariadb-install-db's data directory, without the schema `sys`."""
         return [
             [
@@ -81,24 +81,24 @@ class MariaDB(Database):
             ["mkdir", f"{data}/{DATABASE}"],
         ]  # fmt: skip
 
-    def command(self, data: str, settings: Mapping[str, str]) -> list[str]:
+    def server_command(self, data: str, settings: Mapping[str, str]) -> list[str]:
         """Reads no option file, and listens on a local socket only."""
         options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
         return [
-            self.server, "--no-defaults", f"--datadir={data}", f"--socket={self.socket(data)}",
+            self.server_path, "--no-defaults", f"--datadir={data}", f"--socket={self.socket_path(data)}",
             f"--pid-file={self.pid_file(data)}", *options,
         ]  # fmt: skip
 
-    def connection(self, data: str) -> list[str]:
+    def sysbench_options(self, data: str) -> list[str]:
         """The driver mysql, at the local socket."""
         return [
             "--db-driver=mysql",
-            f"--mysql-socket={self.socket(data)}",
+            f"--mysql-socket={self.socket_path(data)}",
             "--mysql-user=root",
             f"--mysql-db={DATABASE}",
         ]
 
-    def session(self, link: Link) -> Session:
+    def open_session(self, link: Link) -> Session:
         """One of PyMySQL's."""
         return _Session(link)
 
@@ -112,7 +112,7 @@ class MariaDB(Database):
         """In the data directory."""
         return f"{data}/server.pid"
 
-    def socket(self, data: str) -> str:
+    def socket_path(self, data: str) -> str:
         """In the data directory."""
         return f"{data}/server.sock"
 
@@ -128,7 +128,7 @@ class _Session:
         )
         self._connection.connect(link)
 
-    def flushes(self) -> int:
+    def count_flushes(self) -> int:
         """Those of InnoDB's files and log."""
         with self._connection.cursor() as cursor:
             cursor.execute(_FLUSHES)

@@ -52,12 +52,12 @@ class PostgreSQL(Database):
     unsafe = ("synchronous_commit=off", "set synchronous_commit=off")
 
     @property
-    def server(self) -> str:
+    def server_path(self) -> str:
         """The program postgres."""
         return self.programs["postgres"]
 
     @classmethod
-    def folders(cls) -> Sequence[str]:
+    def program_folders(cls) -> Sequence[str]:
         """Debian's directories of each installed version, the newest first."""
 
         def version(folder: Path) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ class PostgreSQL(Database):
 
         return [str(folder) for folder in sorted(_VERSIONS.glob("*/bin"), key=version, reverse=True)]
 
-    def settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
+    def derive_settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
         """A log that may grow as far as was asked, and no listening on the network."""
         return {
             "shared_buffers": f"{parse_size(sizes.buffer) >> 20}MB",
@@ -75,7 +75,7 @@ class PostgreSQL(Database):
             **sizes.settings,
         }
 
-    def install(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
+    def install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
         """One call of initdb."""
         return [
             [
@@ -84,12 +84,19 @@ class PostgreSQL(Database):
             ]
         ]  # fmt: skip
 
-    def command(self, data: str, settings: Mapping[str, str]) -> list[str]:
+    def server_command(self, data: str, settings: Mapping[str, str]) -> list[str]:
         """Listens on a local socket only, in the data directory."""
         options = [f"-c{name}={value}" for name, value in settings.items()]
-        return [self.server, "-D", data, f"-cunix_socket_directories={data}", f"-cport={_PORT}", *options]
+        return [
+            self.server_path,
+            "-D",
+            data,
+            f"-cunix_socket_directories={data}",
+            f"-cport={_PORT}",
+            *options,
+        ]
 
-    def connection(self, data: str) -> list[str]:
+    def sysbench_options(self, data: str) -> list[str]:
         """The driver pgsql, at the local socket."""
         return [
             "--db-driver=pgsql",
@@ -99,7 +106,7 @@ class PostgreSQL(Database):
             "--pgsql-db=postgres",
         ]
 
-    def session(self, link: Link) -> Session:
+    def open_session(self, link: Link) -> Session:
         """One of pg8000's."""
         return _Session(link)
 
@@ -113,7 +120,7 @@ class PostgreSQL(Database):
         """PostgreSQL's own lock of the data directory."""
         return f"{data}/postmaster.pid"
 
-    def socket(self, data: str) -> str:
+    def socket_path(self, data: str) -> str:
         """PostgreSQL names it after its port."""
         return f"{data}/.s.PGSQL.{_PORT}"
 
@@ -124,18 +131,18 @@ class _Session:
     def __init__(self, link: Link) -> None:
         from pg8000 import native
 
-        with _plain():
+        with _plain_errors():
             self._connection = native.Connection(_USER, database="postgres", sock=link, ssl_context=False)
 
-    def flushes(self) -> int:
+    def count_flushes(self) -> int:
         """Those of the write-ahead log."""
-        with _plain():
+        with _plain_errors():
             ((found,),) = self._connection.run(_FLUSHES)
         return int(found)
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
         """As the server commits by itself."""
-        with _plain():
+        with _plain_errors():
             return [tuple(row) for row in self._connection.run(statement) or ()]
 
     def close(self) -> None:
@@ -144,7 +151,7 @@ class _Session:
 
 
 @contextlib.contextmanager
-def _plain() -> Iterator[None]:
+def _plain_errors() -> Iterator[None]:
     """The server's complaint in its own words: pg8000's errors hold all fields of the protocol's message."""
     from pg8000 import native
 

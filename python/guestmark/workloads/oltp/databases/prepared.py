@@ -16,8 +16,8 @@ from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
 from guestmark.disks import sparse
 from guestmark.disks.store import scratch_store
-from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, sysbench
-from guestmark.workloads.oltp.databases.server import Launcher, Server, launcher, telling
+from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, find_sysbench
+from guestmark.workloads.oltp.databases.server import Launcher, Server, open_launcher, pick_telling_lines
 
 DATA = "data"  # name of the data directory inside of the tree
 _BUILD = "/var/tmp"  # as persistent as a disk under test: servers treat files in shared memory differently
@@ -35,7 +35,7 @@ class Prepared:
     was_there: bool
 
 
-def prepared(
+def find_prepared(
     database: Database, settings: Mapping[str, str], *, tables: int, rows: int, account: Account
 ) -> Prepared:
     """The loaded data directory, from the cache or made now with the host's own server.
@@ -45,7 +45,7 @@ def prepared(
     begin = time.monotonic()
     folder = cache_directory() / "databases"
     folder.mkdir(exist_ok=True)
-    tree = folder / _key(database, settings, tables, rows, account)
+    tree = folder / _cache_key(database, settings, tables, rows, account)
     if tree.exists():
         os.utime(tree)
         return Prepared(tree, time.monotonic() - begin, True)
@@ -55,7 +55,7 @@ def prepared(
     part = keeper().directory("part", folder)
     try:
         work.chmod(0o755)
-        _build(database, settings, work, tables=tables, rows=rows, account=account)
+        _build_data(database, settings, work, tables=tables, rows=rows, account=account)
         sparse.copy_tree(work, part)
         with contextlib.suppress(OSError):  # another process may have been quicker
             part.rename(tree)
@@ -72,16 +72,18 @@ def prepared(
     return Prepared(tree, time.monotonic() - begin, False)
 
 
-def _key(database: Database, settings: Mapping[str, str], tables: int, rows: int, account: Account) -> str:
+def _cache_key(
+    database: Database, settings: Mapping[str, str], tables: int, rows: int, account: Account
+) -> str:
     binaries = [
         (path, Path(path).stat().st_size, Path(path).stat().st_mtime_ns)
-        for path in (database.server, sysbench())
+        for path in (database.server_path, find_sysbench())
     ]
     parts = (2, database.name, binaries, sorted(settings.items()), tables, rows, account.uid, account.gid)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
 
-def _build(
+def _build_data(
     database: Database, settings: Mapping[str, str], work: Path, *, tables: int, rows: int, account: Account
 ) -> None:
     agent = scratch_store().start_agent()
@@ -89,36 +91,39 @@ def _build(
     data.mkdir(mode=0o700)
     if os.geteuid() != account.uid:
         os.chown(data, account.uid, account.gid)
-    with launcher(str(data), settings, account, on_host=True) as confined:
-        _install(database, settings, str(data), confined)
-        _load(Server(agent, database, str(data), settings, account=account, launcher=confined), tables, rows)
+    with open_launcher(str(data), settings, account, on_host=True) as confined:
+        _install_data(database, settings, str(data), confined)
+        _load_tables(
+            Server(agent, database, str(data), settings, account=account, launcher=confined), tables, rows
+        )
 
 
-def _install(database: Database, settings: Mapping[str, str], data: str, launcher: Launcher) -> None:
+def _install_data(database: Database, settings: Mapping[str, str], data: str, launcher: Launcher) -> None:
     agent = scratch_store().start_agent()
-    for command in database.install(data, settings):
-        done = agent.exec(launcher.around(command), env=ENVIRONMENT, cwd="/", timeout_s=_INSTALL_S)
+    for command in database.install_commands(data, settings):
+        done = agent.exec(launcher.wrap_command(command), env=ENVIRONMENT, cwd="/", timeout_s=_INSTALL_S)
         if not done.ok:
             said = (done.stdout + done.stderr).decode(errors="replace")
             raise MachineError(
-                f"{Path(command[0]).name} cannot make a data directory{telling(said)}", console=said
+                f"{Path(command[0]).name} cannot make a data directory{pick_telling_lines(said)}",
+                console=said,
             )
 
 
-def _load(server: Server, tables: int, rows: int) -> None:
+def _load_tables(server: Server, tables: int, rows: int) -> None:
     try:
-        server.start(_INSTALL_S)
+        server.start_server(_INSTALL_S)
         load = [
-            sysbench(), "oltp_read_write", *server.database.connection(server.data), f"--tables={tables}",
+            find_sysbench(), "oltp_read_write", *server.database.sysbench_options(server.data), f"--tables={tables}",
             f"--table-size={rows}", "--rand-seed=1", "prepare",
         ]  # fmt: skip
-        done = server.client(load, _LOAD_S)
+        done = server.run_client(load, _LOAD_S)
         if not done.ok:
             said = " ".join((done.stdout + done.stderr).decode(errors="replace").split())
             raise MachineError(f"sysbench cannot load the tables: {said[-400:]}", console=server.log)
-        server.stop()
+        server.stop_server()
     finally:
-        server.kill()
+        server.kill_server()
 
 
 def _forget_old(folder: Path) -> None:

@@ -34,17 +34,17 @@ class Launcher:
     writable: tuple[Path, ...] = ()
     over_temporary: Path | None = None
 
-    def identity(self, account: Account) -> dict[str, Any]:
+    def exec_identity(self, account: Account) -> dict[str, Any]:
         """Whose they are, for `Agent.exec`: on this host they become another user only when they are confined."""
-        return {} if self.confinement is not None else account.arguments(on_host=False)
+        return {} if self.confinement is not None else account.exec_arguments(on_host=False)
 
-    def around(self, command: Sequence[str]) -> list[str]:
+    def wrap_command(self, command: Sequence[str]) -> list[str]:
         """The command to be given to the agent."""
         if self.confinement is None:
             return list(command)
         return self.confinement.wrap_command(command, self.writable, over_temporary=self.over_temporary)
 
-    def attested(self, pid_file: str) -> Confined | None:
+    def attest_confinement(self, pid_file: str) -> Confined | None:
         """What holds for the server whose process id is in that file; None in guests, and where it cannot be known."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             if self.confinement is not None:
@@ -62,7 +62,7 @@ def _asks_for_rings(settings: Mapping[str, str]) -> bool:
 
 
 @contextlib.contextmanager
-def launcher(
+def open_launcher(
     data: str, settings: Mapping[str, str], account: Account, *, on_host: bool
 ) -> Iterator[Launcher]:
     """For a server with that data directory; directories that its settings name are its own as well."""
@@ -102,8 +102,8 @@ class Server:
         self._settings = settings
         self._launcher = launcher
         on_host = launcher.confinement is not None
-        self._as: dict[str, Any] = account.arguments(on_host=on_host)
-        self._identity = launcher.identity(account)
+        self._as: dict[str, Any] = account.exec_arguments(on_host=on_host)
+        self._identity = launcher.exec_identity(account)
         self._process: Background | None = None
         self.confined: Confined | None = None  # once it has started
         self._link: Link | None = None
@@ -116,7 +116,7 @@ class Server:
         return self._process.read_text() if self._process else ""
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it was started and its exit has not been reported."""
         return self._process is not None and self._process.is_running
 
@@ -126,70 +126,70 @@ class Server:
         said = self.database.version.search(self.log)
         return said[1] if said else ""
 
-    def start(self, timeout_s: float) -> float:
+    def start_server(self, timeout_s: float) -> float:
         """Starts it; seconds until it took connections. Raises `MachineError` with its log when it does not."""
         begin = time.monotonic()
-        command = self._launcher.around(self.database.command(self.data, self._settings))
+        command = self._launcher.wrap_command(self.database.server_command(self.data, self._settings))
         self._process = self._agent.background(command, env=ENVIRONMENT, cwd="/", **self._identity)
         in_time = self._process.wait(timeout_s, lambda said: self.database.ready in said)
-        if not self.running:
-            raise self.fault("did not start")
+        if not self.is_running:
+            raise self.make_error("did not start")
         if not in_time:
-            self.kill()
-            raise self.fault(f"was not ready after {timeout_s:g} s")
+            self.kill_server()
+            raise self.make_error(f"was not ready after {timeout_s:g} s")
         seconds = time.monotonic() - begin
-        self.confined = self._launcher.attested(self.database.pid_file(self.data))
+        self.confined = self._launcher.attest_confinement(self.database.pid_file(self.data))
         return seconds
 
-    def client(self, argv: list[str], timeout_s: float, output_limit: int = 1 << 20) -> ExecResult:
+    def run_client(self, argv: list[str], timeout_s: float, output_limit: int = 1 << 20) -> ExecResult:
         """Runs a program that talks to it. Raises `MachineError` with the log when the server has ended meanwhile."""
         assert self._process is not None
         result = self._agent.exec(
             argv, env=ENVIRONMENT, cwd="/", timeout_s=timeout_s, output_limit=output_limit, **self._as
         )
-        if not (result.ok and self.running):
-            self._heard()
+        if not (result.ok and self.is_running):
+            self._raise_if_ended()
         return result
 
-    def flushes(self) -> int:
+    def count_flushes(self) -> int:
         """How often it has flushed its files since its start. Raises `WorkloadError` when it does not say.
 
         One session is for all questions.
         """
-        with self._asked("does not say how often it has flushed"):
-            return self._connected().flushes()
+        with self._explain_failures("does not say how often it has flushed"):
+            return self._connect_session().count_flushes()
 
-    def execute(self, statement: str) -> list[tuple[object, ...]]:
+    def execute_statement(self, statement: str) -> list[tuple[object, ...]]:
         """The rows of a statement, in the same session. Raises `WorkloadError` with what the server says."""
-        with self._asked("refuses a statement"):
-            return self._connected().execute(statement)
+        with self._explain_failures("refuses a statement"):
+            return self._connect_session().execute(statement)
 
-    def _connected(self) -> Session:
+    def _connect_session(self) -> Session:
         if self._session is None:
-            self._link = Link(self._agent, self.database.socket(self.data), self._as)
-            self._session = self.database.session(self._link)
+            self._link = Link(self._agent, self.database.socket_path(self.data), self._as)
+            self._session = self.database.open_session(self._link)
         return self._session
 
     @contextlib.contextmanager
-    def _asked(self, what: str) -> Iterator[None]:
+    def _explain_failures(self, what: str) -> Iterator[None]:
         try:
             yield
         except self._session_errors as error:
-            self._heard()
+            self._raise_if_ended()
             said = str(error)
             raise WorkloadError(
                 f"{self.database.title} {what}: {said[-_TALE:]}",
                 cause=classify_message(Speaker.DATABASE, said).cause,
             ) from error
 
-    def _heard(self) -> None:
+    def _raise_if_ended(self) -> None:
         """Raises what is to say when it has ended, which may be heard of a moment after its clients' failures."""
         assert self._process is not None
         self._process.wait(1.0)
-        if not self.running:
-            raise self.fault("ended while it was used")
+        if not self.is_running:
+            raise self.make_error("ended while it was used")
 
-    def stop(self) -> float:
+    def stop_server(self) -> float:
         """Shuts it down; seconds it took. Raises `MachineError` unless its log and its exit status say it was clean."""
         begin = time.monotonic()
         if self._process is None:  # it was never started
@@ -199,14 +199,14 @@ class Server:
                 self._session.close()
         self._process.send_signal(self.database.stop_signal)
         if not self._process.wait(_STOP_S):
-            self.kill()
-            raise self.fault(f"did not shut down within {_STOP_S:g} s")
+            self.kill_server()
+            raise self.make_error(f"did not shut down within {_STOP_S:g} s")
         ended = self._process.ended
         if ended is None or ended.status != 0 or self.database.stopped.decode() not in self.log:
-            raise self.fault("was not shut down cleanly")
+            raise self.make_error("was not shut down cleanly")
         return time.monotonic() - begin
 
-    def fault(self, what: str) -> MachineError:
+    def make_error(self, what: str) -> MachineError:
         """The error for what went wrong, with the log's most telling lines, and all of it as console."""
         ended = self._process.ended if self._process else None
         how = ""
@@ -219,12 +219,12 @@ class Server:
                 how = f" (exit status {ended.status})"
         hint = "give the machine more memory (--set memory=1G) or the server a smaller buffer"
         return MachineError(
-            f"{self.database.title} {what}{how}{telling(self.log)}",
+            f"{self.database.title} {what}{how}{pick_telling_lines(self.log)}",
             hint=hint if ended is not None and ended.oom_killed else "",
             console=f"--- log of {self.database.title} ---\n{self.log}",
         )
 
-    def kill(self) -> None:
+    def kill_server(self) -> None:
         """Ends it at once if it runs, and what is connected to it."""
         if self._link is not None:
             self._link.close()
@@ -234,7 +234,7 @@ class Server:
             self._process.wait(_KILLED_S)
 
 
-def telling(log: str) -> str:
+def pick_telling_lines(log: str) -> str:
     """What of a log belongs into a one-line reason: its complaints, else its last line."""
     lines = [" ".join(line.split()) for line in log.splitlines() if line.strip()]
     complaints = [line for line in lines if any(mark in line for mark in _TELLING)]
