@@ -1,4 +1,4 @@
-"""Runs of one plan on the machines of a lab: by machine, and for machines of one class together, as one says."""
+"""Runs of one plan on the machines of a lab: machine by machine, and machines of one class pooled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Node, Note, NoteKind, Page, Section
 from guestmark.page.nodes import Part as Kind
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell, word_cell
+from guestmark.page.tables import (
+    Align,
+    Column,
+    Row,
+    RowName,
+    Table,
+    TableBuilder,
+    figure_cell,
+    word_cell,
+)
 from guestmark.page.text import Tone, line
 from guestmark.stats.across_runs import PastRatio
 from guestmark.stats.conditions.surroundings import compare_environments
@@ -25,183 +34,172 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 SCHEMA = "guestmark-fleet/1"
-_NO_UNIT = figures.Unit(1.0, "")  # a ratio has none
+_NO_UNIT = figures.Unit(1.0, "")  # of a ratio
+
+
+@dataclass(frozen=True, slots=True)
+class CellRatio:
+    """A cell's ratio on one machine, of which metric and to which baseline, and what was concluded."""
+
+    ratio: PastRatio
+    verdict: str
+    reason: str  # for the verdict; empty where none is needed
+    metric: str  # as a heading
+    baseline: str
 
 
 @dataclass(frozen=True, slots=True)
 class MachineResult:
-    """What one machine found: ratios by cell, of which metric to which cell (`compared`), and by cell how far its
-    values moved from the first block to the last.
-    """
+    """What one machine found: ratios by cell, and by cell how far values moved from the first block to the last."""
 
     name: str
     kind: str
     run: StoredRun
-    ratios: Mapping[str, PastRatio]
-    drifts: Mapping[str, float]
-    verdicts: Mapping[str, str]
-    reasons: Mapping[str, str]  # of verdicts, as far as something need be said
-    compared: Mapping[str, tuple[str, str]]
+    ratios: Mapping[str, CellRatio]
+    drifts: Mapping[str, float] = field(default_factory=dict)
     shared: bool = False  # it has a part of the run's blocks, or is all that share them
 
     def count(self, status: TrialStatus) -> int:
-        """How many of its trials ended so."""
+        """Count its trials that ended so."""
         return sum(trial.status is status for trial in self.run.trials)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetComparison:
-    """A whole lab: `together` by class and cell, `unlike` by machine: in what it is not as the first of its class."""
+    """A whole lab. `pooled` is by class and cell, `unlike` by machine: how it differs from the first of its class."""
 
     fleet: str
     machines: tuple[MachineResult, ...]
-    together: Mapping[tuple[str, str], PooledRatio] = field(default_factory=dict)
+    pooled: Mapping[tuple[str, str], PooledRatio] = field(default_factory=dict)
     unlike: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def compare_machines(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, str]]) -> FleetComparison:
-    """`runs` are name and class of each machine and the id of its run."""
-    loaded = [(name, kind, ledger.load_run(run_id)) for name, kind, run_id in runs]
-    machines = _with_drifts(
-        [found for name, kind, run in loaded for found in _machine_results(ledger, name, kind, run)]
-    )
-    together: dict[tuple[str, str], PooledRatio] = {}
+    """Compare the machines of a lab; `runs` are name and class of each machine and the id of its run."""
+    results: list[MachineResult] = []
+    for name, kind, run_id in runs:
+        results += _machine_results(ledger, name, kind, ledger.load_run(run_id))
+    machines = _with_drifts(results)
+    pooled: dict[tuple[str, str], PooledRatio] = {}
     unlike: dict[str, Mapping[str, str]] = {}
     for kind in dict.fromkeys(machine.kind for machine in machines if machine.kind):
-        alike = [machine for machine in machines if machine.kind == kind and not machine.shared]
-        for cell in dict.fromkeys(cell for machine in alike for cell in machine.ratios):
-            both = {machine.name: machine.ratios[cell] for machine in alike if cell in machine.ratios}
-            if (made := pool_machines(both)) is not None:
-                together[kind, cell] = made
-        for machine in alike[1:]:
-            decisive, _ = compare_environments(alike[0].run.environment, machine.run.environment)
+        # Machines that share a run are units of its interval already.
+        members = [machine for machine in machines if machine.kind == kind and not machine.shared]
+        for cell in dict.fromkeys(cell for machine in members for cell in machine.ratios):
+            ratios = {
+                machine.name: machine.ratios[cell].ratio for machine in members if cell in machine.ratios
+            }
+            pool = pool_machines(ratios)
+            if pool is not None:
+                pooled[kind, cell] = pool
+        for machine in members[1:]:
+            decisive, _ = compare_environments(members[0].run.environment, machine.run.environment)
             if decisive:
                 unlike[machine.name] = decisive
-    return FleetComparison(fleet, machines, together, unlike)
+    return FleetComparison(fleet, machines, pooled, unlike)
 
 
 def _machine_results(ledger: Ledger, name: str, kind: str, run: StoredRun) -> Iterator[MachineResult]:
-    """One, or each machine of a class that shares the run, and all of them together."""
+    """Yield the result of a machine; of a class that shares the run, those of each machine and of all together."""
     if name:
-        yield _measure_machine(ledger, name, kind, run)
+        yield MachineResult(name, kind, run, _measure_ratios(ledger, run))
         return
     for machine in sorted({find_machine(trial.facts) for trial in run.trials}):
-        mine = tuple(trial for trial in run.trials if find_machine(trial.facts) == machine)
-        yield replace(_measure_machine(ledger, machine, kind, replace(run, trials=mine)), shared=True)
-    yield replace(_measure_machine(ledger, f"class {kind}", "", run), kind=kind, shared=True)
+        own = tuple(trial for trial in run.trials if find_machine(trial.facts) == machine)
+        part = replace(run, trials=own)
+        yield MachineResult(machine, kind, part, _measure_ratios(ledger, part), shared=True)
+    yield MachineResult(f"class {kind}", kind, run, _measure_ratios(ledger, run), shared=True)
 
 
-def _measure_machine(ledger: Ledger, name: str, kind: str, run: StoredRun) -> MachineResult:
-    ratios: dict[str, PastRatio] = {}
-    verdicts: dict[str, str] = {}
-    reasons: dict[str, str] = {}
-    compared: dict[str, tuple[str, str]] = {}
+def _measure_ratios(ledger: Ledger, run: StoredRun) -> dict[str, CellRatio]:
+    """Return the ratios of a run in the primary metric of each table, by cell."""
+    ratios = {}
     for workload in run_history.analyse_with_history(ledger, run).workloads:
-        if not workload.metrics:
+        if not workload.metrics or workload.baseline is None:
             continue
         metric = workload.metrics[0]
+        heading = figures.column_heading(metric, _NO_UNIT)
         for result in workload.cells:
             comparison = result.comparison.get(metric.name)
             if comparison is None or comparison.ratio is None or comparison.ci is None:
                 continue
-            if result.cell.null_of is None and workload.baseline is not None:
-                low, high = comparison.ci
-                known = PastRatio(run.id, run.created_at, comparison.ratio, low, high, comparison.n)
-                ratios[result.cell.id] = known
-                verdicts[result.cell.id] = comparison.verdict.value
-                reasons[result.cell.id] = comparison.reason
-                compared[result.cell.id] = (
-                    figures.column_heading(metric, _NO_UNIT),
-                    workload.baseline.cell.id,
-                )
-    return MachineResult(name, kind, run, ratios, {}, verdicts, reasons, compared)
+            if result.cell.null_of is None:
+                ratio = PastRatio(run.id, run.created_at, comparison.ratio, *comparison.ci, comparison.n)
+                verdict, reason = comparison.verdict.value, comparison.reason
+                ratios[result.cell.id] = CellRatio(ratio, verdict, reason, heading, workload.baseline.cell.id)
+    return ratios
 
 
 def _with_drifts(machines: Sequence[MachineResult]) -> tuple[MachineResult, ...]:
-    """The machines with how far their values moved: one test of each cell, of which the report has so many."""
+    """Return the machines with how far their values moved; all tests of the report share one error rate."""
     tests = sum(len(machine.run.plan.cells) for machine in machines)
-    found = []
+    results = []
     for machine in machines:
-        by = {
-            cell.id: detect_machine_drift(_primary_values(machine.run, cell), tests)
-            for cell in machine.run.plan.cells
-        }
-        found.append(
-            replace(machine, drifts={cell: moved for cell, moved in by.items() if moved is not None})
-        )
-    return tuple(found)
+        drifts = {}
+        for cell in machine.run.plan.cells:
+            drift = detect_machine_drift(_primary_values(machine.run, cell), tests)
+            if drift is not None:
+                drifts[cell.id] = drift
+        results.append(replace(machine, drifts=drifts))
+    return tuple(results)
 
 
 def _primary_values(run: StoredRun, cell: Cell) -> list[float]:
-    """The primary metric's value of each good trial, in block order."""
+    """Return the primary metric's value of each good trial, in block order."""
     good = [trial for trial in run.trials if trial.cell_id == cell.id and trial.status is TrialStatus.OK]
     return [trial.measurements[0].value for trial in good if trial.measurements]
 
 
-def make_page(found: FleetComparison) -> Page:
-    """All of it, for every renderer."""
-    nodes: list[Node] = [_machine_table(found), *_ratio_nodes(found), *_machine_notes(found)]
-    plans = [machine.run.plan for machine in found.machines]
+# --- the page -----------------------------------------------------------------------------------------------
+
+
+def make_page(comparison: FleetComparison) -> Page:
+    """Return all of it, for every renderer."""
+    nodes: list[Node] = [_machine_table(comparison), *_ratio_nodes(comparison), *_remarks(comparison)]
+    plans = [machine.run.plan for machine in comparison.machines]
     title = next((plan.title or plan.name for plan in plans), "")
-    section = Section(Kind.WORKLOAD, title or "By machine", tuple(nodes), f"by machine, {found.fleet}")
-    return Page(title or found.fleet, found.fleet, (section,))
+    subtitle = f"by machine, {comparison.fleet}"
+    section = Section(Kind.WORKLOAD, title or "By machine", tuple(nodes), subtitle)
+    return Page(title or comparison.fleet, comparison.fleet, (section,))
 
 
-def _machine_table(found: FleetComparison) -> Table:
-    rows = []
-    for machine in found.machines:
-        counts = [str(machine.count(status)) for status in TrialStatus]
-        rows.append(
-            Row(
-                RowName((machine.name,), machine.name),
-                (
-                    word_cell(machine.kind or "its own"),
-                    word_cell(machine.run.state.value),
-                    figure_cell(str(machine.run.blocks)),
-                    *(figure_cell(count) for count in counts),
-                    word_cell(machine.run.id),
-                ),
-            )
-        )
-    number = (Align.RIGHT,)
-    columns = (
-        Column("class"),
-        Column("state"),
-        Column("blocks", number),
-        *(Column(status.value, number) for status in TrialStatus),
-        Column("run"),
-    )
-    return Table("the machines, and how their trials ended", ("machine",), columns, tuple(rows))
+def _machine_table(comparison: FleetComparison) -> Table:
+    machines = comparison.machines
+    table = TableBuilder(("machine",), [RowName((machine.name,), machine.name) for machine in machines])
+    table.add("class", [word_cell(machine.kind or "its own") for machine in machines])
+    table.add("state", [word_cell(machine.run.state.value) for machine in machines])
+    table.add("blocks", [figure_cell(str(machine.run.blocks)) for machine in machines], (Align.RIGHT,))
+    for status in TrialStatus:
+        counts = [figure_cell(str(machine.count(status))) for machine in machines]
+        table.add(status.value, counts, (Align.RIGHT,))
+    table.add("run", [word_cell(machine.run.id) for machine in machines])
+    return table.build("the machines, and how their trials ended")
 
 
-def _ratio_nodes(found: FleetComparison) -> list[Node]:
-    compared = {cell: by for machine in found.machines for cell, by in machine.compared.items()}
-    if not compared:
+def _ratio_nodes(comparison: FleetComparison) -> list[Node]:
+    ratios = {cell: ratio for machine in comparison.machines for cell, ratio in machine.ratios.items()}
+    if not ratios:
         return [Note(line("No machine has a ratio with an interval yet"), NoteKind.WARNING)]
-    return [_cell_table(found, cell, *by) for cell, by in compared.items()]
+    return [_cell_table(comparison, cell, ratio.metric, ratio.baseline) for cell, ratio in ratios.items()]
 
 
-def _cell_table(found: FleetComparison, cell: str, metric: str, baseline: str) -> Table:
+def _cell_table(comparison: FleetComparison, cell: str, metric: str, baseline: str) -> Table:
     rows = []
-    for machine in found.machines:
-        if (known := machine.ratios.get(cell)) is not None:
-            shown = _ratio(known.ratio, (known.low, known.high))
-            reason = machine.reasons[cell]
-            verdict = machine.verdicts[cell] + (f" ({reason})" if reason else "")
-            rows.append(
-                Row(RowName((machine.name,), machine.name), (figure_cell(*shown), word_cell(verdict)))
-            )
-    for (kind, pooled_cell), made in found.together.items():
+    for machine in comparison.machines:
+        found = machine.ratios.get(cell)
+        if found is not None:
+            pieces = figures.ratio_pieces(found.ratio.ratio, (found.ratio.low, found.ratio.high))
+            verdict = f"{found.verdict} ({found.reason})" if found.reason else found.verdict
+            name = RowName((machine.name,), machine.name)
+            rows.append(Row(name, (figure_cell(*pieces), word_cell(verdict))))
+    for (kind, pooled_cell), pool in comparison.pooled.items():
         if pooled_cell == cell:
-            name = f"class {kind}"
-            differ = (
-                f"which differ by {figures.format_percent(made.spread)}"
-                if made.spread
-                else "not shown to differ"
-            )
-            told = f"{made.machines} machines, {differ}"
-            shown = _ratio(made.ratio, made.ci)
-            rows.append(Row(RowName((name,), name), (figure_cell(*shown), word_cell(told)), strong=True))
+            spread = "not shown to differ"
+            if pool.spread:
+                spread = f"which differ by {figures.format_percent(pool.spread)}"
+            pieces = figures.ratio_pieces(pool.ratio, pool.ci)
+            cells = (figure_cell(*pieces), word_cell(f"{pool.machines} machines, {spread}"))
+            rows.append(Row(RowName((f"class {kind}",), f"class {kind}"), cells, strong=True))
     return Table(
         f"{metric} of {cell} on each machine, and pooled over a class",
         ("machine",),
@@ -211,68 +209,18 @@ def _cell_table(found: FleetComparison, cell: str, metric: str, baseline: str) -
     )
 
 
-def _ratio(value: float, ci: tuple[float, float]) -> tuple[str, str]:
-    number, _, interval = figures.format_ratio(value, ci).partition(" ")
-    return number, interval
-
-
-def _left_out_notes(found: FleetComparison) -> list[Node]:
-    """What was left out, and on which machines for the same reason."""
-    where: dict[tuple[str, str, str], list[str]] = {}
-    for machine in found.machines:
-        for entry in machine.run.unusable:
-            where.setdefault((entry.name, entry.reason, entry.hint), []).append(machine.name)
-    return [
-        Note(
-            line(f"{', '.join(names)}: {name} was left out: {reason}" + (f"; {hint}" if hint else "")),
-            NoteKind.WARNING,
-        )
-        for (name, reason, hint), names in where.items()
-    ]
-
-
-def _machine_notes(found: FleetComparison) -> list[Node]:
-    nodes = _left_out_notes(found)
-    for name, differences in found.unlike.items():
-        told = "; ".join(f"{what} {said}" for what, said in differences.items())
-        nodes.append(Note(line(f"{name} is not like its class: {told}"), NoteKind.WARNING))
-    for (kind, cell), made in found.together.items():
-        for name in made.different:
-            nodes.append(
-                Note(
-                    line(Claim.MACHINE_DIFFERS.format(machine=name, kind=kind, cell=cell), Tone.WARNING),
-                    NoteKind.WARNING,
-                )
-            )
-    for machine in found.machines:
-        for cell, by in machine.drifts.items():
-            nodes.append(
-                Note(
-                    line(
-                        Claim.MACHINE_MOVED.format(
-                            machine=machine.name,
-                            cell=cell,
-                            rose="rose" if by > 0 else "fell",
-                            size=figures.format_percent(abs(by)),
-                        )
-                    ),
-                    NoteKind.WARNING,
-                )
-            )
-        if why := next(
-            (trial.reason for trial in machine.run.trials if trial.status is TrialStatus.FAILED), ""
-        ):
-            nodes.append(Note(line(f"{machine.name}: a trial failed: {why}"), NoteKind.WARNING))
-        lost = machine.count(TrialStatus.LOST)
-        if lost:
-            plural = "s were" if lost != 1 else " was"
-            after = (
-                "and made up for in later blocks"
-                if machine.run.state is RunState.COMPLETE
-                else "and will be made up for by guestmark fleet resume"
-            )
-            nodes.append(Note(line(f"{machine.name}: {lost} trial{plural} lost, {after}")))
-    if found.together:
+def _remarks(comparison: FleetComparison) -> list[Node]:
+    nodes = _left_out_notes(comparison)
+    for name, differences in comparison.unlike.items():
+        texts = "; ".join(f"{what} {change}" for what, change in differences.items())
+        nodes.append(_warn(f"{name} is not like its class: {texts}"))
+    for (kind, cell), pool in comparison.pooled.items():
+        for name in pool.different:
+            claim = Claim.MACHINE_DIFFERS.format(machine=name, kind=kind, cell=cell)
+            nodes.append(_warn(claim, Tone.WARNING))
+    for machine in comparison.machines:
+        nodes += _machine_remarks(machine)
+    if comparison.pooled:
         nodes.append(
             Note(
                 line(
@@ -281,7 +229,7 @@ def _machine_notes(found: FleetComparison) -> list[Node]:
                 )
             )
         )
-    if any(machine.shared for machine in found.machines):
+    if any(machine.shared for machine in comparison.machines):
         nodes.append(
             Note(
                 line(
@@ -290,19 +238,54 @@ def _machine_notes(found: FleetComparison) -> list[Node]:
                 )
             )
         )
-    nodes += [Note(line(text)) for text in _explain_unpooled(found)]
+    nodes += [Note(line(text)) for text in _explain_unpooled(comparison)]
     return nodes
 
 
-def _explain_unpooled(found: FleetComparison) -> Iterator[str]:
-    """Yield why ratios of a class are not taken together, where machines measured them each by itself."""
-    own = [machine for machine in found.machines if machine.kind and not machine.shared]
+def _warn(text: str, tone: Tone = Tone.PLAIN) -> Note:
+    return Note(line(text, tone), NoteKind.WARNING)
+
+
+def _left_out_notes(comparison: FleetComparison) -> list[Node]:
+    """Return what was left out, with the machines that left it out for the same reason."""
+    names: dict[tuple[str, str, str], list[str]] = {}
+    for machine in comparison.machines:
+        for entry in machine.run.unusable:
+            names.setdefault((entry.name, entry.reason, entry.hint), []).append(machine.name)
+    notes: list[Node] = []
+    for (left_out, reason, hint), machines in names.items():
+        advice = f"; {hint}" if hint else ""
+        notes.append(_warn(f"{', '.join(machines)}: {left_out} was left out: {reason}{advice}"))
+    return notes
+
+
+def _machine_remarks(machine: MachineResult) -> list[Node]:
+    notes = []
+    for cell, drift in machine.drifts.items():
+        rose, size = "rose" if drift > 0 else "fell", figures.format_percent(abs(drift))
+        notes.append(_warn(Claim.MACHINE_MOVED.format(machine=machine.name, cell=cell, rose=rose, size=size)))
+    failures = (trial.reason for trial in machine.run.trials if trial.status is TrialStatus.FAILED)
+    if reason := next(failures, ""):
+        notes.append(_warn(f"{machine.name}: a trial failed: {reason}"))
+    if lost := machine.count(TrialStatus.LOST):
+        trials = "trials were" if lost != 1 else "trial was"
+        remedy = "and will be made up for by guestmark fleet resume"
+        if machine.run.state is RunState.COMPLETE:
+            remedy = "and made up for in later blocks"
+        notes.append(Note(line(f"{machine.name}: {lost} {trials} lost, {remedy}")))
+    return [*notes]
+
+
+def _explain_unpooled(comparison: FleetComparison) -> Iterator[str]:
+    """Yield why ratios of a class are not pooled, where machines measured them each by itself."""
+    own = [machine for machine in comparison.machines if machine.kind and not machine.shared]
     for kind, size in Counter(machine.kind for machine in own).items():
         if size < FEWEST:
             yield f"Class {kind} has {size} of the {FEWEST} machines that pooling takes"
             continue
-        known = Counter(cell for machine in own if machine.kind == kind for cell in machine.ratios)
-        for cell, count in known.items():
+        members = (machine for machine in own if machine.kind == kind)
+        counts = Counter(cell for machine in members for cell in machine.ratios)
+        for cell, count in counts.items():
             if count < FEWEST:
                 have = "has" if count == 1 else "have"
                 yield (
@@ -311,11 +294,11 @@ def _explain_unpooled(found: FleetComparison) -> Iterator[str]:
                 )
 
 
-def make_document(found: FleetComparison) -> dict[str, Any]:
-    """For programs; a stable interface, as the result document is."""
+def make_document(comparison: FleetComparison) -> dict[str, Any]:
+    """Return all of it for programs; a stable interface, as the result document is."""
     return {
         "schema": SCHEMA,
-        "fleet": found.fleet,
+        "fleet": comparison.fleet,
         "machines": [
             {
                 "name": machine.name,
@@ -326,28 +309,28 @@ def make_document(found: FleetComparison) -> dict[str, Any]:
                 "trials": {status.value: machine.count(status) for status in TrialStatus},
                 "cells": {
                     cell: {
-                        "ratio": known.ratio,
-                        "ci": [known.low, known.high],
-                        "verdict": machine.verdicts[cell],
+                        "ratio": found.ratio.ratio,
+                        "ci": [found.ratio.low, found.ratio.high],
+                        "verdict": found.verdict,
                     }
-                    for cell, known in machine.ratios.items()
+                    for cell, found in machine.ratios.items()
                 },
                 "drifts": dict(machine.drifts),
-                "unlike": dict(found.unlike.get(machine.name, {})),
+                "unlike": dict(comparison.unlike.get(machine.name, {})),
             }
-            for machine in found.machines
+            for machine in comparison.machines
         ],
         "classes": [
             {
                 "class": kind,
                 "cell": cell,
-                "ratio": made.ratio,
-                "ci": list(made.ci),
-                "prediction": list(made.prediction),
-                "spread": made.spread,
-                "machines": made.machines,
-                "different": list(made.different),
+                "ratio": pool.ratio,
+                "ci": list(pool.ci),
+                "prediction": list(pool.prediction),
+                "spread": pool.spread,
+                "machines": pool.machines,
+                "different": list(pool.different),
             }
-            for (kind, cell), made in found.together.items()
+            for (kind, cell), pool in comparison.pooled.items()
         ],
     }

@@ -1,4 +1,4 @@
-"""Cells over runs: how a ratio to the baseline went on, and where Apache Otava sees it change."""
+"""Ratios to the baseline over many runs of one host, and where Apache Otava sees them change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import io
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from guestmark.page.charts import Series as Drawing
 from guestmark.page.charts import SeriesRow
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell, word_cell
+from guestmark.page.tables import Align, Cell, RowName, Table, TableBuilder, figure_cell, word_cell
 from guestmark.page.text import Tone, escape_for_csv, line
 from guestmark.stats.across_runs import FEWEST_IN_DRIFT, ChangeVerdict, Drift, PastRatio, detect_drift
 from guestmark.stats.change_points import FEWEST, MAX_P, ChangePoint, find_change_points
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 
 SCHEMA = "guestmark-history/1"
 MOST = 2000  # runs of a series
-_UNUSED = 50  # runs that are named because they are not used
+_MOST_UNUSED = 50  # runs that are listed because they are not counted
+_OTAVA_MISSING = (
+    "Apache Otava is not installed beside guestmark. What brings it: pip install --no-deps apache-otava"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesPoint:
-    """A run in a series: what it found, and what it is called."""
+    """A run in a series: its ratio, and its name."""
 
     run: PastRatio
     name: str
@@ -42,7 +45,7 @@ class SeriesPoint:
 
 @dataclass(frozen=True, slots=True)
 class UnusedRun:
-    """A run that asked the same and is not counted, and why. `found` is its ratio where it has one."""
+    """A run that asked the same and is not counted, and why. `found` is its ratio, if it has one."""
 
     run_id: str
     name: str
@@ -53,7 +56,7 @@ class UnusedRun:
 
 @dataclass(frozen=True, slots=True)
 class RatioSeries:
-    """A cell's ratio over runs, oldest first. `changes` is None where nothing could be looked for."""
+    """A cell's ratio over runs, oldest first. `changes` is None where no change could be looked for."""
 
     cell: str
     points: tuple[SeriesPoint, ...]
@@ -62,75 +65,60 @@ class RatioSeries:
 
 
 def follow_ratios(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) -> list[RatioSeries]:
-    """The series of every cell of a run: earlier and later runs of the same host that asked the same.
+    """Return the series of every cell of a run: runs of the same host that asked the same, earlier and later.
 
-    Change points share the level `max_p` among the cells, as drifts share theirs.
-    Points are called by their run's `label` where they have it, else by when they were begun.
+    Change points share the level `max_p` among the cells, as drifts share theirs. Points are named by their run's
+    `label` if it has one, else by when the run began.
     """
-    found = run_history.find_ratios(run, run_history.analyse_with_history(ledger, run))
-    rows = (
-        ledger.find_earlier_ratios(
-            run_history.identify_run_host(run), list(found), time.time() + 1, most=MOST
-        )
-        if run_history.identify_run_host(run)
-        else []
-    )
-    labels = {each.id: each.labels for each in ledger.list_runs()}
+    ratios = run_history.find_ratios(run, run_history.analyse_with_history(ledger, run))
+    host = run_history.identify_run_host(run)
+    # Runs that begin while this one is being read count as well.
+    rows = ledger.find_earlier_ratios(host, list(ratios), time.time() + 1, most=MOST) if host else []
+    labels = {stored.id: stored.labels for stored in ledger.list_runs()}
     result = []
-    for key, (_, cell) in found.items():
-        points = tuple(
-            SeriesPoint(
-                run_history.make_past(row),
-                labels.get(row.run_id, {}).get(label) or _format_moment(row.created_at),
-            )
-            for row in rows
-            if row.what == key
-        )
-        result.append(
-            RatioSeries(
-                cell,
-                points,
-                find_change_points([point.run.ratio for point in points], max_p / len(found)),
-                _find_unused(ledger, run, cell, points, label),
-            )
-        )
+    for key, (_, cell) in ratios.items():
+        points = []
+        for row in rows:
+            if row.what == key:
+                name = labels.get(row.run_id, {}).get(label) or _format_moment(row.created_at)
+                points.append(SeriesPoint(run_history.make_past(row), name))
+        changes = find_change_points([point.run.ratio for point in points], max_p / len(ratios))
+        unused = _find_unused(ledger, run, cell, points, label)
+        result.append(RatioSeries(cell, tuple(points), changes, unused))
     return result
 
 
 def _find_unused(
     ledger: Ledger, run: StoredRun, cell: str, points: Sequence[SeriesPoint], label: str
 ) -> tuple[UnusedRun, ...]:
-    """The newest runs that asked the same of the cell and are not points, each with its reason."""
+    """Return the newest runs that asked the same of the cell and are not points, each with its reason."""
     known = {point.run.run_id for point in points}
-    mine = [each for each in ledger.list_runs() if each.name == run.plan.name and each.id not in known][
-        -_UNUSED:
-    ]
-    found = []
-    for each in mine:
+    others = [other for other in ledger.list_runs() if other.name == run.plan.name and other.id not in known]
+    asked = run_history.make_question_key(run, cell)
+    unused = []
+    for other in others[-_MOST_UNUSED:]:
+        name = other.labels.get(label) or _format_moment(other.created_at)
         try:
-            stored = ledger.load_run(each.id)
-        except LedgerError:  # one run is damaged: others are not affected
-            name = each.labels.get(label) or _format_moment(each.created_at)
-            found.append(UnusedRun(each.id, name, "it cannot be read", each.created_at))
+            stored = ledger.load_run(other.id)
+        except LedgerError:
+            # One damaged run does not affect the others.
+            unused.append(UnusedRun(other.id, name, "it cannot be read", other.created_at))
             continue
-        asked = run_history.make_question_key(run, cell)
-        same = next(
-            (one.id for one in stored.plan.cells if run_history.make_question_key(stored, one.id) == asked),
-            None,
-        )
-        if same is None:
-            continue
-        name = each.labels.get(label) or _format_moment(stored.created_at)
-        reason, ratio = _explain_unused(ledger, run, stored, same)
-        found.append(UnusedRun(each.id, name, reason, stored.created_at, ratio))
-    return tuple(found)
+        same = [
+            each.id for each in stored.plan.cells if run_history.make_question_key(stored, each.id) == asked
+        ]
+        if same:
+            reason, ratio = _explain_unused(ledger, run, stored, same[0])
+            unused.append(UnusedRun(other.id, name, reason, stored.created_at, ratio))
+    return tuple(unused)
 
 
 def _explain_unused(
     ledger: Ledger, run: StoredRun, other: StoredRun, cell: str
 ) -> tuple[str, PastRatio | None]:
+    """Return why a run is not counted, and its ratio."""
     analysis = run_history.analyse_with_history(ledger, other)
-    result = next(each for each in analysis.cells if each.cell.id == cell)
+    result = next(result for result in analysis.cells if result.cell.id == cell)
     comparison = result.comparison.get(other.plan.metrics[0].name) if other.plan.metrics else None
     if comparison is None or comparison.ratio is None:
         return result.reason or "no ratio", None
@@ -139,51 +127,57 @@ def _explain_unused(
         ratio = PastRatio(other.id, other.created_at, comparison.ratio, *comparison.ci, comparison.n)
     if run_history.identify_run_host(other) != run_history.identify_run_host(run):
         return "another machine", ratio
-    if comparison.n < MIN_BLOCKS:
+    if not comparison.has_enough_blocks:
         return f"fewer than {MIN_BLOCKS} blocks", ratio
     return comparison.reason or "it has not been judged", ratio
+
+
+def select_series(series: Sequence[RatioSeries], cell: str | None) -> list[RatioSeries]:
+    """Return the series of that cell, or all that have points. Raises `GuestmarkError` when there are none."""
+    selected = [each for each in series if each.points and cell in {None, each.cell}]
+    if selected:
+        return selected
+    known = ", ".join(each.cell for each in series)
+    hint = "name a run of 6 blocks or more with a baseline; guestmark runs lists them"
+    raise GuestmarkError(
+        f"this run has no ratio to follow{f' of cell {cell!r}' if cell else ''}",
+        hint=f"cells that have one: {known}" if known else hint,
+    )
+
+
+def detect_drifts(series: Sequence[RatioSeries]) -> list[Drift | None]:
+    """Detect whether each series goes up or down; all of them share one error rate."""
+    claims = sum(len(each.points) >= FEWEST_IN_DRIFT for each in series)
+    return [detect_drift([point.run for point in each.points], claims) for each in series]
 
 
 def _format_moment(created_at: float) -> str:
     return datetime.fromtimestamp(created_at).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-# --- shown --------------------------------------------------------------------------------------------------
+# --- the page -----------------------------------------------------------------------------------------------
 
 
 def make_page(run: StoredRun, series: Sequence[RatioSeries]) -> Page:
-    """A section for each cell."""
-    drifts = detect_drifts(series)
-    sections = [
-        Section(
-            Part.WORKLOAD, f"{each.cell} over {len(each.points)} runs", tuple(_series_nodes(each, drifted))
-        )
-        for each, drifted in zip(series, drifts, strict=True)
-    ]
+    """Return a page with a section for each cell."""
+    sections = []
+    for each, drift in zip(series, detect_drifts(series), strict=True):
+        title = f"{each.cell} over {len(each.points)} runs"
+        sections.append(Section(Part.WORKLOAD, title, tuple(_series_nodes(each, drift))))
     return Page(f"History of {run.plan.title or run.plan.name}", run.id, tuple(sections))
 
 
-def detect_drifts(series: Sequence[RatioSeries]) -> list[Drift | None]:
-    """Whether each series goes up or down; all of them share one error rate."""
-    claims = sum(len(each.points) >= FEWEST_IN_DRIFT for each in series)
-    return [detect_drift([point.run for point in each.points], claims) for each in series]
-
-
-def _series_nodes(series: RatioSeries, drifted: Drift | None) -> list[Node]:
+def _series_nodes(series: RatioSeries, drift: Drift | None) -> list[Node]:
     nodes: list[Node] = [_series_table(series), _series_chart(series)]
-    if drifted is not None:
-        claim = Claim.NO_DRIFT if drifted.verdict is ChangeVerdict.ALIKE else Claim.DRIFT
-        shown = claim.format(
-            ratio=figures.format_ratio(drifted.ratio, drifted.ci), runs=f"{drifted.runs} runs"
-        )
-        nodes.append(Note(line(shown), NoteKind.WARNING if claim is Claim.DRIFT else NoteKind.SMALL))
+    if drift is not None:
+        claim = Claim.NO_DRIFT if drift.verdict is ChangeVerdict.ALIKE else Claim.DRIFT
+        text = claim.format(ratio=figures.format_ratio(drift.ratio, drift.ci), runs=f"{drift.runs} runs")
+        nodes.append(Note(line(text), NoteKind.WARNING if claim is Claim.DRIFT else NoteKind.SMALL))
     if series.changes is None:
-        why = (
-            f"that takes {FEWEST} runs"
-            if len(series.points) < FEWEST
-            else "Apache Otava is not installed beside guestmark. What brings it: pip install --no-deps apache-otava"
-        )
-        nodes.append(Note(line(f"Change points were not looked for: {why}")))
+        reason = _OTAVA_MISSING
+        if len(series.points) < FEWEST:
+            reason = f"that takes {FEWEST} runs"
+        nodes.append(Note(line(f"Change points were not looked for: {reason}")))
     elif not series.changes:
         nodes.append(Paragraph(line(Claim.NO_CHANGE_POINT)))
     for change in series.changes or ():
@@ -195,16 +189,13 @@ def _change_nodes(series: RatioSeries, change: ChangePoint) -> list[Node]:
     before, after = series.points[change.at - 1], series.points[change.at]
     compare = f"guestmark compare {before.run.run_id} {after.run.run_id}"
     by = figures.format_ratio(change.after / change.before, None)
-    shown = Claim.CHANGE_POINT.format(
+    claim = Claim.CHANGE_POINT.format(
         run=after.name, before=f"×{change.before:.4g}", after=f"×{change.after:.4g}"
     )
+    # Otava sees that something changed, not what: the host may have.
+    caution = "a suspicion until both sides have been measured side by side"
     return [
-        Note(
-            line(
-                f"{shown} ({by}, p {change.p:.2g}); a suspicion until both sides have been measured side by side"
-            ),
-            NoteKind.WARNING,
-        ),
+        Note(line(f"{claim} ({by}, p {change.p:.2g}); {caution}"), NoteKind.WARNING),
         Command("What differs between the two runs", compare),
         Command("Both sides measured side by side, where they can still be had", f"{compare} --confirm"),
     ]
@@ -212,135 +203,118 @@ def _change_nodes(series: RatioSeries, change: ChangePoint) -> list[Node]:
 
 def _series_table(series: RatioSeries) -> Table:
     changed = {change.at for change in series.changes or ()}
-    every: list[tuple[float, str, str, PastRatio | None, str, Tone]] = [
-        (
-            point.run.created_at,
-            point.name,
-            point.run.run_id,
-            point.run,
-            "change" if number in changed else "",
-            Tone.WARNING,
-        )
-        for number, point in enumerate(series.points)
-    ]
-    every += [
-        (one.created_at, one.name, one.run_id, one.found, f"not counted: {one.reason}", Tone.UNCLEAR)
-        for one in series.unused
-    ]
-    rows = []
-    for number, (_, name, run_id, run, said, tone) in enumerate(sorted(every, key=lambda each: each[0])):
-        value, _, interval = (
-            figures.format_ratio(run.ratio, (run.low, run.high)).partition(" ") if run else ("", "", "")
-        )
-        rows.append(
-            Row(
-                RowName((name, run_id), name, number + 1),
-                (figure_cell(value, interval), word_cell(said, tone)),
-                soft=bool(said) and tone is Tone.UNCLEAR,
-            )
-        )
-    columns = (Column("ratio to the baseline", (Align.POINT, Align.LEFT)), Column(""))
-    return Table(f"{series.cell}, run by run", ("run", "id"), columns, tuple(rows))
+    rows: list[tuple[float, str, str, PastRatio | None, str]] = []
+    for number, point in enumerate(series.points):
+        remark = "change" if number in changed else ""
+        rows.append((point.run.created_at, point.name, point.run.run_id, point.run, remark))
+    for unused in series.unused:
+        remark = f"not counted: {unused.reason}"
+        rows.append((unused.created_at, unused.name, unused.run_id, unused.found, remark))
+    rows.sort(key=lambda row: row[0])
+    names = [RowName((name, run_id), name, at) for at, (_, name, run_id, _, _) in enumerate(rows, 1)]
+    table = TableBuilder(("run", "id"), names)
+    table.add("ratio to the baseline", [_ratio_cell(run) for *_, run, _ in rows], (Align.POINT, Align.LEFT))
+    known = {point.run.run_id for point in series.points}
+    not_counted = [at for at, (_, _, run_id, _, _) in enumerate(rows) if run_id not in known]
+    tones = [Tone.UNCLEAR if at in not_counted else Tone.WARNING for at in range(len(rows))]
+    table.add("", [word_cell(remark, tone) for (*_, remark), tone in zip(rows, tones, strict=True)])
+    return table.build(f"{series.cell}, run by run", soft=not_counted)
+
+
+def _ratio_cell(run: PastRatio | None) -> Cell:
+    if run is None:
+        return figure_cell("", "")
+    return figure_cell(*figures.ratio_pieces(run.ratio, (run.low, run.high)))
 
 
 def _series_chart(series: RatioSeries) -> Chart:
     values = [point.run.ratio for point in series.points]
-    said = f"×{min(values):.4g} to ×{max(values):.4g}"
-    row = SeriesRow(series.cell, said, tuple((number, value) for number, value in enumerate(values, 1)))
+    text = f"×{min(values):.4g} to ×{max(values):.4g}"
+    row = SeriesRow(series.cell, text, tuple(enumerate(values, 1)))
     changes = tuple(change.at + 1 for change in series.changes or ())
+    caption = "Each point is a run."
+    if changes:
+        caption = "Each point is a run; marked are those at which it changed."
     return Chart(
         f"{series.cell}: ratio to the baseline, run by run",
-        "Each point is a run; marked are those at which it changed." if changes else "Each point is a run.",
-        f"{len(values)} runs, {said}",
+        caption,
+        f"{len(values)} runs, {text}",
         Drawing((row,), changes, "ratio to the baseline", over="run"),
     )
 
 
+# --- for programs -------------------------------------------------------------------------------------------
+
+
 def make_document(series: Sequence[RatioSeries]) -> dict[str, Any]:
-    """For programs; a stable interface."""
-    return {
-        "schema": SCHEMA,
-        "series": [
+    """Return the series for programs; a stable interface."""
+    drifts = detect_drifts(series)
+    documents = [_series_document(each, drift) for each, drift in zip(series, drifts, strict=True)]
+    return {"schema": SCHEMA, "series": documents}
+
+
+def _series_document(series: RatioSeries, drift: Drift | None) -> dict[str, Any]:
+    changes = None
+    if series.changes is not None:
+        changes = [
             {
-                "cell": each.cell,
-                "points": [
-                    {
-                        "run": point.run.run_id,
-                        "name": point.name,
-                        "created_at": point.run.created_at,
-                        "ratio": point.run.ratio,
-                        "ci": [point.run.low, point.run.high],
-                    }
-                    for point in each.points
-                ],
-                "unused": [
-                    {
-                        "run": one.run_id,
-                        "name": one.name,
-                        "reason": one.reason,
-                        "created_at": one.created_at,
-                        "ratio": one.found.ratio if one.found else None,
-                    }
-                    for one in each.unused
-                ],
-                "drift": _drift_document(drifted),
-                "changes": None
-                if each.changes is None
-                else [
-                    {
-                        "at": change.at,
-                        "run": each.points[change.at].run.run_id,
-                        "before": change.before,
-                        "after": change.after,
-                        "p": change.p,
-                    }
-                    for change in each.changes
-                ],
+                "at": change.at,
+                "run": series.points[change.at].run.run_id,
+                "before": change.before,
+                "after": change.after,
+                "p": change.p,
             }
-            for each, drifted in zip(series, detect_drifts(series), strict=True)
+            for change in series.changes
+        ]
+    return {
+        "cell": series.cell,
+        "points": [
+            {
+                "run": point.run.run_id,
+                "name": point.name,
+                "created_at": point.run.created_at,
+                "ratio": point.run.ratio,
+                "ci": [point.run.low, point.run.high],
+            }
+            for point in series.points
         ],
+        "unused": [
+            {
+                "run": unused.run_id,
+                "name": unused.name,
+                "reason": unused.reason,
+                "created_at": unused.created_at,
+                "ratio": unused.found.ratio if unused.found else None,
+            }
+            for unused in series.unused
+        ],
+        "drift": _drift_document(drift),
+        "changes": changes,
     }
 
 
-def _drift_document(found: Drift | None) -> dict[str, Any] | None:
-    if found is None:
+def _drift_document(drift: Drift | None) -> dict[str, Any] | None:
+    if drift is None:
         return None
-    ends = None if found.ci is None else list(found.ci)
-    return {"ratio": found.ratio, "ci": ends, "shown": found.verdict is not ChangeVerdict.ALIKE}
+    ends = None if drift.ci is None else list(drift.ci)
+    return {"ratio": drift.ratio, "ci": ends, "shown": drift.verdict is not ChangeVerdict.ALIKE}
 
 
 def make_otava_csv(series: Sequence[RatioSeries], labels: Mapping[str, Mapping[str, str]]) -> str:
-    """The series as Otava's own command reads them: a row for each run, a column of log ratios for each cell."""
-    runs = {point.run.run_id: point.run.created_at for each in series for point in each.points}
+    """Return the series as Otava's own command reads them: a row for each run, log ratios in a column for each cell."""
+    runs: dict[str, float] = {}
+    logs: dict[tuple[str, str], float] = {}
+    for each in series:
+        for point in each.points:
+            runs[point.run.run_id] = point.run.created_at
+            logs[each.cell, point.run.run_id] = point.run.log_ratio
     names = sorted({name for run_id in runs for name in labels.get(run_id, {})})
-    logs = {(each.cell, point.run.run_id): point.run.log_ratio for each in series for point in each.points}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(map(escape_for_csv, ["time", "run", *names, *(each.cell for each in series)]))
-    for run_id, created_at in sorted(runs.items(), key=lambda pair: pair[1]):
+    for run_id, created_at in sorted(runs.items(), key=lambda item: item[1]):
         moment = datetime.fromtimestamp(created_at).astimezone().isoformat(timespec="seconds")
-        own = labels.get(run_id, {})
+        own = [escape_for_csv(labels.get(run_id, {}).get(name, "")) for name in names]
         values = [logs.get((each.cell, run_id)) for each in series]
-        writer.writerow(
-            [
-                moment,
-                run_id,
-                *(escape_for_csv(own.get(name, "")) for name in names),
-                *("" if v is None else repr(v) for v in values),
-            ]
-        )
+        writer.writerow([moment, run_id, *own, *("" if value is None else repr(value) for value in values)])
     return out.getvalue()
-
-
-def select_series(series: Sequence[RatioSeries], cell: str | None) -> list[RatioSeries]:
-    """The series of that cell, or all that have points. Raises `GuestmarkError` when there are none."""
-    found = [replace(each) for each in series if each.points and cell in {None, each.cell}]
-    if not found:
-        known = ", ".join(each.cell for each in series)
-        raise GuestmarkError(
-            f"this run has no ratio to follow{f' of cell {cell!r}' if cell else ''}",
-            hint=f"cells that have one: {known}"
-            if known
-            else "name a run of 6 blocks or more with a baseline; guestmark runs lists them",
-        )
-    return found

@@ -20,7 +20,7 @@ def test_what_was_lost_is_made_up_for_when_a_run_is_complete() -> None:
         (RunState.INTERRUPTED, "lab1: 1 trial was lost, and will be made up for by guestmark fleet resume"),
     ):
         found = replace(run, state=state, trials=(lost, *run.trials[1:]))
-        machine = fleet_report.MachineResult("lab1", "", found, {}, {}, {}, {}, {})
+        machine = fleet_report.MachineResult("lab1", "", found, {})
         assert said in markdown.render(
             fleet_report.make_page(fleet_report.FleetComparison("fleet-1", (machine,)))
         )
@@ -33,9 +33,7 @@ def test_what_is_missing_is_told_with_its_reason() -> None:
     found = fleet_report.FleetComparison(
         "fleet-1",
         tuple(
-            fleet_report.MachineResult(
-                name, "", replace(run, unusable=left_out, trials=trials), {}, {}, {}, {}, {}
-            )
+            fleet_report.MachineResult(name, "", replace(run, unusable=left_out, trials=trials), {})
             for name, trials in (("lab1", run.trials), ("lab2", (failed, *run.trials[1:])))
         ),
     )
@@ -75,15 +73,9 @@ def test_that_a_class_is_not_pooled_is_told_with_its_reason() -> None:
         """Remarks on a class whose machines have ratios of these cells each."""
         machines = []
         for number, names in enumerate(map(str.split, cells)):
-            by_cell = (
-                dict.fromkeys(names, "slower"),
-                dict.fromkeys(names, ""),
-                dict.fromkeys(names, ("w", "h")),
-            )
-            ratios = dict.fromkeys(names, ratio)
-            machines.append(
-                fleet_report.MachineResult(f"lab{number}", "r730", run, ratios, {}, *by_cell, shared=shared)
-            )
+            found = fleet_report.CellRatio(ratio, "slower", "", "w", "h")
+            ratios = dict.fromkeys(names, found)
+            machines.append(fleet_report.MachineResult(f"lab{number}", "r730", run, ratios, shared=shared))
         lines = markdown.render(
             fleet_report.make_page(fleet_report.FleetComparison("fleet-1", tuple(machines)))
         ).splitlines()

@@ -18,11 +18,12 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page import templates
 from guestmark.page.charts import Ratios
 from guestmark.page.nodes import Chart, Section
+from guestmark.page.scales import log_ticks
 from guestmark.page.tables import Table
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
 from guestmark.report.full_report import make_page as page_of
-from guestmark.report.render.charts import WIDTH, raw_points, render_svg, ticks
+from guestmark.report.render.charts import WIDTH, raw_points, render_svg
 from guestmark.report.render.html import _keep_words_whole
 from guestmark.report.sections.results import make_nodes
 from guestmark.stats.analysis import analyse_run
@@ -130,7 +131,7 @@ def test_little_data_does(blocks: int) -> None:
 
 @given(st.floats(1e-6, 0.98), st.floats(1.02, 1e6))
 def test_ticks_are_few_and_inside(low: float, high: float) -> None:
-    found = ticks(low, high)
+    found = log_ticks(low, high)
     assert 1 <= len(found) <= 8
     assert all(low <= tick <= high or math.isclose(tick, low) or math.isclose(tick, high) for tick in found)
     assert found == sorted(set(found))
