@@ -35,8 +35,8 @@ _KEEPING = {
 }  # fmt: skip
 
 
-class _Scope(ast.NodeVisitor):
-    """Walks one module, and knows which names hold such texts in the function at hand."""
+class _DecisionFinder(ast.NodeVisitor):
+    """Walks one module, and tracks which names hold such texts in the current function."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -72,7 +72,7 @@ class _Scope(ast.NodeVisitor):
             self.found.append((node.lineno, ast.unparse(node)))
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """A function has names of its own; parameters that are called as such a text are one."""
+        """Open a scope of names. Parameters that are named like such a text hold one."""
         before = self._function, self._errors, self._texts
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         self._function = self._function or node.name
@@ -82,56 +82,56 @@ class _Scope(ast.NodeVisitor):
         self._function, self._errors, self._texts = before
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
-        """The exception's name."""
+        """Remember the exception's name."""
         if node.name:
             self._errors.add(node.name)
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        """A name that is given such a text holds one, until it is given something else."""
+        """Mark a name that is assigned such a text, until it is assigned something else."""
         self.generic_visit(node)
         for target in node.targets:
             if isinstance(target, ast.Name):
                 (self._texts.add if self._is_text(node.value) else self._texts.discard)(target.id)
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
-        """As an assignment."""
+        """Treat `:=` as an assignment."""
         self.generic_visit(node)
         (self._texts.add if self._is_text(node.value) else self._texts.discard)(node.target.id)
 
     def visit_For(self, node: ast.For) -> None:
-        """A part of such a text is one."""
+        """Mark the loop variable: a part of such a text is one."""
         if isinstance(node.target, ast.Name) and self._is_text(node.iter):
             self._texts.add(node.target.id)
         self.generic_visit(node)
 
     def visit_comprehension(self, node: ast.comprehension) -> None:
-        """As a loop."""
+        """Treat a comprehension as a loop."""
         if isinstance(node.target, ast.Name) and self._is_text(node.iter):
             self._texts.add(node.target.id)
         self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        """`"x" in message`, `message == "x"`, `message in {"x", "y"}`; whether it is empty is no word of it."""
+        """Report `"x" in message`, `message == "x"`, `message in {"x", "y"}`; a test for emptiness is allowed."""
         sides = [node.left, *node.comparators]
         if any(map(self._is_text, sides)) and not any(map(_is_empty, sides)):
             self._report(node)
         self.generic_visit(node)
 
     def visit_Match(self, node: ast.Match) -> None:
-        """`match message:`"""
+        """Report `match message:`."""
         if self._is_text(node.subject):
             self._report(node.subject)
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        """`TABLE[message]`"""
+        """Report `TABLE[message]`."""
         if self._is_text(node.slice):
             self._report(node)
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        """`message.startswith("x")`, `PATTERN.search(message)`, `TABLE.get(message)`; an error without its cause."""
+        """Report `message.find("x")`, `PATTERN.search(message)`, `TABLE.get(message)`, or an error without cause."""
         if isinstance(node.func, ast.Attribute):
             asked = node.func.attr in _ASKING and self._is_text(node.func.value)
             searched = node.func.attr in _SEARCHING and any(map(self._is_text, node.args))
@@ -152,19 +152,19 @@ def _is_empty(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value in {"", b"", None}
 
 
-def decisions(source: str, path: str) -> Iterator[tuple[int, str]]:
-    """Line and expression of every decision on words in the source of a module at `path` below the package."""
-    scope = _Scope(path)
+def find_decisions(source: str, path: str) -> Iterator[tuple[int, str]]:
+    """Yield line and expression of every decision on words in a module's source; `path` is below the package."""
+    scope = _DecisionFinder(path)
     scope.visit(ast.parse(source))
     yield from scope.found
 
 
 def main() -> int:
-    """Looks at every module of the package."""
+    """Examine every module of the package."""
     broken = 0
     for file in sorted(PACKAGE.rglob("*.py")):
         path = str(file.relative_to(PACKAGE))
-        for line, what in decisions(file.read_text(), path):
+        for line, what in find_decisions(file.read_text(), path):
             print(f"python/guestmark/{path}:{line}: decides on words: {what}")
             broken += 1
     return 1 if broken else 0

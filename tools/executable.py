@@ -11,9 +11,9 @@ from pathlib import Path
 
 
 def make_executable(archive: Path, path: str) -> None:
-    """Packs the archive anew with that file, seen from its topmost directory, executable.
+    """Repack the archive with this file, whose path begins below its topmost directory, executable.
 
-    Raises `SystemExit` when it is not there.
+    Raises `SystemExit` when the archive lacks it.
     """
     packed = io.BytesIO()
     found = False

@@ -31,12 +31,12 @@ VARIABLES = (
 )
 
 
-def page() -> str:
-    """The manual page, in the macros of man(7)."""
-    return "\n".join(_lines()) + "\n"
+def render_page() -> str:
+    """Render the manual page in the macros of man(7)."""
+    return "\n".join(_page_lines()) + "\n"
 
 
-def _lines() -> Iterator[str]:
+def _page_lines() -> Iterator[str]:
     import click
 
     from guestmark import __version__
@@ -45,48 +45,48 @@ def _lines() -> Iterator[str]:
 
     parent = click.Context(app, info_name=NAME)
     yield f'.TH GUESTMARK 1 "" "guestmark {__version__}" "User Commands"'
-    yield from (".SH NAME", f"{NAME} \\- {roff(SUMMARY.rstrip('.'))}")
+    yield from (".SH NAME", f"{NAME} \\- {escape_roff(SUMMARY.rstrip('.'))}")
     yield from (".SH SYNOPSIS", f".B {NAME}", ".I COMMAND", "[ARGUMENTS]")
     yield ".SH COMMANDS"
     for verb in VERBS:
-        yield from _verb(verb, app.get_command(parent, verb), parent)
+        yield from _verb_section(verb, app.get_command(parent, verb), parent)
     for title, rows in (("ENVIRONMENT", VARIABLES), ("FILES", FILES)):
         yield f".SH {title}"
         for name, text in rows:
-            yield from (".TP", f".B {roff(name)}", roff(text))
+            yield from (".TP", f".B {escape_roff(name)}", escape_roff(text))
 
 
-def _verb(verb: str, command: Any, parent: Any) -> Iterator[str]:
+def _verb_section(verb: str, command: Any, parent: Any) -> Iterator[str]:
     from guestmark.cli.examples import EXAMPLES
 
     context = command.make_context(
         verb, [], parent=parent, resilient_parsing=True, help_option_names=["-h", "--help"]
     )
-    yield f".SS {roff(command.get_usage(context).removeprefix('Usage: '))}"
+    yield f".SS {escape_roff(command.get_usage(context).removeprefix('Usage: '))}"
     for paragraph in (command.help or "").strip().split("\n\n"):
-        yield from (".PP", roff(" ".join(paragraph.split())))
+        yield from (".PP", escape_roff(" ".join(paragraph.split())))
     for parameter in command.get_params(context):
         if record := parameter.get_help_record(context):
             declaration, text = record
-            yield from (".TP", f".B {roff(declaration)}", roff(" ".join(text.split())))
+            yield from (".TP", f".B {escape_roff(declaration)}", escape_roff(" ".join(text.split())))
 
     if rows := EXAMPLES.get(verb):
         yield from (".PP", "Examples:")
         for line, what in rows:
-            yield from (".TP", f".B {NAME} {roff(line)}", roff(what))
+            yield from (".TP", f".B {NAME} {escape_roff(line)}", escape_roff(what))
 
 
-def roff(text: str) -> str:
-    """Text that groff prints as it is: no line begins with a request, and hyphens of options stay hyphens."""
+def escape_roff(text: str) -> str:
+    """Escape a text for groff: no line begins with a request, and hyphens of options stay hyphens."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "")
     return re.sub(r"^([.'])", r"\\&\1", text, flags=re.MULTILINE)
 
 
-def write(folder: Path) -> list[Path]:
-    """Writes everything below `folder`; the files that were written."""
+def write_files(folder: Path) -> list[Path]:
+    """Write everything below `folder`; returns the files."""
     from guestmark.cli.completion_scripts import completion_script
 
-    texts = {PAGE: page(), **{path: completion_script(shell) for shell, path in COMPLETIONS.items()}}
+    texts = {PAGE: render_page(), **{path: completion_script(shell) for shell, path in COMPLETIONS.items()}}
     for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
@@ -94,5 +94,5 @@ def write(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    for file in write(Path(sys.argv[1])):
+    for file in write_files(Path(sys.argv[1])):
         print(file)

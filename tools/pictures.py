@@ -33,7 +33,7 @@ FOLDER = ROOT / "docs" / "_static"
 RUN, TERMINAL, CHART = FOLDER / "readme-run.gmk", FOLDER / "terminal.svg", FOLDER / "chart.svg"
 _COLUMNS = 84
 _STYLE = Path(charts.__file__).parent / "templates" / "style.css"
-# Rich's own loads a font from elsewhere.
+# Rich's own frame loads a font from another host.
 _FRAME = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{{alt}}">
 <style>.{unique_id}-matrix{{font:{char_height}px ui-monospace,Menlo,Consolas,monospace;line-height:{line_height}px}}
 {styles}</style>
@@ -46,35 +46,36 @@ _FRAME = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/sv
 """
 
 
-def analysed(run: StoredRun) -> Analysis:
-    """The run's analysis."""
+def analyse_stored_run(run: StoredRun) -> Analysis:
+    """Analyse a run of the ledger."""
     return analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
 
 
-def screen(run: StoredRun) -> str:
-    """What a terminal shows of the run, with its colours."""
+def render_screen(run: StoredRun) -> str:
+    """Render what a terminal shows of the run, with its colours."""
     console = Console(file=io.StringIO(), width=_COLUMNS)
-    console._color_system = ColorSystem.TRUECOLOR  # as a terminal has
-    page = make_short_report(run, analysed(run), width=_COLUMNS, latest=True)
+    # A file is no terminal, for which Rich would leave out colours.
+    console._color_system = ColorSystem.TRUECOLOR
+    page = make_short_report(run, analyse_stored_run(run), width=_COLUMNS, latest=True)
     cells = [cell for cell in run.plan.cells if cell.null_of is None]
     on = ",".join(dict.fromkeys(str(cell.platform) for cell in cells))
     typed = f"./guestmark exec --on {on} -- {cells[0].workload.label}"
     return f"$ {typed}\n\n{terminal.draw_page(page, console)}".rstrip("\n")
 
 
-def terminal_svg(run: StoredRun) -> str:
-    """The screen as a picture, without a font from elsewhere."""
+def draw_terminal(run: StoredRun) -> str:
+    """Draw the screen as a picture, without a font from elsewhere."""
     recorder = Recorder(
         record=True, file=io.StringIO(), width=_COLUMNS, force_terminal=True, color_system="truecolor"
     )
-    recorder.print(Text.from_ansi(screen(run)))
+    recorder.print(Text.from_ansi(render_screen(run)))
     made = recorder.export_svg(title="", code_format=_FRAME, unique_id="guestmark")
     return made.replace("{alt}", "A run in a terminal: the table of its results and how to see more")
 
 
-def chart_svg(run: StoredRun) -> str:
-    """The first chart of the run's page, with the colours of that page by day and by night."""
-    (workload,) = analysed(run).workloads
+def draw_chart(run: StoredRun) -> str:
+    """Draw the first chart of the run's page, with that page's colours by day and by night."""
+    (workload,) = analyse_stored_run(run).workloads
     chart = next(node for node in make_nodes(workload, run) if isinstance(node, Chart))
     colours = "".join(
         re.findall(r"(?::root|@media \(prefers-color-scheme:dark\)){.*?}+\n", _STYLE.read_text(), re.S)[:2]
@@ -88,14 +89,14 @@ def chart_svg(run: StoredRun) -> str:
     )
 
 
-def kept() -> StoredRun:
-    """The run beside the pictures."""
+def load_kept_run() -> StoredRun:
+    """Load the run that is kept beside the pictures."""
     (packed,) = unpack_runs(RUN.read_bytes(), str(RUN))
     return packed.run
 
 
 def main() -> int:
-    """Draws both."""
+    """Draw both pictures, of another run of the ledger if one is named."""
     if len(sys.argv) > 1:
         with open_ledger(None, writable=False) as ledger:
             run = ledger.load_run(sys.argv[1])
@@ -103,8 +104,8 @@ def main() -> int:
             run = strip_private_data(run, host_name=private)
         run = replace(run, trials=tuple(replace(trial, command_line=()) for trial in run.trials))
         RUN.write_bytes(pack_runs([PackedRun(run, NO_ANNOTATIONS)], ""))
-    TERMINAL.write_text(terminal_svg(kept()))
-    CHART.write_text(chart_svg(kept()))
+    TERMINAL.write_text(draw_terminal(load_kept_run()))
+    CHART.write_text(draw_chart(load_kept_run()))
     return 0
 
 

@@ -39,15 +39,16 @@ _TRANSLATED = re.compile(
     r"|\bgoes on (?:when|until)\b",
     re.IGNORECASE,
 )
-_RECORDS = ("docs/results/", "CHANGELOG.md")  # what was found or changed once
+# Records of what was found or changed once are not held to the phrases of guides.
+_RECORDS = ("docs/results/", "CHANGELOG.md")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _MENTION = re.compile(r"\bdocs/[\w/-]+\.md\b")
 _HEADING = re.compile(r"^#{1,6} +(.+?)\s*$", re.MULTILINE)
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 
 
-def broken_rules(path: str, line: str) -> Iterator[str]:
-    """What one line of the file at `path` (relative to the checkout) breaks."""
+def find_broken_rules(path: str, line: str) -> Iterator[str]:
+    """Yield the rules that one line of the file at `path` (relative to the checkout) breaks."""
     prose = path.endswith(".md")
     for host in {match[1].lower() for match in _URL.finditer(line)} - HOSTS:
         if not re.fullmatch(r"[\d.]+", host):
@@ -68,10 +69,11 @@ def broken_rules(path: str, line: str) -> Iterator[str]:
                 yield f"holds /{match[1]}/…, which is no usual directory"
 
 
-def broken_links(path: str, text: str) -> Iterator[tuple[int, str]]:
-    """Line numbers of links and mentions in `text` that lead nowhere, with what they are."""
+def find_broken_links(path: str, text: str) -> Iterator[tuple[int, str]]:
+    """Yield line number and description of links and mentions in `text` that lead nowhere."""
     here = (ROOT / path).parent
     if path.endswith(".md"):
+        # Code blocks are blanked line by line, so that line numbers stay right.
         prose = _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)
         for match in _LINK.finditer(prose):
             file, _, anchor = match[1].partition("#")
@@ -81,21 +83,21 @@ def broken_links(path: str, text: str) -> Iterator[tuple[int, str]]:
                 continue
             if not target.exists():
                 yield number, f"links to {match[1]}, which does not exist"
-            elif anchor and target.suffix == ".md" and anchor not in anchors(target.read_text()):
+            elif anchor and target.suffix == ".md" and anchor not in anchors_of(target.read_text()):
                 yield number, f"links to {match[1]}: no heading gives that anchor"
     for match in _MENTION.finditer(text):
         if not (ROOT / match[0]).exists():
             yield text.count("\n", 0, match.start()) + 1, f"mentions {match[0]}, which does not exist"
 
 
-def anchors(text: str) -> set[str]:
-    """The anchors of a document's headings, as forges make them."""
+def anchors_of(text: str) -> set[str]:
+    """Return the anchors that forges give to a document's headings."""
     headings = (re.sub(r"[`*]", "", match[1]) for match in _HEADING.finditer(_FENCE.sub("", text)))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def main() -> int:
-    """Checks every file that git knows or would add."""
+    """Check every file that git tracks or would add."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         capture_output=True,
@@ -109,10 +111,11 @@ def main() -> int:
         try:
             text = file.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            continue  # a binary file
-        found = [*broken_links(path, text)]
+            # A binary file.
+            continue
+        found = [*find_broken_links(path, text)]
         for number, line in enumerate(text.splitlines(), 1):
-            found += [(number, rule) for rule in broken_rules(path, line)]
+            found += [(number, rule) for rule in find_broken_rules(path, line)]
         for number, rule in sorted(found):
             sys.stdout.write(f"{path}:{number}: {rule}\n")
         count += len(found)

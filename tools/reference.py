@@ -16,31 +16,34 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 MARK = re.compile(r"^<!-- guestmark: (\w+) -->$", re.MULTILINE)
 
 
-def commands() -> str:
-    """Every command: its usage, what it does, its arguments and options."""
+def describe_commands() -> str:
+    """Describe every command: its usage, what it does, its arguments and options."""
     import click
 
     from guestmark.cli.app import app
     from guestmark.cli.verbs import VERBS
 
     parent = click.Context(app, info_name="guestmark")
-    return "\n".join(line for verb in VERBS for line in _command(verb, app.get_command(parent, verb), parent))
+    return "\n".join(
+        line for verb in VERBS for line in _command_section(verb, app.get_command(parent, verb), parent)
+    )
 
 
-def _command(verb: str, command: Any, parent: Any) -> Iterator[str]:
+def _command_section(verb: str, command: Any, parent: Any) -> Iterator[str]:
     context = command.make_context(
         verb, [], parent=parent, resilient_parsing=True, help_option_names=["-h", "--help"]
     )
     yield f"## {verb}\n"
     yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
-    yield from (f"{_escape(paragraph)}\n" for paragraph in (command.help or "").strip().split("\n\n"))
+    yield from (f"{_as_markdown(paragraph)}\n" for paragraph in (command.help or "").strip().split("\n\n"))
     for parameter in command.get_params(context):
+        # Hidden parameters have no record.
         if record := parameter.get_help_record(context):
             declaration, text = record
-            yield f"`{declaration}`\n: {_escape(text)}\n"
+            yield f"`{declaration}`\n: {_as_markdown(text)}\n"
 
 
-def repetition() -> str:
+def describe_repetition() -> str:
     """Every option that decides how often is measured: its names on command line, in plans and in the library."""
     from guestmark.plan.policy_options import policy_options
 
@@ -49,12 +52,12 @@ def repetition() -> str:
         # The library has no budget: `guestmark.run` measures the whole plan.
         argument = f"`{name}`" if name != "budget_s" else "–"
         key = f"`{option.key}`" if option.key else "–"
-        rows.append([f"`{option.name}`", key, argument, _escape(option.help)])
-    return _table(["option", "key of `[repetition]`", "argument of the library", "meaning"], rows)
+        rows.append([f"`{option.name}`", key, argument, _as_markdown(option.help)])
+    return _markdown_table(["option", "key of `[repetition]`", "argument of the library", "meaning"], rows)
 
 
-def platforms() -> str:
-    """Every platform that can be measured: what it is, what it runs, what it can hold."""
+def describe_platforms() -> str:
+    """Make a table of the platforms that can be measured: what they are, what they run, whether they hold guests."""
     from guestmark.core import registry
 
     rows = []
@@ -63,23 +66,32 @@ def platforms() -> str:
             inside = "can hold guests" if kind.load_nested_class else ""
             name = f"{kind.name}@ARCH" if kind.needs_arch else kind.name
             name = f"{kind.name}:{kind.destination}" if kind.takes_destination else name
-            rows.append([f"`{name}`", _escape(kind.help), inside, _programs(kind.programs)])
-    return _table(["platform", "what it is", "nesting", "programs it may run (Debian's package)"], rows)
+            rows.append([f"`{name}`", _as_markdown(kind.help), inside, _list_programs(kind.programs)])
+    return _markdown_table(
+        ["platform", "what it is", "nesting", "programs it may run (Debian's package)"], rows
+    )
 
 
-def factors() -> str:
-    """Every factor: what it sets, some of its levels, what can be given it."""
+def describe_factors() -> str:
+    """Make a table of the factors: what each sets, some of its levels, and who takes it."""
     from guestmark.core import registry
 
     rows = []
     for name, factor in sorted(registry.factors().items()):
         levels = ", ".join(f"`{level}`" for level in factor.levels)
-        rows.append([f"`{name}`", _escape(factor.help), levels, _escape(registry.describe_takers(factor))])
-    return _table(["factor", "what it sets", "levels, for instance", "for"], rows)
+        rows.append(
+            [
+                f"`{name}`",
+                _as_markdown(factor.help),
+                levels,
+                _as_markdown(registry.describe_takers(factor)),
+            ]
+        )
+    return _markdown_table(["factor", "what it sets", "levels, for instance", "for"], rows)
 
 
-def architectures() -> str:
-    """Every architecture that a guest can have, and where what it boots comes from."""
+def describe_architectures() -> str:
+    """Make a table of the architectures that guests can have, and of the sources of what they boot."""
     from guestmark.core.architectures import ARCHITECTURES
 
     rows = [
@@ -93,47 +105,45 @@ def architectures() -> str:
         ]
         for row in ARCHITECTURES.values()
     ]
-    return _table(["architecture", "`uname -m`", "bytes", "pages", "kernel", "programs"], rows)
+    return _markdown_table(["architecture", "`uname -m`", "bytes", "pages", "kernel", "programs"], rows)
 
 
-def workloads() -> str:
-    """Every kind of workload with its parameters, their defaults, and what it measures by default."""
+def describe_workloads() -> str:
+    """Describe every kind of workload: its parameters, their defaults, and what it measures by default."""
     from guestmark.core import registry
 
-    return "\n".join(line for kind in registry.workload_kinds().values() for line in _workload(kind))
+    return "\n".join(line for kind in registry.workload_kinds().values() for line in _workload_section(kind))
 
 
-def _workload(kind: Any) -> Iterator[str]:
+def _workload_section(kind: Any) -> Iterator[str]:
     yield f"## {kind.name}\n"
-    yield f"{_sentence(kind.help)}\n"
+    yield f"{_as_sentence(kind.help)}\n"
     if fields := kind.params_model().model_fields:
-        yield _table(
-            ["parameter", "what it is", "type, unit", "default"],
-            [
-                [f"`{name}`", _escape(field.description or ""), _type(field), _default(field)]
-                for name, field in fields.items()
-            ],
-        )
+        rows = []
+        for name, field in fields.items():
+            text = _as_markdown(field.description or "")
+            rows.append([f"`{name}`", text, _describe_type(field), _describe_default(field)])
+        yield _markdown_table(["parameter", "what it is", "type, unit", "default"], rows)
     if own := ", ".join(f"`{factor.name}`" for factor in kind.factors):
         yield f"Factors of its own: {own}.\n"
     if kind.programs:
-        yield f"Programs it runs: {_programs(kind.programs)}.\n"
-    if metrics := _metrics(kind):
-        listed = ", ".join(f"`{metric.name}` ({_unit(metric)})" for metric in metrics)
+        yield f"Programs it runs: {_list_programs(kind.programs)}.\n"
+    if metrics := _default_metrics(kind):
+        listed = ", ".join(f"`{metric.name}` ({_describe_unit(metric)})" for metric in metrics)
         yield f"Measured, by default parameters (less is better unless stated): {listed}.\n"
 
 
-def _programs(programs: Any) -> str:
+def _list_programs(programs: Any) -> str:
     return ", ".join(f"`{program.name}` ({program.package})" for program in programs)
 
 
-def _unit(metric: Any) -> str:
+def _describe_unit(metric: Any) -> str:
     unit = "a number" if metric.unit == "1" else metric.unit
     return f"{unit}, more is better" if metric.better.value == "higher" else unit
 
 
-def _metrics(kind: Any) -> Any:
-    """What is measured with the default parameters; nothing where some parameter has no default."""
+def _default_metrics(kind: Any) -> Any:
+    """Return the metrics with default parameters; none if a parameter has no default."""
     from guestmark.core.model import WorkloadSpec
 
     try:
@@ -145,36 +155,38 @@ def _metrics(kind: Any) -> Any:
 _KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 
 
-def _type(field: Any) -> str:
-    """What a person calls the type of a parameter, with its limits."""
+def _describe_type(field: Any) -> str:
+    """Return the type of a parameter in words, with its limits."""
     extra = field.json_schema_extra or {}
-    said = extra.get("kind") or _kind(field.annotation)
+    said = extra.get("kind") or _type_in_words(field.annotation)
     ends = [getattr(limit, end) for end in ("ge", "le") for limit in field.metadata if hasattr(limit, end)]
     return f"{said}, {ends[0]} to {ends[1]}" if len(ends) == 2 else said
 
 
-def _kind(annotation: Any) -> str:
+def _type_in_words(annotation: Any) -> str:
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin in {Union, UnionType}:
         (annotation,) = [part for part in parts if part is not type(None)]
-        return _kind(annotation)
+        return _type_in_words(annotation)
     if origin is Literal:
-        return _or(parts)
+        return _join_alternatives(parts)
     if origin is list:
         return "list of whole numbers" if parts[0] is int else "list of texts"
     if origin is dict:
         return "table"
-    return _or([word.value for word in annotation]) if issubclass(annotation, Enum) else _KINDS[annotation]
+    if issubclass(annotation, Enum):
+        return _join_alternatives([word.value for word in annotation])
+    return _KINDS[annotation]
 
 
-def _or(words: Sequence[str]) -> str:
+def _join_alternatives(words: Sequence[str]) -> str:
     listed = [f"`{word}`" for word in words]
     return f"{', '.join(listed[:-1])} or {listed[-1]}"
 
 
-def _default(field: Any) -> str:
+def _describe_default(field: Any) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)
@@ -185,46 +197,46 @@ def _default(field: Any) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def _sentence(text: str) -> str:
-    text = _escape(text.strip())
+def _as_sentence(text: str) -> str:
+    text = _as_markdown(text.strip())
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
-def _escape(text: str) -> str:
-    """Help texts as Markdown: only what is between backticks is markup."""
+def _as_markdown(text: str) -> str:
+    """Return a help text as Markdown, in which only what is between backticks is markup."""
     text = " ".join(text.split()).replace("\\", "\\\\")
     return re.sub(r"([*_<>|\[\]])(?=(?:[^`]*`[^`]*`)*[^`]*$)", r"\\\1", text)
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def _markdown_table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def results() -> str:
-    """The parts of a result document, each with a table of its keys."""
+def describe_results() -> str:
+    """Describe the parts of a result document, each with a table of its keys."""
     from guestmark.report import schema
 
     made = schema.json_schema(schema.ResultDocument, "")
     parts = {name: made["$defs"][name] for name in schema.parts() if name in made["$defs"]}
     lines: list[str] = []
     for name, part in sorted(parts.items(), key=lambda item: item[0] != schema.ResultDocument.__name__):
-        lines += [f"## {name}", "", _escape(part.get("description", "")), ""]
+        lines += [f"## {name}", "", _as_markdown(part.get("description", "")), ""]
         optional = set(part["properties"]) - set(part.get("required", ()))
         rows = [
             [
                 f"`{key}`",
                 _json_type(value),
-                _escape(value.get("description", "")) + (" (may be absent)" * (key in optional)),
+                _as_markdown(value.get("description", "")) + (" (may be absent)" * (key in optional)),
             ]
             for key, value in part["properties"].items()
         ]
-        lines += [_table(["key", "type", "meaning"], rows), ""]
+        lines += [_markdown_table(["key", "type", "meaning"], rows), ""]
     return "\n".join(lines)
 
 
 def _json_type(value: dict[str, Any]) -> str:
-    """The type of a key's value, in words."""
+    """Return the type of a key's value in words."""
     if "$ref" in value:
         name = str(value["$ref"]).rpartition("/")[2]
         return f"[{name}](#{name.lower()})" if name.endswith(("Part", "Cell", "Run")) else name
@@ -242,21 +254,21 @@ def _json_type(value: dict[str, Any]) -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "results": results,
-    "commands": commands,
-    "repetition": repetition,
-    "platforms": platforms,
-    "factors": factors,
-    "architectures": architectures,
-    "workloads": workloads,
+    "results": describe_results,
+    "commands": describe_commands,
+    "repetition": describe_repetition,
+    "platforms": describe_platforms,
+    "factors": describe_factors,
+    "architectures": describe_architectures,
+    "workloads": describe_workloads,
 }
 
 
-def _fill_in(_app: Any, _page: str, source: list[str]) -> None:
+def _fill_in_parts(_app: Any, _page: str, source: list[str]) -> None:
     source[0] = MARK.sub(lambda mark: PARTS[mark[1]](), source[0])
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """What Sphinx calls."""
-    app.connect("source-read", _fill_in)
+    """Register the extension; Sphinx calls this."""
+    app.connect("source-read", _fill_in_parts)
     return {"parallel_read_safe": True}

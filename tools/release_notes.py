@@ -10,8 +10,8 @@ from pathlib import Path
 CHANGELOG = Path(__file__).resolve().parents[1] / "CHANGELOG.md"
 
 
-def notes(text: str, version: str) -> str:
-    """The part under `## [VERSION]`, without its heading. Raises `SystemExit` when there is none, or nothing in it."""
+def notes_of_version(text: str, version: str) -> str:
+    """Return the part under `## [VERSION]` without its heading. Raises `SystemExit` when it is missing or empty."""
     parts = re.split(r"^## \[([^\]]+)\].*\n", text, flags=re.M)
     found = dict(zip(parts[1::2], parts[2::2], strict=True)).get(version, "").strip()
     if not found:
@@ -22,4 +22,4 @@ def notes(text: str, version: str) -> str:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
-    print(notes(CHANGELOG.read_text(), sys.argv[1]))
+    print(notes_of_version(CHANGELOG.read_text(), sys.argv[1]))

@@ -48,13 +48,13 @@ ALLOWED = {
 
 
 class UnknownLicenceError(Exception):
-    """A component under terms that nobody has looked at."""
+    """A component under terms that are not known to be acceptable."""
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the file, or says whether it is what would be written."""
+    """Write the file, or compare it with the one that would be written."""
     try:
-        made = json.dumps(bill(), indent=1, ensure_ascii=False) + "\n"
+        made = json.dumps(make_bill(), indent=1, ensure_ascii=False) + "\n"
     except (UnknownLicenceError, subprocess.CalledProcessError, OSError) as error:
         print(f"tools.sbom: {error}", file=sys.stderr)
         return 1
@@ -69,10 +69,10 @@ def main(arguments: list[str]) -> int:
     return 1
 
 
-def bill() -> dict[str, Any]:
-    """The document. It has no date and no serial number, so that the same locks give the same file."""
+def make_bill() -> dict[str, Any]:
+    """Make the document. It has no date and no serial number, so that the same locks give the same file."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    components = sorted([*python_packages(), *crates()], key=lambda component: component["purl"])
+    components = sorted([*python_packages(), *linked_crates()], key=lambda component: component["purl"])
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -88,13 +88,13 @@ def bill() -> dict[str, Any]:
 
 
 def pinned_packages() -> Iterator[tuple[str, str, frozenset[str]]]:
-    """Name, version and groups of each entry in the lock. A name may be there twice, by Python's version."""
+    """Yield name, version and groups of each entry in the lock. A name may occur twice, for different Pythons."""
     for name, version, groups in _PINNED.findall(LOCK.read_text()):
         yield name.lower(), version, frozenset(groups.split())
 
 
 def python_packages() -> Iterator[dict[str, Any]]:
-    """Those that the program runs with, and those that its optional parts add; not those of the checks alone."""
+    """Yield the packages of the program and of its optional parts, without those of the checks alone."""
     shipped = [pin for pin in pinned_packages() if pin[2] != {"dev"}]
     for name, version, groups in shipped:
         versions = [pinned for package, pinned, _ in shipped if package == name]
@@ -104,7 +104,7 @@ def python_packages() -> Iterator[dict[str, Any]]:
 
 
 def _licence_of(name: str, versions: Sequence[str], purl: str) -> str:
-    """What the installed package says; of one that is not installed, what the list had for this very version."""
+    """Return the licence of the installed package, or of this very version in the present list."""
     try:
         found = importlib.metadata.metadata(name)
     except importlib.metadata.PackageNotFoundError as error:
@@ -115,10 +115,10 @@ def _licence_of(name: str, versions: Sequence[str], purl: str) -> str:
         return str(known[0])
     if found["Version"] not in versions:
         raise UnknownLicenceError(f"{name} {found['Version']} is installed, and {versions} in the lock")
-    return _licence(found)
+    return _licence_expression(found)
 
 
-def _licence(found: Any) -> str:
+def _licence_expression(found: Any) -> str:
     if expression := found["License-Expression"]:
         return str(expression)
     said = [(found["License"] or "").strip()]
@@ -128,9 +128,10 @@ def _licence(found: Any) -> str:
     return next((_SPDX[words] for words in reversed(said) if words in _SPDX), said[-1])
 
 
-def crates() -> Iterator[dict[str, Any]]:
-    """Those that the programs are linked with, but for our own."""
-    cargo = shutil.which("cargo") or str(Path.home() / ".cargo/bin/cargo")  # where rustup puts it
+def linked_crates() -> Iterator[dict[str, Any]]:
+    """Yield the crates that the programs are linked with, except our own."""
+    # rustup puts cargo where PATH may not lead.
+    cargo = shutil.which("cargo") or str(Path.home() / ".cargo/bin/cargo")
     command = [
         cargo,
         "metadata",
@@ -149,6 +150,7 @@ def crates() -> Iterator[dict[str, Any]]:
         package = waiting.pop()
         if package not in linked:
             linked.add(package)
+            # Dependencies of builds and of tests have a kind; those that are linked have none.
             for dependency in nodes[package]["deps"]:
                 if any(kind["kind"] is None for kind in dependency["dep_kinds"]):
                     waiting.append(dependency["pkg"])
@@ -162,7 +164,7 @@ def crates() -> Iterator[dict[str, Any]]:
 
 
 def _component(purl: str, name: str, version: str, licence: str, digest: str = "") -> dict[str, Any]:
-    if unknown := unacceptable(licence):
+    if unknown := unacceptable_part(licence):
         raise UnknownLicenceError(
             f"{name} {version} is under {unknown!r}, which is not known to go with Apache-2.0"
         )
@@ -171,8 +173,8 @@ def _component(purl: str, name: str, version: str, licence: str, digest: str = "
     return {**found, "hashes": [{"alg": "SHA-256", "content": digest}]} if digest else found
 
 
-def unacceptable(licence: str) -> str:
-    """The part of an expression that is not allowed; empty if there is none. Of alternatives one is enough."""
+def unacceptable_part(licence: str) -> str:
+    """Return the part of a licence expression that is not allowed, or "". One allowed alternative suffices."""
     for part in re.split(r"\bAND\b", licence.replace("(", "").replace(")", "")):
         names = [name.strip().removesuffix(" WITH LLVM-exception") for name in part.split(" OR ")]
         if not ALLOWED.intersection(names):

@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
 
 
-def texts() -> dict[Path, str]:
-    """What belongs into each file."""
+def render_schemas() -> dict[Path, str]:
+    """Render the content of each file."""
     sys.path.insert(0, str(ROOT / "python"))
     from guestmark.report import schema
 
@@ -24,13 +24,13 @@ def texts() -> dict[Path, str]:
 
 
 def main(words: list[str]) -> int:
-    """Writes the files, or with `--check` says which of them is not what it should be; the exit status."""
-    stale = [file for file, text in texts().items() if not file.exists() or file.read_text() != text]
+    """Write the files, or with `--check` name those that are stale; returns the exit status."""
+    stale = [file for file, text in render_schemas().items() if not file.exists() or file.read_text() != text]
     if words == ["--check"]:
         for file in stale:
             print(f"{file.relative_to(ROOT)} is not made from the types: python -m tools.schema makes it")
         return int(bool(stale))
-    for file, text in texts().items():
+    for file, text in render_schemas().items():
         file.write_text(text)
     return 0
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CRATE = ROOT / "crates" / "wire" / "src"
 MIX = ROOT / "crates" / "agent" / "src" / "syscalls"
 MADE = ROOT / "python" / "guestmark" / "agent" / "wire.py"
-# The envelopes: `messages` encodes and decodes those itself.
+# `agent.messages` encodes and decodes the envelopes itself.
 ENVELOPES = {"Request", "Answer", "Failed", "Chunk"}
 
 HEAD = '''"""Messages between the control plane and the agent, made from crates/wire by tools/wire.py."""
@@ -67,8 +67,8 @@ class Item:
     parts: list[Field] = field(default_factory=list)
 
 
-def items(source: str) -> Iterator[Item]:
-    """The structs and enums of a Rust module, in order."""
+def parse_items(source: str) -> Iterator[Item]:
+    """Parse the structs and enums of a Rust module, in order."""
     doc: list[str] = []
     attributes = ""
     item: Item | None = None
@@ -101,7 +101,7 @@ def items(source: str) -> Iterator[Item]:
 
 
 def python_type(rust: str) -> str:
-    """The type of Python for one of Rust."""
+    """Return Python's type for one of Rust."""
     if inner := re.fullmatch(r"Option<(.*)>", rust):
         return f"{python_type(inner[1])} | None"
     if inner := re.fullmatch(r"Vec<(.*)>", rust):
@@ -113,24 +113,27 @@ def python_type(rust: str) -> str:
     return _PLAIN.get(rust) or rust.rpartition("::")[2]
 
 
-def snake(name: str) -> str:
-    """`ReadFile` as serde writes it with `snake_case`."""
+def to_snake_case(name: str) -> str:
+    """Return a name as serde writes it with `snake_case`: `read_file` for `ReadFile`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-def sentence(doc: str) -> str:
-    """A comment of Rust as a docstring."""
+def as_docstring(doc: str) -> str:
+    """Return a comment of Rust as the text of a docstring."""
     plain = re.sub(r"\[`(?:\w+::)*(\w+)`\]", r"`\1`", doc).replace("\\", "\\\\")
     return plain if len(plain) <= 108 else f"{plain}\n    "
 
 
-def struct(item: Item, usual: Mapping[str, str]) -> str:
-    """A struct, and an enum of messages, of which just one is there; `usual` are the defaults of words."""
+def render_struct(item: Item, usual: Mapping[str, str]) -> str:
+    """Render a struct, or an enum of messages as a struct of which one field is set.
+
+    `usual` holds the default values of enums without values.
+    """
     lines = [f"class {item.name}(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):"]
-    lines += [f'    """{sentence(item.doc)}"""', ""]
+    lines += [f'    """{as_docstring(item.doc)}"""', ""]
     for part in item.parts:
         if item.kind == "enum":
-            lines.append(f"    {snake(part.name)}: {python_type(part.type)} | None = None")
+            lines.append(f"    {to_snake_case(part.name)}: {python_type(part.type)} | None = None")
             continue
         kind = python_type(part.type)
         empty = usual.get(kind) or _EMPTY.get(kind)
@@ -139,35 +142,37 @@ def struct(item: Item, usual: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def words(item: Item) -> str:
-    """An enum without values."""
-    lines = [f"class {item.name}(StrEnum):", f'    """{sentence(item.doc)}"""', ""]
-    lines += [f'    {snake(part.name).upper()} = "{snake(part.name)}"  # {part.doc}' for part in item.parts]
+def render_enum(item: Item) -> str:
+    """Render an enum without values as a `StrEnum`."""
+    lines = [f"class {item.name}(StrEnum):", f'    """{as_docstring(item.doc)}"""', ""]
+    for part in item.parts:
+        value = to_snake_case(part.name)
+        lines.append(f'    {value.upper()} = "{value}"  # {part.doc}')
     return "\n".join(lines)
 
 
-def calls(item: Item) -> str:
-    """The calls, each with its types."""
+def render_calls(item: Item) -> str:
+    """Render the calls, each with the types of its arguments and its answer."""
     lines = []
     for part in item.parts:
         links = re.findall(r"\[`(?:\w+::)*(\w+)`\]", part.doc)
         arguments = python_type(part.type) if part.type else "None"
         answer = links[-1] if links else "None"
         types = f"{'type(None)' if arguments == 'None' else arguments}, {'type(None)' if answer == 'None' else answer}"
-        name = snake(part.name)
-        lines.append(f"# {sentence(part.doc).strip()}")
+        name = to_snake_case(part.name)
+        lines.append(f"# {as_docstring(part.doc).strip()}")
         lines.append(f'{name.upper()}: Call[{arguments}, {answer}] = Call("{name}", {types})')
     return "\n".join(lines)
 
 
-def constants(source: str) -> Iterator[str]:
-    """`pub const NAME: TYPE = EXPRESSION;`, whose expressions Python reads as they are."""
+def render_constants(source: str) -> Iterator[str]:
+    """Render `pub const NAME: TYPE = EXPRESSION;`. The expressions mean the same in Python."""
     for name, expression in re.findall(r"^pub const (\w+): \w+ = (.*);$", source, re.MULTILINE):
         yield f"{name} = {expression}"
 
 
-def mix() -> str:
-    """The operations of the system-call mix by name, in their order, and the parts that are none."""
+def render_mix() -> str:
+    """Render the names of the system-call mix in their order, and of the parts without operations."""
     (listed,) = re.findall(
         r"^pub const ALL: .*? = &\[\n(.*?)^\];", (MIX / "mix.rs").read_text(), re.MULTILINE | re.DOTALL
     )
@@ -183,27 +188,30 @@ def mix() -> str:
     return "\n".join(lines)
 
 
-def made() -> str:
-    """The whole module, formatted."""
+def render_module() -> str:
+    """Render the whole module, formatted."""
     files = [CRATE / "lib.rs", *sorted(path for path in CRATE.glob("*.rs") if path.name != "lib.rs")]
     sources = [path.read_text() for path in files]
-    every = [item for source in sources for item in items(source) if item.name not in ENVELOPES]
-    parts = [HEAD, "\n".join(line for source in sources for line in constants(source)), mix()]
+    every = [item for source in sources for item in parse_items(source) if item.name not in ENVELOPES]
+    parts = [HEAD, "\n".join(line for source in sources for line in render_constants(source)), render_mix()]
     parts += [
-        words(item) for item in every if item.kind == "enum" and not any(part.type for part in item.parts)
+        render_enum(item)
+        for item in every
+        if item.kind == "enum" and not any(part.type for part in item.parts)
     ]
     # A struct stands after those that it has; Python reads annotations later, msgspec when it makes a decoder.
     usual = {
-        item.name: f"{item.name}.{snake(part.name).upper()}"
+        item.name: f"{item.name}.{to_snake_case(part.name).upper()}"
         for item in every
         for part in item.parts
         if item.kind == "enum" and part.default
     }
-    parts += [struct(item, usual) for item in every if item.kind == "struct"]
-    parts += [struct(item, usual) for item in every if item.kind == "enum" and item.name != "Call"
+    parts += [render_struct(item, usual) for item in every if item.kind == "struct"]
+    parts += [render_struct(item, usual) for item in every if item.kind == "enum" and item.name != "Call"
               and any(part.type for part in item.parts)]  # fmt: skip
-    parts += [calls(item) for item in every if item.name == "Call"]
+    parts += [render_calls(item) for item in every if item.name == "Call"]
     text = "\n\n\n".join(parts) + "\n"
+    # The checked-in file passes ruff, so what is compared with it has to be formatted the same way.
     ruff = [sys.executable, "-m", "ruff"]
     text = subprocess.run(
         [*ruff, "check", "--quiet", "--fix", "--stdin-filename", str(MADE), "-"],
@@ -216,8 +224,8 @@ def made() -> str:
 
 
 def main() -> int:
-    """Writes the module, or says whether it is as it would be written."""
-    text = made()
+    """Write the module, or compare it with the one that would be written."""
+    text = render_module()
     if sys.argv[1:] == ["--check"]:
         if MADE.exists() and MADE.read_text() == text:
             return 0

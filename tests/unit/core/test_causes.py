@@ -41,7 +41,7 @@ def test_nothing_in_the_package_decides_on_words(capsys: pytest.CaptureFixture[s
     ],
 )
 def test_a_planted_decision_is_found(planted: str) -> None:
-    assert list(tool.decisions(planted, "engine/planted.py"))
+    assert list(tool.find_decisions(planted, "engine/planted.py"))
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_a_planted_decision_is_found(planted: str) -> None:
     ],
 )
 def test_what_only_shows_a_message_is_none(harmless: str) -> None:
-    assert not list(tool.decisions(harmless, "engine/harmless.py"))
+    assert not list(tool.find_decisions(harmless, "engine/harmless.py"))
 
 
 def test_texts_of_other_programs_are_read_in_one_module_alone() -> None:
     source = 'def heard(message): return "x" in message'
-    assert not list(tool.decisions(source, "core/cause.py"))
-    assert list(tool.decisions(source, "core/other.py"))
+    assert not list(tool.find_decisions(source, "core/cause.py"))
+    assert list(tool.find_decisions(source, "core/other.py"))
 
 
 def test_every_cause_has_a_value_of_its_own_and_unknown_ones_are_read() -> None:

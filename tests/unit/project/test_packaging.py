@@ -20,7 +20,7 @@ from tools import manual, release_notes
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("usr")
-    assert len(manual.write(folder)) == 4
+    assert len(manual.write_files(folder)) == 4
     return folder
 
 
@@ -156,9 +156,9 @@ def test_the_job_of_gitlab(guestmark: CommandLine, tmp_path: Path) -> None:
 def test_the_notes_of_a_release_are_its_part_of_the_changelog() -> None:
     text = release_notes.CHANGELOG.read_text()
     version = re.findall(r"^## \[([0-9.]+)\]", text, re.M)
-    newest, before = (release_notes.notes(text, each) for each in version[:2])
+    newest, before = (release_notes.notes_of_version(text, each) for each in version[:2])
     assert newest.startswith("### ")
     assert newest in text
     assert before not in newest
     with pytest.raises(SystemExit, match="nothing about 99"):
-        release_notes.notes(text, "99")
+        release_notes.notes_of_version(text, "99")

@@ -11,19 +11,19 @@ CHECKOUT = Path(__file__).parents[3]
 
 
 def test_the_pictures_are_what_the_program_draws_today() -> None:
-    run = pictures.kept()
-    assert pictures.terminal_svg(run) == pictures.TERMINAL.read_text(), (
+    run = pictures.load_kept_run()
+    assert pictures.draw_terminal(run) == pictures.TERMINAL.read_text(), (
         "python -m tools.pictures draws it anew"
     )
-    assert pictures.chart_svg(run) == pictures.CHART.read_text(), "python -m tools.pictures draws it anew"
+    assert pictures.draw_chart(run) == pictures.CHART.read_text(), "python -m tools.pictures draws it anew"
 
 
 def test_the_run_was_made_and_names_nobody() -> None:
-    run = pictures.kept()
+    run = pictures.load_kept_run()
     assert len({trial.block for trial in run.trials if trial.status is TrialStatus.OK}) >= 6
     assert {str(cell.platform) for cell in run.plan.cells} == {"host", "uml", "tcg"}
     assert all(not trial.command_line for trial in run.trials)
-    screen = pictures.screen(run)
+    screen = pictures.render_screen(run)
     assert len(screen.splitlines()) <= 14
     assert "times slower" in screen
 

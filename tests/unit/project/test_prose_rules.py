@@ -27,7 +27,7 @@ TICKET = "issue " + "42"
     ],
 )
 def test_a_broken_rule_is_said(path: str, line: str, said: str) -> None:
-    assert any(said in rule for rule in prose.broken_rules(path, line))
+    assert any(said in rule for rule in prose.find_broken_rules(path, line))
 
 
 @pytest.mark.parametrize(
@@ -43,22 +43,22 @@ def test_a_broken_rule_is_said(path: str, line: str, said: str) -> None:
     ],
 )
 def test_what_is_meant_passes(path: str, line: str) -> None:
-    assert not list(prose.broken_rules(path, line))
+    assert not list(prose.find_broken_rules(path, line))
 
 
 def test_links_must_lead_somewhere() -> None:
     text = (
         "[a](README.md) [b](missing.md)\n\n```\n[c](also-missing.md)\n```\n[d](README.md#no-such-heading)\n"
     )
-    assert [number for number, _ in prose.broken_links("X.md", text)] == [1, 6]
+    assert [number for number, _ in prose.find_broken_links("X.md", text)] == [1, 6]
 
 
 def test_documents_named_in_code_must_exist() -> None:
     name = "docs/" + "nowhere.md"
-    assert list(prose.broken_links("x.py", f"# one\n# see {name}\n")) == [
+    assert list(prose.find_broken_links("x.py", f"# one\n# see {name}\n")) == [
         (2, f"mentions {name}, which does not exist")
     ]
 
 
 def test_anchors_are_those_of_forges() -> None:
-    assert prose.anchors("# A `b` c: d\n```\n# no\n```\n") == {"a-b-c-d"}
+    assert prose.anchors_of("# A `b` c: d\n```\n# no\n```\n") == {"a-b-c-d"}

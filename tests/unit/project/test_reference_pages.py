@@ -16,19 +16,19 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_every_command_has_a_heading_and_its_options() -> None:
-    text = reference.commands()
+    text = reference.describe_commands()
     assert re.findall(r"^## (\S+)$", text, re.MULTILINE) == list(VERBS)
     assert "`--on PLATFORM,...`" in text
     assert text.count("`-h, --help`") == len(VERBS)
 
 
 def test_every_workload_has_a_heading() -> None:
-    headings = re.findall(r"^## (\S+)$", reference.workloads(), re.MULTILINE)
+    headings = re.findall(r"^## (\S+)$", reference.describe_workloads(), re.MULTILINE)
     assert headings == list(registry.workload_kinds())
 
 
 def test_parameters_are_described_without_the_language_they_are_written_in() -> None:
-    text = reference.workloads()
+    text = reference.describe_workloads()
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", text, re.MULTILINE)
     assert len(rows) == sum(
         len(kind.params_model().model_fields) for kind in registry.workload_kinds().values()
@@ -43,7 +43,7 @@ def test_parameters_are_described_without_the_language_they_are_written_in() -> 
 
 
 def test_every_factor_and_platform_has_a_row() -> None:
-    factors, platforms = reference.factors(), reference.platforms()
+    factors, platforms = reference.describe_factors(), reference.describe_platforms()
     assert all(f"\n| `{name}` |" in factors for name in registry.factors())
     rows = re.findall(r"^\| `([^`]+)` \|", platforms, re.MULTILINE)
     assert len(rows) == len(platform_forms())
@@ -51,7 +51,7 @@ def test_every_factor_and_platform_has_a_row() -> None:
 
 
 def test_every_architecture_has_a_row() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", reference.architectures(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \|", reference.describe_architectures(), re.MULTILINE)
     assert rows == list(ARCHITECTURES)
 
 
@@ -85,4 +85,4 @@ def test_pages_ask_for_parts_that_exist() -> None:
     ],
 )
 def test_help_texts_are_no_markup_but_for_code(text: str, shown: str) -> None:
-    assert reference._escape(text) == shown
+    assert reference._as_markdown(text) == shown
