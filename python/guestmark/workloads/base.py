@@ -41,20 +41,23 @@ class Workload(WorkloadKind[P], ABC):
     `trial_class` returns a subclass from a module of its own, which adds `run` and what belongs to it.
     """
 
-    ONCE: bool = False  # whether a machine is good for one run only, without warm-up
-    READS: ClassVar[bool] = (
-        False  # whether it reads the disk under test, and writes nothing, while it is measured
-    )
+    # Whether a machine is good for one run only, without warm-up.
+    ONCE: bool = False
+    # Whether it reads the disk under test, and writes nothing, while it is measured.
+    READS: ClassVar[bool] = False
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         self.plan = plan
         self.cell = cell
         self.facts = Findings()  # what its steps found out
-        self.warnings: list[str] = []  # remarks for the user, collected by all steps
+        # Remarks for the user, collected by all steps.
+        self.warnings: list[str] = []
         self.printed = ""  # by the program in its last iteration
         self.tell: Callable[[str], None] = _discard  # what it does now, for who waits
-        self.note: Callable[[str], None] = _discard  # a remark that the user should read at once
-        self.share_s: float | None = None  # of the command's time, where that is limited
+        # A remark that the user should read at once.
+        self.note: Callable[[str], None] = _discard
+        # This trial's share of the command's time in seconds, where that is limited.
+        self.share_s: float | None = None
         self.params = self.params_of(cell.workload)
 
     @classmethod

@@ -19,17 +19,22 @@ from guestmark.workloads.base import Sections, Workload
 from guestmark.workloads.exec.command import check_runnable
 
 READY = Metric("ready_s", "s")  # process started → agent ready
-VMM = Metric("vmm_s", "s")  # process started → firmware's first sign of life (UML: → the kernel starts)
+# Process started → firmware's first sign of life (UML: → the kernel starts)
+VMM = Metric("vmm_s", "s")
 FIRMWARE = Metric("firmware_s", "s")  # → it hands over to the kernel
-ENTRY = Metric("entry_s", "s")  # → the kernel's first line (unpacking, where the kernel does that)
+# Handover → the kernel's first line; includes unpacking, where the kernel does that.
+ENTRY = Metric("entry_s", "s")
 KERNEL = Metric("kernel_s", "s")  # → PID 1 runs
 MODULES = Metric("modules_s", "s")  # → modules loaded
 ROOT = Metric("root_s", "s")  # → root filesystem mounted
-AGENT = Metric("agent_s", "s")  # → the agent (of libguestfs: its daemon) answers
-WORK = Metric("work_s", "s")  # → the order to switch off: attestation, and the command if there is one
+# Root mounted → the agent (for libguestfs: its daemon) answers.
+AGENT = Metric("agent_s", "s")
+# Agent answers → the order to switch off: attestation, and the command if there is one.
+WORK = Metric("work_s", "s")
 POWEROFF = Metric("poweroff_s", "s")  # → the kernel's last line
 EXIT = Metric("exit_s", "s")  # → the process is gone
 TOTAL = Metric("total_s", "s")  # process started → gone
+# In this order they add up to TOTAL.
 PHASES = (
     VMM,
     FIRMWARE,
@@ -41,7 +46,7 @@ PHASES = (
     WORK,
     POWEROFF,
     EXIT,
-)  # in order; they add up to TOTAL
+)
 ALL = (READY, TOTAL, *PHASES)
 
 

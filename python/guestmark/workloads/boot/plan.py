@@ -42,7 +42,8 @@ def build_plan(
     within = () if guestfish else None
     shape = Shape(tuple(entries), specs, within=within, title=_TITLE)
     policy = Policy(warmup=0, iterations=1, precision=0.05, margin=0.05)
-    null = given.null or NullCells.NONE  # an extra boot per block, which users who ask for phases rarely want
+    # An extra boot per block, which users who ask for phases rarely want.
+    null = given.null or NullCells.NONE
     outline = Outline("boot", shape, policy, boot.ALL)
     return assemble_plan(override_outline(outline, replace(given, null=null)), caller)
 

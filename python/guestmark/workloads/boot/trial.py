@@ -31,7 +31,8 @@ _ENDS = (
     (boot.EXIT, steps.GONE),
 )  # fmt: skip
 _WITHOUT_FIRMWARE = ((boot.VMM, steps.HANDOVER), *(pair for pair in _ENDS[3:]))
-_CLOCKS_APART = (0.1, 0.1)  # a share and seconds that host and guest may disagree by between PID 1 and ready
+# How far host and guest may disagree about the time from PID 1 to ready: a share, and seconds.
+_CLOCKS_APART = (0.1, 0.1)
 
 
 class _Ends(Machine, Protocol):

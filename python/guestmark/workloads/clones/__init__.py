@@ -18,7 +18,8 @@ class Word(StrEnum):
 
     DISTINCT = "proven distinct"
     IDENTICAL = "identical"
-    CHANCE = "not decided"  # equal values of so few bits may be chance
+    # Values that are equal, but of so few bits that this may be chance.
+    CHANCE = "not decided"
     RIGHT = "right"
     WRONG = "wrong"
     UNTRIED = "not tried"
@@ -41,7 +42,8 @@ class Found(msgspec.Struct, kw_only=True, omit_defaults=True):
     said: str
     command: str
     of_host: bool = False  # identical because it is this host's
-    decides: bool = True  # whether machines that share it are twins
+    # Whether machines that share it are twins.
+    decides: bool = True
 
 
 class Control(msgspec.Struct, kw_only=True):
@@ -57,9 +59,8 @@ class Twins(Fact, kw_only=True):
 
     verdict: Verdict = msgspec.field(name="twins")
     machines: int = msgspec.field(name="twins_machines")
-    seen_from: float = msgspec.field(
-        name="twins_seen_from"
-    )  # the share of twins that 95 % of such looks would see
+    # The share of twins that 95 % of such looks would see.
+    seen_from: float = msgspec.field(name="twins_seen_from")
     template: str | None = msgspec.field(name="twins_template", default=None)
     found: list[Found] = msgspec.field(name="twins_found")
     controls: list[Control] = msgspec.field(name="twins_controls")

@@ -13,7 +13,8 @@ from guestmark.workloads.clones import Control, Found, Verdict, Word
 from guestmark.workloads.clones.sources import Kind, Source
 
 CONFIDENCE = 0.95
-_NO_CHANCE = 1e-6  # equal values that are likelier than that may be chance
+# Equal values with a probability above this may be chance.
+_NO_CHANCE = 1e-6
 _CLOCK_S, _CLOCK = 0.1, "the clock"
 _DRIFT = 0.05
 _RATE_S = 0.05

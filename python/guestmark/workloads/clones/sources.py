@@ -25,7 +25,8 @@ SOCKET = "guestmark-resident"  # abstract: there whatever the root is
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHELL = ("sh", "-c")
 _PYTHON = "/usr/bin/python3"
-_BELOW = "resident"  # of /guestmark in the initramfs; the agent starts what its `words` say
+# The folder /guestmark in the initramfs; the agent starts what its `words` say.
+_BELOW = "resident"
 _TOLD_S = 20.0
 # All files that such a program has open or mapped, and those of modules that are no part of the interpreter.
 _ASKED = """
@@ -41,7 +42,8 @@ class Kind(Enum):
 
     SECRET = auto()  # others can guess them
     NAME = auto()  # the machines are taken for one
-    LAYOUT = auto()  # addresses: an attack on one works on the other
+    # Addresses: an attack on one works on the other.
+    LAYOUT = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class Source:
     kind: Kind
     command: tuple[str, ...]
     absent: str = ""  # what it means that nothing is printed
-    of_kernel: bool = False  # what has a kernel of its own has none of these from the host
+    # A machine with a kernel of its own has none of these from the host.
+    of_kernel: bool = False
 
     @property
     def shell_command(self) -> str:
@@ -209,11 +212,12 @@ def _make_resident_source(name: str, word: str) -> Source:
     return Source(name, Kind.SECRET, _python_words(program))
 
 
+# Values of a program that ran before the machine was saved.
 RESIDENTS = (
     _make_resident_source("Python's random, running before", "random"),
     _make_resident_source("OpenSSL, running before", "openssl"),
     _make_resident_source("key of TLS tickets, running before", "tickets"),
-)  # of a program that lived before the machine was saved
+)
 
 
 @functools.cache

@@ -23,10 +23,13 @@ from guestmark.workloads.base import Sections, Workload
 from guestmark.workloads.common.parsers import parse_positive_duration
 
 START = Metric("start_s", "s")  # decided → the working set is touched
-PREPARE = Metric("prepare_s", "s")  # decided → what carries the machine is executed (a)
-CREATE = Metric("create_s", "s")  # → the first instruction of its program (b)
+# Decision → execution of the program that carries the machine (a).
+PREPARE = Metric("prepare_s", "s")
+# Execution → the first instruction of the machine's program (b).
+CREATE = Metric("create_s", "s")
 ANSWER = Metric("answer_s", "s")  # → its first answer (c)
-TOUCH = Metric("touch_s", "s")  # → the working set has been touched once (d)
+# First answer → the working set has been touched once (d).
+TOUCH = Metric("touch_s", "s")
 END = Metric("end_s", "s")  # ordered → nothing of it is left (e)
 PHASES = (PREPARE, CREATE, ANSWER, TOUCH)  # in order; they add up to START
 ALL = (START, *PHASES, END)
@@ -38,8 +41,10 @@ class Launch(StrEnum):
     """What a start is."""
 
     NEW = "new"  # a machine is made
-    FORK = "fork"  # a process that runs is copied, without another program
-    RESUMED = "resumed"  # a machine that was made and stopped goes on
+    # A running process is copied, without executing another program.
+    FORK = "fork"
+    # A machine that was stopped continues.
+    RESUMED = "resumed"
 
 
 def _parse_touch(text: str) -> int:

@@ -8,15 +8,18 @@ from guestmark.core.metric import Better, Metric
 HOST_WRITTEN = Metric("host_written_bytes", "B")  # that the hypervisor wrote to the images
 HOST_WRITES = Metric("host_writes", "1")  # the number of requests
 WRITES_PER_MB = Metric("host_writes_per_mb", "1/MB")  # of content, 10^6 bytes
-WRITE_AMPLIFICATION = Metric(
-    "write_amplification", "ratio"
-)  # bytes written to the images for each of content
+# Bytes written to the images for each of content.
+WRITE_AMPLIFICATION = Metric("write_amplification", "ratio")
 HOST_READ = Metric("host_read_bytes", "B")
-GUEST_FLUSHES = Metric("guest_flushes", "1")  # flush requests that the guest's kernel sent to the disk
-HOST_FLUSHES = Metric("host_flushes", "1")  # flushes that the hypervisor passed on to the host
+# Flush requests that the guest's kernel sent to the disk.
+GUEST_FLUSHES = Metric("guest_flushes", "1")
+# Flushes that the hypervisor passed on to the host.
+HOST_FLUSHES = Metric("host_flushes", "1")
 FLUSHES_PER_MB = Metric("guest_flushes_per_mb", "1/MB")
-ALLOCATED = Metric("allocated_bytes", "B")  # of the target on the host's disk, afterwards
-GUEST_CPU = Metric("guest_cpu_s", "s")  # of all processors of the guest, kernel and interrupts included
+# Bytes of the target that are allocated on the host's disk afterwards.
+ALLOCATED = Metric("allocated_bytes", "B")
+# Busy time of all the guest's processors, kernel and interrupts included.
+GUEST_CPU = Metric("guest_cpu_s", "s")
 VMM_CPU = Metric("vmm_cpu_s", "s")  # of the hypervisor's process on the host
 
 BELOW: tuple[Metric, ...] = (
@@ -34,11 +37,14 @@ BELOW: tuple[Metric, ...] = (
 )
 
 
-THROUGHPUT = Metric("throughput", "B/s", Better.HIGHER)  # bytes of content, flushes included in the time
+# Bytes of content, flushes included in the time.
+THROUGHPUT = Metric("throughput", "B/s", Better.HIGHER)
 WALL = Metric("wall_s", "s")
 GUEST_WALL = Metric("guest_wall_s", "s")
-GUEST_FLUSH = Metric("guest_flush_s", "s")  # the part of it in fsync and syncfs in the guest
-HOST_FLUSH = Metric("host_flush_s", "s")  # the part of it in fsync of the image on the host
+# The part of it in fsync and syncfs in the guest.
+GUEST_FLUSH = Metric("guest_flush_s", "s")
+# The part of it in fsync of the image on the host.
+HOST_FLUSH = Metric("host_flush_s", "s")
 LAUNCH = Metric("launch_s", "s")
 THROUGHPUT_WITH_LAUNCH = Metric("throughput_with_launch", "B/s", Better.HIGHER)
 WALL_WITH_LAUNCH = Metric("wall_with_launch_s", "s")

@@ -49,7 +49,8 @@ class MovedBytes(Params, frozen=True, kw_only=True):
 
     amount: Annotated[str, param("how much is moved", "size", parse=_whole_blocks, default="1500M")]
     content: Annotated[str, param("what the bytes are", accepts=Literal["zero", "one", "random"])] = "random"
-    disks: list[dict[str, Any]] = []  # that the machine is given, as `setting.disk` has them
+    # The machine's disks, in the form of `setting.disk`.
+    disks: list[dict[str, Any]] = []
     source: Source | None = None
 
     @classmethod

@@ -98,7 +98,8 @@ class Moving(Fact, kw_only=True):
     direct: bool | None = None  # past the guest's page cache
     preallocated: bool | None = None  # the file that was written
     archive_bytes: int | None = None
-    share: str | None = None  # as the guest's kernel was told to mount it
+    # The options with which the guest's kernel mounted it.
+    share: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

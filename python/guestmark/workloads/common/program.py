@@ -30,13 +30,18 @@ if TYPE_CHECKING:
     from guestmark.core.model import Cell
 
 
-OUTPUT_LIMIT = 8 * 1024 * 1024  # bytes kept of each of stdout and stderr; more is counted and marked
-_TAIL = 400  # characters of output that a reason may quote
-_LARGE = 1 << 20  # bytes of a program, from which on it is not hashed for every trial by SHA-256
+# Bytes kept of each of stdout and stderr; more is counted and marked.
+OUTPUT_LIMIT = 8 * 1024 * 1024
+# Characters of output that a reason may quote.
+_TAIL = 400
+# Bytes of a program from which on SHA-256 is not computed for every trial.
+_LARGE = 1 << 20
 _DIGEST_S = 120.0
-RELATIVE_TOLERANCE = 0.01  # between the durations on the host's and the guest's clock
+# Tolerated difference between durations on the host's and the guest's clock.
+RELATIVE_TOLERANCE = 0.01
 ABSOLUTE_TOLERANCE_S = 0.005
-_known: dict[str, str] = {}  # SHA-256 by XXH3, as machines have told both of the same file
+# SHA-256 by XXH3, for files of which a machine has reported both.
+_known: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,17 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
 
 
-_GONE_S = 5.0  # within which nothing of a machine that was ended may be left
+# Seconds after which nothing of an ended machine may be left.
+_GONE_S = 5.0
 _POLL_S = 0.001
-_APART_S, _APART = 0.01, 0.1  # seconds and a share of the start that a machine's clock may be wrong by
-_DECLARED = "1G"  # where a cell says nothing, as guests and sandboxes have
-_OVERHEAD = 64 << 20  # of a machine beside its own memory: a hypervisor, a runtime, their page tables
-_SHARE = 8  # of the host's memory: what is always left to it
+# How far a machine's clock may be off: seconds, and a share of the start.
+_APART_S, _APART = 0.01, 0.1
+# The memory of guests and sandboxes where a cell does not say.
+_DECLARED = "1G"
+# What a machine takes besides its own memory: hypervisor, runtime, their page tables.
+_OVERHEAD = 64 << 20
+# One part in this many of the host's memory is always left to the host.
+_SHARE = 8
 _LEAST_LEFT = 512 << 20
 
 

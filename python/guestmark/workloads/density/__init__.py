@@ -18,17 +18,20 @@ from guestmark.workloads.base import Sections, Workload
 from guestmark.workloads.common.parsers import parse_positive_duration, parse_positive_size
 from guestmark.workloads.exec.command import check_runnable
 
-MEMORY = Metric("memory_per_machine_bytes", "B")  # slope of the control groups' memory over their number
-PSS = Metric(
-    "pss_per_machine_bytes", "B"
-)  # of the processes, shared pages divided among those who share them
-RSS = Metric("rss_per_machine_bytes", "B")  # of the processes, shared pages counted in each
+# Slope of the control groups' memory over their number.
+MEMORY = Metric("memory_per_machine_bytes", "B")
+# PSS of the processes: shared pages are divided among those that share them.
+PSS = Metric("pss_per_machine_bytes", "B")
+# RSS of the processes: shared pages are counted in each.
+RSS = Metric("rss_per_machine_bytes", "B")
 AVAILABLE = Metric("available_per_machine_bytes", "B")  # that the host's MemAvailable has lost
 IDLE = Metric("idle_cpu", "ratio")  # of one processor, for each idle machine
 WAKEUPS = Metric("wakeups/s", "1/s")  # of its threads, for each idle machine
 STARTS = Metric("starts/s", "1/s", Better.HIGHER)  # one after the other, after the first
-LAST_START = Metric("last_start_s", "s")  # of the last machine, until its first answer
-EACH = Metric("runs/s_each", "1/s", Better.HIGHER)  # of the program, in each machine while all run it
+# Start of the last machine until its first answer.
+LAST_START = Metric("last_start_s", "s")
+# Runs of the program in each machine while all machines run it.
+EACH = Metric("runs/s_each", "1/s", Better.HIGHER)
 SOLO = Metric("runs/s_solo", "1/s", Better.HIGHER)  # in the first machine alone
 KEPT = Metric("kept", "ratio", Better.HIGHER)  # EACH over SOLO
 ALL = (MEMORY, PSS, RSS, AVAILABLE, IDLE, WAKEUPS, STARTS, LAST_START, EACH, SOLO, KEPT)

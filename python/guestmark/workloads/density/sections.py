@@ -22,7 +22,8 @@ from guestmark.stats.scalability import Fit, fit_with_intervals
 from guestmark.workloads import density
 from guestmark.workloads.density import GUESTS, Fleet
 
-_MISFIT = 0.1  # a law that is off by more at some number is no description
+# A law that is off by more than this anywhere does not describe the points.
+_MISFIT = 0.1
 _COUNTED = (density.MEMORY, density.PSS, density.RSS, density.AVAILABLE)
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 260, 60, 40
 _COLOURS = ("#4269d0", "#ff725c", "#3ca951", "#a463f2", "#9c6b4e", "#6cc5b0", "#97bbf5", "#efb118")

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
 
 
-_PRESSED = (
-    10.0  # % of ten seconds in which something waited for memory: more machines would make it swap or kill
-)
+# Percentage of ten seconds in which something waited for memory; beyond it the host would swap or kill.
+_PRESSED = 10.0
 _SETTLE_S = 0.2
-_PATIENCE_S = 40.0  # in which an average over ten seconds falls to a fiftieth
+# Seconds in which an average over ten seconds falls to a fiftieth.
+_PATIENCE_S = 40.0
 
 
 class DensityTrial(DensityWorkload):
@@ -130,7 +130,8 @@ class DensityTrial(DensityWorkload):
         self._fleet.append(started)
         started.machine.attest()
         started.touch_memory(self.params.touch, self.limit_s)
-        self._run_once(started.machine)  # as the first one has, whose memory is counted too
+        # The first machine has touched its memory as well, and is counted too.
+        self._run_once(started.machine)
 
     def _check_room(self) -> None:
         """The host has to stay usable: memory for one more, and nothing that goes on waiting for it."""

@@ -36,7 +36,8 @@ C = TypeVar("C", bound=CopiedBytes)
 _BLOCKS = (32 << 20, 16 << 20, 8 << 20, 1 << 20)
 
 
-_VHOST_USER_MOST = 8 << 20  # a daemon beside the machine was half as fast with four times as much
+# A daemon beside the machine was half as fast with four times as much.
+_VHOST_USER_MOST = 8 << 20
 
 
 def largest_block(memory: int, in_flight: int, most: int = _BLOCKS[0]) -> int:

@@ -93,8 +93,10 @@ class Command(Params, frozen=True, kw_only=True, omit_defaults=True):
         list[dict[str, Any]], param("more metrics, as `--metric` has them", accepts=list[str])
     ] = []
     stdin: Annotated[Input | None, param("standard input", "path", key="input", accepts=str | None)] = None
-    hooks: dict[str, str] = {}  # setup, prepare, check, conclude, cleanup
-    parameters: list[str] = []  # factors whose levels stand in the command, as `{name}`: see `factor_of`
+    # Shell commands by name: setup, prepare, check, conclude, cleanup.
+    hooks: dict[str, str] = {}
+    # Factors whose levels stand in the command, as `{name}`: see `factor_of`.
+    parameters: list[str] = []
     ignore_failure: Annotated[bool, param("count runs that fail")] = False
     push: Annotated[list[File], param("files to bring to another machine", "paths", accepts=list[str])] = []
     cwd: str | None = None  # instead of the caller's
@@ -110,7 +112,8 @@ class Command(Params, frozen=True, kw_only=True, omit_defaults=True):
         StandardOutput,
         param("where standard output goes", accepts=StandardOutput | None, default=None, strict=False),
     ] = StandardOutput.PIPE
-    shell: list[str] = []  # the words of `argv` before `-c`: hyperfine's shell, whose start is subtracted
+    # The words of `argv` before `-c`: hyperfine's shell, whose start is subtracted.
+    shell: list[str] = []
     disks: Annotated[
         list[dict[str, Any]],  # as `setting.disk` has them
         param(

@@ -10,7 +10,8 @@ import msgspec
 
 from guestmark.core.errors import UsageError
 
-STDIN_LIMIT = 64 * 1024 * 1024  # bytes; kept in memory and sent to every machine
+# Bytes; the input is kept in memory and sent to every machine.
+STDIN_LIMIT = 64 * 1024 * 1024
 
 
 class Input(msgspec.Struct, frozen=True):

@@ -26,7 +26,8 @@ _FEWEST, _MOST = 10, 10_000  # blocks of commands that are only timed
 _ENOUGH_S = 3.0  # seconds of each such command
 _QUICK_BLOCKS = 6  # the fewest that allow a verdict
 _TITLE = 60  # characters
-_QUICK_S = 19.0  # of the 20 s that are promised; the rest is for the answer
+# Seconds of the 20 that --quick promises; the rest is for the answer.
+_QUICK_S = 19.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +38,23 @@ class ExecOptions(Overrides):
     metrics: Sequence[str] = ()
     stdin_path: str | None = None
     ignore_failure: bool = False
-    commands: Sequence[Sequence[str]] = ()  # further ones, to be compared with the first
+    # Further commands, to be compared with the first.
+    commands: Sequence[Sequence[str]] = ()
     names: Sequence[str] = ()  # what tables call the commands
     push: Sequence[str] = ()  # files that other machines are brought
-    timing: bool = False  # on the host alone: as hyperfine does, where nothing asks for more
-    quick: bool = False  # six blocks or 20 s: a verdict or none yet
+    # Time commands on the host alone, as hyperfine does, unless an option asks for more.
+    timing: bool = False
+    # Stop after six blocks or 20 s, with a verdict or without one.
+    quick: bool = False
     # setup, prepare, check, conclude, cleanup: for a shell; one text for all commands, or one for each
     hooks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     # Of the commands: one for all of them, or one for each; none: a pipe only where a metric reads it.
     output: Sequence[StandardOutput] = ()
     statuses: Sequence[int] = (0,)  # of success
-    texts: Mapping[int, str] = field(
-        default_factory=dict
-    )  # what a shell runs, of the commands of which one does
-    enough_s: float | None = None  # of each command that is only timed; None: as many as hyperfine takes
+    # Text that a shell runs, by the number of the command.
+    texts: Mapping[int, str] = field(default_factory=dict)
+    # Seconds for each command that is only timed; None: as many as hyperfine takes.
+    enough_s: float | None = None
     caller: Caller | None = None  # None: this process
 
 

@@ -45,9 +45,8 @@ if TYPE_CHECKING:
 _PIECE = 1 << 20
 _SHELL_STARTS = 5  # of which the middle one is subtracted
 _NO_SHELL = ShellStart(wall_s=0.0, guest_wall_s=0.0, user_s=0.0, system_s=0.0)
-_LEAST_S = (
-    1e-6  # what is left of a command that takes no longer than its shell; ratios need more than nothing
-)
+# Reported for a command that takes no longer than its shell, as ratios need a value above zero.
+_LEAST_S = 1e-6
 _FILE_S = 600.0
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -88,8 +87,10 @@ def _read_pieces(path: str) -> Iterator[bytes]:
         raise WorkloadError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-_KEPT = 2048  # bytes of each stream that are kept for `show --console`
-_LAZY = {"grep", "egrep", "fgrep", "tar"}  # programs that look whether their output is /dev/null
+# Bytes of each stream that are kept for `show --console`.
+_KEPT = 2048
+# Programs that check whether their output is /dev/null, and then do less.
+_LAZY = {"grep", "egrep", "fgrep", "tar"}
 
 
 class ExecTrial(ExecWorkload):
@@ -114,8 +115,10 @@ class ExecTrial(ExecWorkload):
         if cell.platform.foreign_architecture:  # the caller's directories are not there
             self._caller["cwd"] = "/"
         self._shell_start: ShellStart | None = None
-        self._typed = context.typed  # the command, rather than written in a plan
-        self._disk = ""  # the command's directory on its disk, or the device
+        # Whether the command was typed, rather than written in a plan.
+        self._typed = context.typed
+        # The command's directory on its disk, or the device of a disk without filesystem.
+        self._disk = ""
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:

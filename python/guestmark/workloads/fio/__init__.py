@@ -65,7 +65,8 @@ _LARGEST = 1 << 20
 _ELSEWHERE = re.compile(r"\s*(?:filename|directory)\s*=\s*(?:.*[:,\s])?(?:/|\.\.|~)")
 _INCLUDED = re.compile(r"^\s*include\s")
 JOB_FILE = "guestmark.fio"  # what a job file is called on the disk
-THREADS_VARIABLE = "THREADS"  # what the factor `threads` is called in a job file
+# Name of the factor `threads` in a job file.
+THREADS_VARIABLE = "THREADS"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 

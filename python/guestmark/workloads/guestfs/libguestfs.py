@@ -243,7 +243,8 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
     # As supermin does, which would build it again if one of them were older.
     if min((path.stat().st_mtime for path in appliance.glob("*")), default=-1.0) >= changed:
         return
-    begin = time.time()  # packages that are installed meanwhile are newer
+    # Packages installed after the cached answer are newer than it.
+    begin = time.time()
     process = SupervisedProcess(GUESTFISH, replace(BUILDER, writes_tmp=True, sockets=True))
     try:
         process.start(
@@ -328,6 +329,8 @@ class Guestfs(Fact, kw_only=True):
     qemu: list[str] | None = msgspec.field(name="libguestfs_qemu", default=None)  # its command line
     confined: Confined | None = msgspec.field(name="libguestfs_confined", default=None)
     calls: int | None = None  # of the API, in a session
-    traced_ready_s: float | None = None  # the time to ready of the launch that was traced
-    appliance_s: float | None = None  # before the guest's start: the appliance is looked at
+    # Time to ready of the launch that was traced.
+    traced_ready_s: float | None = None
+    # Time before the guest's start in which libguestfs checks its appliance.
+    appliance_s: float | None = None
     features_s: float | None = None  # then what QEMU can do

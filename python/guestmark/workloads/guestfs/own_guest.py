@@ -38,11 +38,13 @@ if TYPE_CHECKING:
     from guestmark.platforms.base import Machine, Platform
 
 
-_SCRIPT = "/tmp/guestmark-session"  # in the outer guest, where all that is written is thrown away
+# A path in the outer guest, whose writes are all thrown away.
+_SCRIPT = "/tmp/guestmark-session"
 _MARK = "guestmark-mark "
 _KVM = "guestmark-kvm "
 _ATTEST = f"!echo {_KVM}$(ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c kvm-vm)"
-_KEPT = 300  # characters of output that a reason may quote
+# Characters of output that a reason may quote.
+_KEPT = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +249,7 @@ class GuestfsRunTrial(OwnGuestTrial[Launches]):
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Launch and close, and the phases of a second launch."""
-        if self._spec.is_nested:
-            launched = self._launch_inside(machine)
-        else:
-            launched = read_phases(self._launch_guest())
+        launched = self._launch_inside(machine) if self._spec.is_nested else read_phases(self._launch_guest())
         values, _ = compute_durations(launched)
         kept = {metric: values[metric] for metric in (boot.READY, boot.TOTAL, *_ENDING)}
         if self.params.phases and not self._spec.is_nested:

@@ -11,7 +11,8 @@ from guestmark.core.metric import Better, Metric
 from guestmark.core.params import Params, param
 from guestmark.workloads.common.metrics import LAUNCH
 
-WALL = Metric("wall_s", "s")  # of the session, between launch and shutdown
+# Duration of the session, between launch and shutdown.
+WALL = Metric("wall_s", "s")
 CALLS = Metric("rate", "calls/s", Better.HIGHER)
 SESSION = (WALL, CALLS, LAUNCH)
 

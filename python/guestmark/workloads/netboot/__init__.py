@@ -21,12 +21,13 @@ from guestmark.core.units import format_size, parse_size
 from guestmark.setting.network import FACTORS
 from guestmark.workloads.base import Sections, Workload
 
-DOWNLOAD = Metric(
-    "download_s", "s"
-)  # of one file, first packet of its connection to the last; mean over the files
+# First to last packet of a file's connection; mean over the files.
+DOWNLOAD = Metric("download_s", "s")
 THROUGHPUT = Metric("throughput", "B/s", Better.HIGHER)  # bytes of the files, in the same time
-WALL = Metric("wall_s", "s")  # of all files together, by the host's clock, from iPXE's own messages
-CLIENT_SHARE = Metric("client_share", "")  # of the connections' time that the client took to respond
+# All files together by the host's clock, from iPXE's own messages.
+WALL = Metric("wall_s", "s")
+# Share of the connections' time that the client took to respond.
+CLIENT_SHARE = Metric("client_share", "")
 SERVER_SHARE = Metric("server_share", "")
 HANDSHAKE = Metric("handshake_s", "s")
 RETRANSMITTED = Metric("retransmitted_bytes", "B")
@@ -56,13 +57,16 @@ RESPONSES = {"client": _make_responses("client"), "server": _make_responses("ser
 CLIENT, SERVER = RESPONSES["client"], RESPONSES["server"]
 # The phases of a start, in order; they add up to the time from QEMU's start to the question what to do.
 ROM = Metric("rom_s", "s")  # → the ROM's driver takes the card
-LINK = Metric("link_s", "s")  # → the card's first packet, for which it waits until the link is up
+# Driver loaded → the card's first packet, which waits until the link is up.
+LINK = Metric("link_s", "s")
 DHCP = Metric("dhcp_s", "s")  # → the address is acknowledged
-SCRIPT = Metric("script_s", "s")  # → iPXE has its script, and asks what to do
+# Address acknowledged → iPXE has its script, and asks what to do.
+SCRIPT = Metric("script_s", "s")
 START = (ROM, LINK, DHCP, SCRIPT)
 # With params.kernel, at the end of a boot.
 KERNEL = Metric("kernel_s", "s")  # kernel and initramfs are fetched
-HANDOVER = Metric("handover_s", "s")  # iPXE has them → the agent of the kernel answers
+# iPXE has kernel and initramfs → the kernel's agent answers.
+HANDOVER = Metric("handover_s", "s")
 _SMALLEST = 4096  # bytes of a file
 # Bytes of a file; iPXE under BIOS keeps a file below 4 GB, and the hypervisor's hole is there.
 _LARGEST = 1 << 30
@@ -149,7 +153,8 @@ class BootingMachine(MachineFacts, kw_only=True):
 class Netboot(Fact, kw_only=True):
     """What was fetched from where, and the packets of the last round; nested, all that was found inside."""
 
-    server_bytes_per_s: float | None = None  # that the HTTP server can give, measured alone
+    # Rate of the HTTP server, measured alone.
+    server_bytes_per_s: float | None = None
     file_sha256: str | None = None
     files: int | None = None
     file_bytes: int | None = None

@@ -68,7 +68,8 @@ class Serving:
 
     protocol: str = "http"
     delay_s: float = 0.0
-    certificate: str = ""  # for https: a PEM file that also holds the key
+    # PEM file with certificate and key, for https.
+    certificate: str = ""
 
     @property
     def server_name(self) -> str:
@@ -134,7 +135,8 @@ def measure_rate(connected: socket.socket, content: Content, serving: Serving = 
             stream = stream_socket.makefile("rb", buffering=_PIECE)
             while stream.readline() not in (b"\r\n", b""):
                 pass
-            begin = time.monotonic()  # a server that waits does so before its answer
+            # The artificial delay of a server comes before its answer.
+            begin = time.monotonic()
             pieces = list(iter(lambda: stream.read(_PIECE), b""))
             duration = time.monotonic() - begin
         except OSError as error:

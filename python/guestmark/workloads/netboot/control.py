@@ -100,7 +100,8 @@ class Control:
     def __init__(self, listening: socket.socket, scripts: Mapping[str, str]) -> None:
         self.requests: queue.Queue[Request] = queue.Queue()
         self.fetched: list[str] = []  # paths of scripts that were asked for
-        self.accepted: list[float] = []  # when connections arrived, on the monotonic clock
+        # When connections arrived, on the monotonic clock.
+        self.accepted: list[float] = []
         self.closing = False
         self._server = _Server(listening, self, dict(scripts))
         self._thread = threading.Thread(

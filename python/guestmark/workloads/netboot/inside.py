@@ -54,4 +54,5 @@ def _loopback_up() -> None:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _UP_RUNNING))
 
 
-_NONE: Any = None  # this workload's machine needs no platform
+# This workload's machine needs no platform.
+_NONE: Any = None

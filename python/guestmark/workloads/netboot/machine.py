@@ -329,7 +329,8 @@ def _count_dhcp_packets(capture: Path) -> tuple[int, int, int]:
 
 
 EVENT = "pci_cfg_write"
-_COMMAND, _MASTER = 0x4, 0x4  # the command register's offset, and the bit that lets a card use memory
+# The command register's offset, and the bit that lets a card use memory.
+_COMMAND, _MASTER = 0x4, 0x4
 _ROM, _ENABLED = 0x30, 0x1  # the expansion ROM's
 _SIZING = 0xFFFFFFFF  # asks how large a region is
 _WRITE = re.compile(

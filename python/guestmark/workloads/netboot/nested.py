@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from guestmark.platforms.guest import Guest
 
 _READY_S = 180.0
-_BOOT_S = 400.0  # for the boots inside, beyond the limit of the downloads
-_CAPTURES = 1.6  # times the size of the files: captures are in the outer guest's memory
+# For the boots inside, beyond the limit of the downloads.
+_BOOT_S = 400.0
+# Room for captures in multiples of the files' size: they are in the outer guest's memory.
+_CAPTURES = 1.6
 _KEPT_VARIABLES = (
     "HOME",
     "PATH",

@@ -40,12 +40,13 @@ class Link:
     control: socket.socket
     data: socket.socket
     connect: Callable[[], socket.socket]
-    names_bootfile: bool = True  # whether its DHCP tells the guest what to fetch first
+    # Whether its DHCP tells the guest what to fetch first.
+    names_bootfile: bool = True
     scheme: str = "http"  # of the files
-    data_server: str = (
-        ""  # the host as the guest sees it when it fetches files, where that is another address
-    )
-    helpers: dict[str, int] = field(default_factory=dict)  # process ids of what the guest talks to, by name
+    # The host as the guest sees it when it fetches files, where that is another address.
+    data_server: str = ""
+    # Process ids of what the guest talks to, by name.
+    helpers: dict[str, int] = field(default_factory=dict)
 
     @property
     def control_url(self) -> str:
@@ -206,7 +207,8 @@ def tap_made(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[in
     return list(fds)
 
 
-_EARLY_S = 0.3  # within which passt ends when it does not like its arguments or the host
+# Seconds within which passt ends when it refuses its arguments or the host.
+_EARLY_S = 0.3
 
 
 @contextlib.contextmanager

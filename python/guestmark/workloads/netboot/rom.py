@@ -16,7 +16,8 @@ from guestmark.setting.network import DISTRIBUTION, Nic
 _DIRECTORIES = ("/usr/lib/ipxe/qemu", "/usr/share/ipxe/qemu", "/usr/share/qemu", "/usr/share/qemu-kvm")
 _KERNELS = ("/usr/lib/ipxe/ipxe.lkrn", "/boot/ipxe.lkrn", "/usr/share/ipxe/ipxe.lkrn")
 BUILDS = "GUESTMARK_ROMS"  # a directory with the user's own builds
-_LARGEST = 16 << 20  # bytes; the BAR of a ROM has at most 16 MiB
+# Bytes; the BAR of a ROM has at most 16 MiB.
+_LARGEST = 16 << 20
 _BIOS_CODE, _EFI_CODE = 0, 3
 
 
@@ -27,7 +28,8 @@ class Image:
     vendor: int
     product: int
     code: int  # 0: BIOS, 3: EFI
-    more: tuple[int, ...] = ()  # products of its device list: EFI reads it, SeaBIOS does not
+    # Device IDs of its device list, which EFI reads and SeaBIOS does not.
+    more: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ class Rom:
     path: Path
     sha256: str
     images: tuple[Image, ...]
-    own: bool = True  # the user's; QEMU loads the distribution's itself and makes their identity fit the card
+    # True for the user's own ROM. QEMU loads the distribution's and patches its IDs to fit the card.
+    own: bool = True
 
     @property
     def is_kernel(self) -> bool:

@@ -241,8 +241,10 @@ def _short_cell_name(result: CellResult) -> str:
     return " ".join(words)
 
 
-_STARTS = 4  # fewer say next to nothing about how much starts scatter
-_TIMES = 2  # a number that is off by less costs next to nothing: the optimum is flat
+# With fewer boots their scatter is practically unknown.
+_STARTS = 4
+# Within this factor of the optimum the cost hardly differs, as the optimum is flat.
+_TIMES = 2
 
 
 def render_rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:

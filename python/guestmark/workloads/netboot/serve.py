@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 CERTIFICATE = "certificate"
-STEP = 65_537  # bytes between the beginnings of two files; prime, so that no two files of a run are alike
+# Bytes between the beginnings of two files; a prime, so that no two files of a run are alike.
+STEP = 65_537
 
 
 def content_offset(size: int, number: int) -> int:

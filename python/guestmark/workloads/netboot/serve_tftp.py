@@ -20,7 +20,8 @@ from pathlib import Path
 STEP = 65_537  # as in serve.py
 _READ, _DATA, _ACK, _ERROR, _OPTIONS = 1, 3, 4, 5, 6
 _NOT_FOUND = 1
-_BLOCK, _LARGEST = 512, 1468  # bytes; the larger one fits an Ethernet frame
+# Block sizes in bytes; the larger one fits an Ethernet frame.
+_BLOCK, _LARGEST = 512, 1468
 _REPEAT_S = 1.0
 _GIVE_UP = 10  # repetitions
 
@@ -33,9 +34,8 @@ class _Transfer:
     begin: int
     block_size: int
     size: int
-    number: int = (
-        0  # of the block that was sent last, counted on beyond 65,535; 0 is the answer to the options
-    )
+    # Number of the block sent last, continued beyond 65,535; 0 acknowledges the options.
+    number: int = 0
     last: bytes = b""
     repeat_at: float = 0.0
     repeated: int = 0

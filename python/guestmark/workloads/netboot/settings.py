@@ -31,7 +31,8 @@ from guestmark.workloads.netboot.content import Serving
 from guestmark.workloads.netboot.nested import inner_of
 
 _MIB = 1 << 20
-_OWN_MEMORY = 192 * _MIB  # for firmware and iPXE, in addition to the file that is fetched
+# Memory for firmware and iPXE, in addition to the file that is fetched.
+_OWN_MEMORY = 192 * _MIB
 _STEP = 64 * _MIB
 # Code and the template of its variables, as distributions install them.
 _OVMF = (

@@ -22,7 +22,8 @@ _BACKLOG = 64
 def main(channel_fd: int, address: str, prefix: int, port: int, kind: int) -> None:
     """Sends tap, sockets for DHCP and ICMPv6, those for control and files, and a client of the files, in this order."""
     tap = os.open("/dev/net/tun", os.O_RDWR)
-    flags = _IFF_TAP | _IFF_NO_PI  # no virtio header: it would stand before every packet in the capture
+    # Without a virtio header, which would precede every packet in the capture.
+    flags = _IFF_TAP | _IFF_NO_PI
     fcntl.ioctl(tap, _TUNSETIFF, struct.pack("16sH22x", NAME.encode(), flags))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         mask = socket.inet_ntoa(struct.pack(">I", 0xFFFFFFFF << (32 - prefix) & 0xFFFFFFFF))
@@ -45,7 +46,8 @@ def main(channel_fd: int, address: str, prefix: int, port: int, kind: int) -> No
     router.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, routers)
     control, data = _open_listener(address, 0), _open_listener(address, port, socket.SocketKind(kind))
     client = socket.socket(socket.AF_INET, data.type)
-    client.connect(data.getsockname())  # waits in the queue until the server is there
+    # The connection waits in the queue until the server accepts it.
+    client.connect(data.getsockname())
     fds = array.array(
         "i", [tap, dhcp.fileno(), router.fileno(), control.fileno(), data.fileno(), client.fileno()]
     )

@@ -33,16 +33,19 @@ if TYPE_CHECKING:
     from guestmark.platforms.guest import Guest
 
 
-KEEP = "GUESTMARK_KEEP_CAPTURES"  # a directory that is given every trial's capture
+# Environment variable with a directory that gets every trial's capture.
+KEEP = "GUESTMARK_KEEP_CAPTURES"
 _BOOT_LIMIT_S = {"bios": 90.0, "uefi": 240.0}
-_SLACK_BYTES = 4 << 20  # a capture's room in addition to its files
-_OVERHEAD = 1.5  # headers, acknowledgements, and a good deal of repetition
+# Bytes that a capture needs in addition to its files.
+_SLACK_BYTES = 4 << 20
+# Factor for headers, acknowledgements and retransmissions.
+_OVERHEAD = 1.5
 _EXPECTED = {"offload", "near_client", "near_server"}  # of a capture at the guest's card
 _NOT_SUPPORTED = "3c"  # ENOTSUP, as iPXE's error numbers begin
-_CLOSING_S = (
-    0.05  # for the end of a connection, which reading memory would hold up: the guest stands still meanwhile
-)
-_FAST_ENOUGH = 2.0  # times the measured throughput that the server must be able to give
+# Time for a connection to close before memory is read, as reading stops the guest.
+_CLOSING_S = 0.05
+# Factor by which the server must be faster than the measured throughput.
+_FAST_ENOUGH = 2.0
 
 
 class NetbootTrial(NetbootWorkload):
@@ -57,7 +60,8 @@ class NetbootTrial(NetbootWorkload):
         self._port = self.params.port
         self._capture_limit = int(self._size * self._files * _OVERHEAD) + _SLACK_BYTES
         self._kernel: BootedKernel | None = None
-        self.ONCE = self.params.kernel  # a kernel that runs fetches no more files
+        # A kernel that runs fetches no more files.
+        self.ONCE = self.params.kernel
         self._next = 1
         self._content: Content | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -68,7 +72,8 @@ class NetbootTrial(NetbootWorkload):
         """Checks ROMs, firmware, the port, and room for captures: whatever would fail every trial."""
         from guestmark.capture.binary import capture_binary
 
-        capture_binary()  # which a checkout builds on first use, and not between two trials
+        # A checkout builds it on first use, which must not happen between two trials.
+        capture_binary()
         for cell in cells:
             workload = cls(plan, cell)
             settings = Settings.read_settings(cell, workload._size)
@@ -263,7 +268,8 @@ def _as_netboot_machine(machine: BareMachine) -> NetbootMachine:
     return machine
 
 
-_MARK = 64  # bytes a file is looked for by; they are random
+# Number of its (random) bytes by which a file is found in memory.
+_MARK = 64
 _DUMP_DEADLINE_S = 120.0
 _PIECE = 1 << 20
 
@@ -275,7 +281,8 @@ def check_fetched(machine: NetbootMachine, content: Content, number: int) -> int
     """
     file = machine.scratch / "memory.bin"
     if machine.fetched_to is not None and _is_at(machine, content, number, machine.fetched_to, file):
-        return machine.fetched_to  # where the last one was, which spares a search
+        # Address of the last file, which mostly spares a search.
+        return machine.fetched_to
     try:
         # No file may be larger than fits below 4 GB's hole (iPXE has 32-bit addresses under BIOS).
         _dump_memory(machine, file, 0, min(machine.settings.memory, 2 << 30))

@@ -30,7 +30,8 @@ from guestmark.workloads.sysbench.options import whole_seconds
 
 TRANSACTIONS = Metric("transactions_per_s", "1/s", Better.HIGHER)
 QUERIES = Metric("queries_per_s", "1/s", Better.HIGHER)
-IGNORED_ERRORS = Metric("ignored_errors", "1")  # transactions that were rolled back and tried again
+# Transactions that were rolled back and tried again.
+IGNORED_ERRORS = Metric("ignored_errors", "1")
 RECONNECTS = Metric("reconnects", "1")
 # For one transaction: what the server asked its kernel to flush, what the guest's kernel sent to its disk, and what the
 # hypervisor passed on to the host.
@@ -178,7 +179,8 @@ class OltpTest(Params, frozen=True, kw_only=True):
         return Sizes(buffer=self.buffer, log=self.log, settings=self.settings)
 
 
-SERVER = "server"  # the name of the server's program; sysbench has none
+# The name of the server's program; sysbench has none.
+SERVER = "server"
 
 
 class Oltp(Fact, kw_only=True):

@@ -125,8 +125,10 @@ def _read_params(cell: Cell) -> OltpTest:
     return cell.workload.read_params(OltpTest)
 
 
-_OF_ITS_SERVER = frozenset({"9p", "hostfs"})  # shares whose files are all made by the hypervisor's user
-_FULL_BYTES = 8 << 20  # servers extend their files by a few megabytes at a time
+# Shares on which the hypervisor's user owns all files.
+_OF_ITS_SERVER = frozenset({"9p", "hostfs"})
+# Servers extend their files by a few megabytes at a time.
+_FULL_BYTES = 8 << 20
 
 
 class OltpTrial(OltpWorkload):

@@ -33,7 +33,8 @@ _LOOK_S, _STAT_S = 1.0, 60.0
 _FULL_SHARE = 0.01  # of a disk that is left free
 _ERRORS, _ERRORS_KEPT = 2, 16 << 10
 _LONGEST_LINE, _MOST_LINES = 1 << 20, 1_000_000
-_MOST, _DIGESTED = 300, 1 << 30  # promises of a program that are judged, and bytes that are digested for them
+# Limits on the promises of a program that are judged, and on the bytes digested for them.
+_MOST, _DIGESTED = 300, 1 << 30
 
 
 class Acknowledging:
@@ -50,7 +51,8 @@ class Acknowledging:
         self._note = note
         self._cures: Sequence[tuple[str, str]] | None = None
         self.lines: list[bytes] = []
-        self.calls: list[Call] | None = None  # on the files of its disk, if it was followed
+        # On the files of its disk, if it was followed.
+        self.calls: list[Call] | None = None
 
     def follow_program(self, cures: Sequence[tuple[str, str]]) -> None:
         """From now on the program is followed, and everything is synced after these calls, by kind and path."""
@@ -251,7 +253,8 @@ class Program:
     before: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     user: Mapping[str, Any] = field(default_factory=dict)  # as for `Agent.exec`
-    cwd: str = ""  # else it runs in its directory on the disk
+    # Empty: it runs in its directory on the disk.
+    cwd: str = ""
     statuses: Sequence[int] = (0,)
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _READY_S = 60.0
 _TABLE = "records"
-_UNSAFE_FROM = 1_000_000  # the control's rows have numbers of their own
+# The control's rows have numbers of their own.
+_UNSAFE_FROM = 1_000_000
 
 
 class Rows:

@@ -75,7 +75,8 @@ class PowercutTrial(powercut.PowercutWorkload):
         self._began = time.monotonic()
         self._confirms = False  # whether this is the second log
         self._stopped = False  # whether the user stopped it meanwhile
-        self._cures: list[tuple[str, str]] = []  # calls after which a sync would mend what the last log lost
+        # Calls after which a sync would mend what the last log lost.
+        self._cures: list[tuple[str, str]] = []
         account = Account.choose_account(plan.context.uid or 0, plan.context.gid or 0)
         self._rows = Rows(self._method, account, self.params.settings) if self._method.is_served else None
         self._command = self._make_program(plan)
@@ -89,7 +90,8 @@ class PowercutTrial(powercut.PowercutWorkload):
         if self._method is not Method.SYNCS:
             return None
         caller = plan.context.caller
-        guest = self.cell.platform.is_guest  # elsewhere the agent has the right identity already
+        # Elsewhere the agent has the right identity already.
+        guest = self.cell.platform.is_guest
         user = {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups} if guest else {}
         return Syncing(
             Program(
@@ -168,7 +170,8 @@ class PowercutTrial(powercut.PowercutWorkload):
     def run(self, machine: Machine) -> list[Measurement]:
         """Writes, cuts the power, judges; what loses something, once more on another machine."""
         found = self._prove_disk(machine)
-        found.of_row = True  # `--prove`, which looks at other rows' disks, says so itself
+        # `--prove`, which looks at other rows' disks, says so itself.
+        found.of_row = True
         if found.word in _BAD and found.losing and found.stopped != INTERRUPTED:
             self._confirm_loss(found)
         self.facts.add(Proof(proven=found))

@@ -20,16 +20,17 @@ from guestmark.workloads.sysbench.options import FACTORS, OPTIONS, TESTS, Sysben
 
 EVENTS_RATE = Metric("events_per_s", "1/s", Better.HIGHER)
 TOTAL_TIME = Metric("total_time_s", "s")
-EVENT_TOTAL = Metric(
-    "event_total_s", "s"
-)  # of all events, summed over threads: the "e.total" of older versions
+# Time of all events, summed over threads: the "e.total" of older versions.
+EVENT_TOTAL = Metric("event_total_s", "s")
 OUTSIDE = Metric("outside_events_s", "s")  # threads × total time − event total
 LATENCY_MIN = Metric("latency_min_s", "s")
 LATENCY_AVG = Metric("latency_avg_s", "s")
 LATENCY_MAX = Metric("latency_max_s", "s")
 LATENCY_P95 = Metric("latency_p95_s", "s")
-EVENTS_STDDEV = Metric("thread_events_stddev", "1")  # fairness: of the threads' numbers of events
-TIME_STDDEV = Metric("thread_time_stddev_s", "s")  # fairness: of the threads' times in events
+# Fairness: standard deviation of the threads' numbers of events.
+EVENTS_STDDEV = Metric("thread_events_stddev", "1")
+# Fairness: standard deviation of the threads' times in events.
+TIME_STDDEV = Metric("thread_time_stddev_s", "s")
 READ_THROUGHPUT = Metric("read_throughput", "B/s", Better.HIGHER)
 WRITE_THROUGHPUT = Metric("write_throughput", "B/s", Better.HIGHER)
 READS = Metric("reads_per_s", "1/s", Better.HIGHER)

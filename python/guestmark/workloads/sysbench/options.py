@@ -126,9 +126,11 @@ FACTORS = {
 } | {THREADS.name: THREADS}
 
 
-_ROOM = 1.15  # a disk for the files, by default: journal, inodes and a reserve included
+# Default disk size in multiples of the files' size: room for journal, inodes and a reserve.
+_ROOM = 1.15
 _GIB = 1 << 30
-_SEED = "1"  # the same requests on every platform and in every trial
+# The same requests on every platform and in every trial.
+_SEED = "1"
 # sysbench's defaults that say what is measured; written down, so that a stored plan holds them.
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
     "cpu": {"cpu_max_prime": "10000"},

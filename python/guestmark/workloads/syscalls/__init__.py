@@ -26,9 +26,8 @@ EXITS = Metric("exits/op", "")  # KVM: exits from the guest
 STOPS = Metric("stops/op", "")  # UML: stops of a traced process
 FLUSHES = Metric("tlb_flushes/op", "")  # TCG: flushes of an emulated TLB
 BLOCKS = Metric("blocks/op", "")  # TCG: blocks of code translated
-PROCESSOR = Metric(
-    "host_cpu/guest_cpu", ""
-)  # processor time on the host for each second that the guest accounts
+# Processor time on the host for each second that the guest accounts.
+PROCESSOR = Metric("host_cpu/guest_cpu", "")
 WALL = Metric("wall_s", "s")  # of all timed parts together
 
 # Which counter of the hypervisor each count is made of (`platforms.counters`).

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 _HOST_CPU = "host_cpu_s"
-_LEAST = 0.01  # nanoseconds; times below the clock's resolution still need a logarithm
+# Nanoseconds; stands in for times below the clock's resolution, which have no logarithm.
+_LEAST = 0.01
 
 
 class SyscallsTrial(SyscallsWorkload):

@@ -147,13 +147,17 @@ class Database(ABC):
     packages: ClassVar[Mapping[str, str]]  # by program
     ready: ClassVar[bytes]  # what it logs when it takes connections
     version: ClassVar[re.Pattern[str]]  # matches the version it prints at start
-    stopped: ClassVar[bytes]  # what it logs last, when it was shut down cleanly
+    # Its last line of log after a clean shutdown.
+    stopped: ClassVar[bytes]
     stop_signal: ClassVar[int]
-    needed_bytes: ClassVar[int]  # of a data directory without tables, without its log
-    row_bytes: ClassVar[int]  # that a row of sysbench's takes at least, with its indexes
+    # Bytes of a data directory without tables and log.
+    needed_bytes: ClassVar[int]
+    # Least bytes of one of sysbench's rows, indexes included.
+    row_bytes: ClassVar[int]
     reserved: ClassVar[frozenset[str]]  # settings that are ours
     namespace: ClassVar[str]  # before the name of a table
-    unsafe: ClassVar[tuple[str, str]]  # the setting with which commits wait for no flush, and how it is made
+    # The setting under which commits wait for no flush, and the statement that makes it.
+    unsafe: ClassVar[tuple[str, str]]
 
     def __init__(self) -> None:
         self.programs = {program: self.find_program(program) for program in self.packages}

@@ -16,7 +16,8 @@ from guestmark.workloads.oltp.databases.base import Database, Session
 if TYPE_CHECKING:
     from guestmark.workloads.oltp.databases.base import Link
 
-_VERSIONS = Path("/usr/lib/postgresql")  # Debian's place; elsewhere they are on the PATH
+# Where Debian has the programs; elsewhere they are on the PATH.
+_VERSIONS = Path("/usr/lib/postgresql")
 _USER = "sysbench"
 _PORT = 5432
 _SMALLEST_LOG = 32 << 20  # two segments
@@ -41,7 +42,8 @@ class PostgreSQL(Database):
     ready = b"database system is ready to accept connections"
     version = re.compile(r"starting (PostgreSQL \S+)")
     stopped = b"database system is shut down"
-    stop_signal = signal.SIGINT  # "fast": ends connections, writes everything
+    # SIGINT is a "fast" shutdown: it ends connections and writes everything.
+    stop_signal = signal.SIGINT
     needed_bytes = 40 << 20
     row_bytes = 200
     reserved = frozenset(

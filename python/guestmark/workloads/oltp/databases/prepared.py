@@ -19,8 +19,10 @@ from guestmark.disks.store import scratch_store
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, find_sysbench
 from guestmark.workloads.oltp.databases.server import Launcher, Server, open_launcher, pick_telling_lines
 
-DATA = "data"  # name of the data directory inside of the tree
-_BUILD = "/var/tmp"  # as persistent as a disk under test: servers treat files in shared memory differently
+# Name of the data directory inside of the tree.
+DATA = "data"
+# On persistent storage, as servers treat files in shared memory differently.
+_BUILD = "/var/tmp"
 _KEPT = 6
 _INSTALL_S = 300.0
 _LOAD_S = 3600.0
@@ -50,7 +52,8 @@ def find_prepared(
         os.utime(tree)
         return Prepared(tree, time.monotonic() - begin, True)
     parent = scratch_store().directory(_BUILD)
-    parent.chmod(0o711)  # the server's account is another one when this is root
+    # The server's account is another one when this is root.
+    parent.chmod(0o711)
     work = keeper().directory("database", parent)
     part = keeper().directory("part", folder)
     try:

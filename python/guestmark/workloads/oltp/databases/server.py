@@ -85,7 +85,8 @@ def open_launcher(
 
 _STOP_S = 120.0
 _KILLED_S = 10.0
-_TALE = 400  # characters of the log that a reason quotes
+# Characters of the log that a reason quotes.
+_TALE = 400
 _TELLING = ("[ERROR]", "FATAL", "PANIC", "ERROR:", "HINT:")
 
 
