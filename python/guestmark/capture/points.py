@@ -150,11 +150,9 @@ def join_points(selection: Selection, top: int, sequences: int = 0) -> JoinedAns
         limits=[limit for known_trace in traces for limit in known_trace.limits],
         error=first.error or last.error,
     )
-    lines = [
-        line
-        for number, pair in enumerate(points.pairs)
-        for line in _describe_pair(files[number : number + 2], pair)
-    ]
+    lines = []
+    for number, pair in enumerate(points.pairs):
+        lines += _describe_pair(files[number : number + 2], pair)
     far = sum(difference > _TELLING for difference in apart)
     if far:
         lines.append(
@@ -272,12 +270,11 @@ def _describe_pair(files: Sequence[str], pair: Pair) -> list[str]:
         for way, sender, receiver in zip(pair.ways, files, reversed(files), strict=True)
         if way.sent
     ]
-    losing = [
-        (flow.ends[end], flow.ends[1 - end], flow.ways[end])
-        for flow in pair.flows
-        for end in (0, 1)
-        if flow.ways[end].lost or flow.ways[end].uncaptured
-    ]
+    losing = []
+    for flow in pair.flows:
+        for end in (0, 1):
+            if flow.ways[end].lost or flow.ways[end].uncaptured:
+                losing.append((flow.ends[end], flow.ends[1 - end], flow.ways[end]))
     losing.sort(key=lambda one: -one[2].lost)
     if len(pair.flows) > 1:
         for sender, receiver, way in losing[:_MOST_LINES]:

@@ -156,7 +156,10 @@ def _explain_failure(
         torn = f"a write to {differ[0].path} was torn, which no sync prevents"
         return Explanation(said=state.fault, files=files, calls=[torn]), []
     before = calls.calls_before_record(asked.calls, len(asked.lines), state.newest)
-    guilty = [found for each in differ if (found := calls.find_unsynced_call(before, each)) is not None]
+    guilty = []
+    for each in differ:
+        if (found := calls.find_unsynced_call(before, each)) is not None:
+            guilty.append(found)
     if not guilty:
         # What is missing was first written to another file, such as a log.
         guilty = calls.list_unsynced_writes(before)[:_SUSPECTS]

@@ -101,12 +101,13 @@ class ChosenCuts:
         kinds.
         """
         worst = _order_by_bit_reversal(self.kinds[CutKind.WORST])
-        others = [
-            ((number + 0.5) / len(outcomes), kind.value, outcome)
-            for kind, outcomes in self.kinds.items()
-            for number, outcome in enumerate(_order_by_bit_reversal(outcomes))
-            if kind is not CutKind.WORST
-        ]
+        others = []
+        for kind, outcomes in self.kinds.items():
+            if kind is CutKind.WORST:
+                continue
+            # Sorted by its place within its kind, every beginning has as large a part of each kind.
+            for number, outcome in enumerate(_order_by_bit_reversal(outcomes)):
+                others.append(((number + 0.5) / len(outcomes), kind.value, outcome))
         others.sort(key=lambda each: each[:2])
         by_outcome = {cut.outcome: cut for cut in self.cuts}
         return [by_outcome[outcome] for outcome in dict.fromkeys([*worst, *(each[2] for each in others)])]

@@ -179,12 +179,13 @@ def judge_cuts(
         )
         share = -(-len(cuts) // count)
         with ThreadPoolExecutor(count) as pool:
-            parts = [
-                pool.submit(
-                    _judge_some, evidence, entries, cuts[start : start + share], directory / str(start)
+            parts = []
+            for start in range(0, len(cuts), share):
+                parts.append(
+                    pool.submit(
+                        _judge_some, evidence, entries, cuts[start : start + share], directory / str(start)
+                    )
                 )
-                for start in range(0, len(cuts), share)
-            ]
             for part in parts:
                 for crash in part.result():
                     total.add_crash(crash)

@@ -84,11 +84,10 @@ class Acknowledged:
     @classmethod
     def from_marks(cls, entries: Sequence[Entry], start: int, end: int) -> Acknowledged:
         """Return the acknowledgements between two moments of a log."""
-        marks = [
-            (position + 1, entries[position].mark)
-            for position in range(start, min(end, len(entries)))
-            if entries[position].mark is not None
-        ]
+        marks = []
+        for position in range(start, min(end, len(entries))):
+            if entries[position].mark is not None:
+                marks.append((position + 1, entries[position].mark))
         return cls(tuple(position for position, _ in marks), tuple((mark or 0) - 1 for _, mark in marks))
 
     @property

@@ -87,10 +87,11 @@ class Bench:
         """Judge these states at once, and return them in no particular order."""
         in_order = sorted(cuts, key=lambda cut: (cut.kept, cut.after))
         share = -(-len(in_order) // len(self._workers)) or 1
-        parts = [
-            self._pool.submit(self._judge_some, worker, in_order[number * share : (number + 1) * share])
-            for number, worker in enumerate(self._workers)
-        ]
+        parts = []
+        for number, worker in enumerate(self._workers):
+            parts.append(
+                self._pool.submit(self._judge_some, worker, in_order[number * share : (number + 1) * share])
+            )
         try:
             return [state for part in parts for state in part.result()]
         except BaseException:

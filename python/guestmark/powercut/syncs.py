@@ -72,7 +72,10 @@ class ExpectedFile:
 
     def describe_missing(self, found: Mapping[str, FileState | None]) -> str:
         """Return what is not there, in words; empty if all is."""
-        wrong = [why for path in self.paths if (why := self._describe_fault(found.get(path)))]
+        wrong = []
+        for path in self.paths:
+            if why := self._describe_fault(found.get(path)):
+                wrong.append(why)
         if len(wrong) < len(self.paths):
             return ""
         return f"{self.call} of {PurePosixPath(_decode_name(self.paths[0])).name or 'the disk'}: {wrong[0]}"
@@ -157,11 +160,10 @@ class Promises:
         """Return what has to be there if promise `newest` was the last; `exact`: the program waits there."""
         exact = exact and newest >= 0 and self.calls[newest][1]
         if (newest, exact) not in self._known:
-            found = [
-                one
-                for file in self._files.values()
-                if (one := self._expected_file(file, newest, exact)) is not None
-            ]
+            found = []
+            for file in self._files.values():
+                if (one := self._expected_file(file, newest, exact)) is not None:
+                    found.append(one)
             found += self._expected_directories(newest) if exact else []
             self._known[newest, exact] = tuple(found)
         return self._known[newest, exact]

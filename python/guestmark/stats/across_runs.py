@@ -81,20 +81,19 @@ class History:
         """Return earlier null comparisons like those that these cells have, or would have of their baseline."""
         copied = {cell.null_of for cell in cells if cell.null_of is not None}
         kinds = copied or {cell.id for cell in cells if cell.baseline}
-        return [
-            null
-            for cell_id in sorted(kinds)
-            if metric.name in summaries.get(cell_id, {})
-            for null in self.nulls_like(cell_id, summaries[cell_id][metric.name].median)
-        ]
+        nulls = []
+        for cell_id in sorted(kinds):
+            summary = summaries.get(cell_id, {}).get(metric.name)
+            if summary is not None:
+                nulls += self.nulls_like(cell_id, summary.median)
+        return nulls
 
     def nulls_like(self, cell_id: str, typical: float) -> list[Null]:
         """Return earlier null comparisons of such a cell whose runs took about as long; none if there are too few."""
-        found = [
-            Null(null.log_ratio, null.blocks)
-            for null in self.nulls.get(cell_id, ())
-            if typical > 0 and typical / ALIKE <= null.typical <= typical * ALIKE
-        ]
+        found = []
+        for null in self.nulls.get(cell_id, ()):
+            if typical > 0 and typical / ALIKE <= null.typical <= typical * ALIKE:
+                found.append(Null(null.log_ratio, null.blocks))
         return found if len(found) >= FEWEST_NULLS else []
 
 

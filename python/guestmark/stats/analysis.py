@@ -115,11 +115,10 @@ class WorkloadResult:
         """Return the log by which other activity on the host may explain a ratio."""
         if is_processor_time(metric):
             return sum(finding.slows.get(cell_id, 0.0) for finding in self.findings)
-        return (
-            sum(finding.widens.get(cell_id, 0.0) for finding in self.findings)
-            if waits_for_processor(metric)
-            else 0.0
-        )
+        # Counts and sizes do not wait for a processor.
+        if not waits_for_processor(metric):
+            return 0.0
+        return sum(finding.widens.get(cell_id, 0.0) for finding in self.findings)
 
     @property
     def title(self) -> str:
@@ -325,7 +324,10 @@ def _analyse_metric(group: _Group, metric: Metric, primary: "_GroupFindings | No
     """Return the evidence about one metric; `primary` are the group's findings if it is the primary metric."""
     plan, cells = group.plan, group.cells
     plain = group.values_of(metric)
-    summaries = {name: summary for name, array in plain.items() if (summary := summarise_trials(array)).n}
+    summaries = {}
+    for name, array in plain.items():
+        if (summary := summarise_trials(array)).n:
+            summaries[name] = summary
     carried = (
         primary.carried if primary else estimate_carry_over(plan, cells, group.trials, plain, group.rows)
     )

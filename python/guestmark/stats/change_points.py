@@ -46,7 +46,7 @@ def find_change_points(ratios: Sequence[float], max_p: float = MAX_P) -> tuple[C
 
 
 def has_otava() -> bool:
-    """Return whether Apache Otava can be imported here."""
+    """Return True if Apache Otava can be imported here."""
     return find_spec("otava") is not None and find_spec("scipy") is not None
 
 

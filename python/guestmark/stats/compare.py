@@ -111,7 +111,7 @@ class Comparison:
 
     @property
     def has_enough_blocks(self) -> bool:
-        """Whether there are as many blocks as a verdict takes."""
+        """True if there are as many blocks as a verdict takes."""
         return self.n >= MIN_BLOCKS
 
     @property
@@ -131,7 +131,7 @@ class Comparison:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the interval says enough although no verdict is given: any difference lies within `BOUND`."""
+        """True if the interval says enough although no verdict is given: any difference lies within `BOUND`."""
         known = (
             self.is_undecided
             and not self.withdrawn
@@ -330,7 +330,10 @@ def _build_comparison(
 
 
 def _measure_scatter(table: Table, reference: Array) -> _TableScatter:
-    copies = [found for pair in table.null_pairs if (found := _typical_null_interval(*pair)) is not None]
+    copies = []
+    for pair in table.null_pairs:
+        if (found := _typical_null_interval(*pair)) is not None:
+            copies.append(found)
     quiet = None
     if copies:
         quiet = math.sqrt(sum(half**2 * blocks for _, half, blocks in copies) / len(copies))

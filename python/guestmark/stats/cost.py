@@ -30,7 +30,7 @@ class Cost:
 
     @property
     def clear(self) -> bool:
-        """Whether the rounds agree that there is a cost, or that there is next to none."""
+        """True if the rounds agree that there is a cost, or that there is next to none."""
         if self.interval is None:
             return False
         low, high = self.interval
@@ -39,22 +39,22 @@ class Cost:
 
     @property
     def about_same(self) -> bool:
-        """Whether the ratio is so close to 1 that a magnitude says nothing."""
+        """True if the ratio is so close to 1 that a magnitude says nothing."""
         return 1 / SAME < self.ratio < SAME
 
     @property
     def is_wide(self) -> bool:
-        """Whether both ends of the interval have to be told."""
+        """True if both ends of the interval have to be told."""
         return self.interval is not None and self.interval[1] / self.interval[0] > WIDE
 
     @property
     def is_gain(self) -> bool:
-        """Whether the guest is as fast as the host, or faster."""
+        """True if the guest is as fast as the host, or faster."""
         return self.ratio < SAME
 
     @property
     def is_high(self) -> bool:
-        """Whether the cost is clear and large."""
+        """True if the cost is clear and large."""
         return self.clear and self.ratio > _HIGH
 
 

@@ -56,7 +56,9 @@ def arrange_matrix(
         return None
     losses = {at: _log_loss(result, metric) for at, result in cells.items()}
     largest = max((abs(loss) for loss in losses.values() if loss is not None), default=0.0) or 1.0
-    heats = {at: None if loss is None else loss / largest for at, loss in losses.items()}
+    heats: dict[tuple[str, str], float | None] = {}
+    for at, loss in losses.items():
+        heats[at] = None if loss is None else loss / largest
     return FactorMatrix(row_factor, column_factor, rows, columns, cells, heats)
 
 

@@ -1,4 +1,4 @@
-"""Whether what a workload flushed survives a power cut, as the trials of a cell found out.
+"""True if what a workload flushed survives a power cut, as the trials of a cell found out.
 
 A word is about a row only if it was found out for that row. What guestmark's own records have shown of the disk below
 it is about the disk.
@@ -36,7 +36,7 @@ def find_durability(result: CellResult) -> set[Durability]:
 
 
 def is_about_row(result: CellResult, proven: Proven) -> bool:
-    """Return whether a proof is about what the row itself acknowledged: it says so, or the row's disk was logged."""
+    """Return True if a proof is about what the row itself acknowledged: it says so, or the row's disk was logged."""
     return proven.of_row or any(disk.get("logged") for disk in result.cell.workload.params.get("disks") or ())
 
 

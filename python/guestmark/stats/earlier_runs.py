@@ -17,7 +17,7 @@ class EarlierComparison:
 
     @property
     def changed(self) -> bool:
-        """Whether a change since the earlier runs is shown."""
+        """True if a change since the earlier runs is shown."""
         return self.change is not None and self.change.verdict is not ChangeVerdict.ALIKE
 
     @property

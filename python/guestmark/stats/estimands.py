@@ -38,22 +38,20 @@ def answer_questions(
     """
     owed = (carried or {}).get(metric.name)
     matrices = {cell.id: iteration_matrix(metric.name, by_cell[cell.id], row) for cell in cells}
-    held = {
-        name: subtract_carry_over(matrix, owed, name)
-        for name, matrix in matrices.items()
-        if matrix is not None
-    }
+    held = {}
+    for name, matrix in matrices.items():
+        if matrix is not None:
+            held[name] = subtract_carry_over(matrix, owed, name)
     baseline = next((cell.id for cell in cells if cell.baseline), None)
     if baseline not in held or len({matrix.shape for matrix in held.values()}) != 1:
         return {}
     found = {cell.id: first_runs(metric.name, by_cell[cell.id], row) for cell in cells if cell.id in held}
     # A first run is only special on a fresh machine; if nothing boots, no run is.
     started = boots_any_machine(cells)
-    first = {
-        name: subtract_carry_over(runs, owed, name)
-        for name, runs in found.items()
-        if runs is not None and started
-    }
+    first = {}
+    for name, runs in found.items():
+        if runs is not None and started:
+            first[name] = subtract_carry_over(runs, owed, name)
     pairs = [(cell.id, cell.null_of) for cell in cells if cell.null_of in held and cell.id in held]
     copies = [(copy, of) for copy, of in pairs if of is not None]
     margin = plan.policy.margin
@@ -151,7 +149,10 @@ def all_runs(name: str, trial: Trial) -> tuple[float, ...]:
 
 def median_first_run(metric: str, trials: Sequence[Trial]) -> float | None:
     """Return the median of the first runs on the trials' fresh machines; None where none is known."""
-    firsts = [runs[0] for trial in trials if (runs := all_runs(metric, trial))]
+    firsts = []
+    for trial in trials:
+        if runs := all_runs(metric, trial):
+            firsts.append(runs[0])
     return float(np.median(firsts)) if firsts else None
 
 

@@ -58,12 +58,11 @@ def judge_family(
     """
     held = claim_questions(_weigh_questions(headline, answers, secondary))
     level = held.get("secondary", 0.0)
-    others = {
-        name: limit_to_typical_run(
+    others = {}
+    for name, other in secondary.items():
+        others[name] = limit_to_typical_run(
             _retract_unless_held(other, other.q is not None and other.q <= level), margin
         )
-        for name, other in secondary.items()
-    }
     if headline is not None:
         headline = _retract_unless_held(headline, "typical" in held)
     if answers is None:

@@ -108,7 +108,9 @@ def smallest_detected_ratio(
 
 def ratio_beyond_limit(gate: Gate, away: float) -> float | None:
     """Return the ratio that lies `away`, a log, beyond the gate's limit; None beyond a factor of 10."""
-    return gate.limit * math.exp(away if gate.above else -away) if away <= _FARTHEST else None
+    if away > _FARTHEST:
+        return None
+    return gate.limit * math.exp(away if gate.above else -away)
 
 
 def judge_gates(gates: Iterable[Gate], analysis: Analysis, alpha: float = ALPHA) -> tuple[JudgedGate, ...]:

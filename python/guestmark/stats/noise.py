@@ -145,10 +145,9 @@ def find_disturbed_blocks(
     held: dict[int, list[Mapping[str, object]]] = {block: [] for block in blocks}
     for trial in trials:
         held[trial.block].append(trial.noise)
-    noise = {
-        name: np.array([_block_disturbance(name, held[block]) for block in blocks], dtype=np.float64)
-        for name in THRESHOLDS
-    }
+    noise = {}
+    for name in THRESHOLDS:
+        noise[name] = np.array([_block_disturbance(name, held[block]) for block in blocks], dtype=np.float64)
     flagged = tuple(block for block, flag in zip(blocks, flag_blocks(noise), strict=True) if flag)
     counts = {name: int(flag_blocks({name: series}).sum()) for name, series in noise.items()}
     return flagged, {name: count for name, count in counts.items() if count}

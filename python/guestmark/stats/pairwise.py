@@ -72,7 +72,10 @@ def compare_pairs(pairs: Sequence[Pair], metric: Metric, analysis: Analysis) -> 
     """
     owner = {result.cell.id: workload for workload in analysis.workloads for result in workload.cells}
     results = {result.cell.id: result for result in analysis.cells}
-    rows = {pair: row for pair in pairs if (row := _table_row(pair, owner, results, metric)) is not None}
+    rows = {}
+    for pair in pairs:
+        if (row := _table_row(pair, owner, results, metric)) is not None:
+            rows[pair] = row
     return _compare_other_pairs(pairs, metric, analysis, owner, results) | rows
 
 
@@ -104,12 +107,11 @@ def _compare_other_pairs(
     results: Mapping[str, CellResult],
 ) -> dict[Pair, Comparison]:
     blocks = sorted({trial.block for result in results.values() for trial in result.trials})
-    arrays = {
-        name: subtract_carry_over(
+    arrays = {}
+    for name in dict.fromkeys(cell_id for pair in pairs for cell_id in pair):
+        arrays[name] = subtract_carry_over(
             _block_array(results[name], metric.name, blocks), owner[name].carried.get(metric.name), name
         )
-        for name in dict.fromkeys(cell_id for pair in pairs for cell_id in pair)
-    }
     tables: dict[str, Table] = {}
     for base in dict.fromkeys(second for _, second in pairs):
         above = {first: arrays[first] for first, second in pairs if second == base}
@@ -117,18 +119,16 @@ def _compare_other_pairs(
         tables[base] = Table(
             {base: arrays[base], **above}, base, metric.better, analysis.plan.policy.margin, nulls, history
         )
-    found = {
-        (first, base): comparison
-        for base, row in compare_tables(tables).items()
-        for first, comparison in row.items()
-    }
-    return {
-        pair: _allow_for_findings(
-            found[pair], pair, (owner[pair[0]], owner[pair[1]]), results, metric, analysis
-        )
-        for pair in pairs
-        if pair in found and found[pair].ratio is not None
-    }
+    found = {}
+    for base, row in compare_tables(tables).items():
+        for first, comparison in row.items():
+            found[first, base] = comparison
+    compared = {}
+    for pair in pairs:
+        if pair in found and found[pair].ratio is not None:
+            owners = owner[pair[0]], owner[pair[1]]
+            compared[pair] = _allow_for_findings(found[pair], pair, owners, results, metric, analysis)
+    return compared
 
 
 def _block_array(result: CellResult, metric: str, blocks: Sequence[int]) -> Array:
@@ -141,14 +141,15 @@ def _null_evidence(
 ) -> tuple[list[tuple[Array, Array]], Sequence[Null]]:
     """Return what shows the noise: the copies of this run, and for the primary metric those of earlier runs."""
     results = {result.cell.id: result for result in workload.cells}
-    copies = [
-        (
-            _block_array(result, metric.name, blocks),
-            _block_array(results[result.cell.null_of], metric.name, blocks),
-        )
-        for result in workload.null_cells
-        if result.cell.null_of in results
-    ]
+    copies = []
+    for result in workload.null_cells:
+        if result.cell.null_of in results:
+            copies.append(
+                (
+                    _block_array(result, metric.name, blocks),
+                    _block_array(results[result.cell.null_of], metric.name, blocks),
+                )
+            )
     if not workload.metrics or metric.name != workload.metrics[0].name:
         return copies, ()
     summaries = {name: result.summary for name, result in results.items()}
@@ -171,9 +172,8 @@ def _allow_for_findings(  # noqa: PLR0917 (all of it is what one comparison is j
     reach = sum(owner.noise_reach(name, metric) for name, owner in both)
     allowed = widen_interval(comparison, margin, WIDENED_REASON, spread=spread, reach=reach)
     comparison = limit_to_typical_run(hold_to_family_level(allowed), margin)
-    reasons = [
-        reason
-        for name, owner in both
-        if (reason := reason_to_doubt(results[name], owner, metric.name, analysis))
-    ]
+    reasons = []
+    for name, owner in both:
+        if reason := reason_to_doubt(results[name], owner, metric.name, analysis):
+            reasons.append(reason)
     return withdraw_verdict(comparison, ", ".join(dict.fromkeys(reasons))) if reasons else comparison

@@ -24,7 +24,7 @@ class Repetition(StrEnum):
 
 
 class Agreement(StrEnum):
-    """Whether the interval of a comparison agrees with a published ratio."""
+    """True if the interval of a comparison agrees with a published ratio."""
 
     UNKNOWN = "unknown"  # a single block has no interval
     CONTAINED = "contained"  # a difference is shown, and its interval holds the published ratio
@@ -58,7 +58,7 @@ def find_figure(cell: Cell, published: Published) -> PublishedFigure | None:
 
 
 def is_about(levels: Mapping[str, str], cell: Cell) -> bool:
-    """Return whether the cell has all these levels and is no null cell."""
+    """Return True if the cell has all these levels and is no null cell."""
     return cell.null_of is None and all(get_level(cell, name) == level for name, level in levels.items())
 
 
@@ -85,7 +85,7 @@ def convert_ratio(ratio: float, percent_of: str, better: Better) -> float:
 
 
 def is_same_work(one: Published, other: Published) -> bool:
-    """Return whether two publications give times and throughputs of the same work.
+    """Return True if two publications give times and throughputs of the same work.
 
     Then the product of both figures, the amount of work, is alike for all cells.
     """

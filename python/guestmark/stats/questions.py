@@ -46,7 +46,7 @@ class Ranking:
 
     @property
     def answered(self) -> bool:
-        """Whether there is a best cell, or several of which all typical runs are alike."""
+        """True if there is a best cell, or several of which all typical runs are alike."""
         if self.best is None or len(self.cells) < 2:
             return False
         compared = (self.against_best.get(result.cell.id) for result in self.contenders)
@@ -54,7 +54,7 @@ class Ranking:
 
     @property
     def is_best_shown(self) -> bool:
-        """Whether every other cell is shown to be worse than the best one."""
+        """True if every other cell is shown to be worse than the best one."""
         return all(self.verdict(result) is Verdict.SLOWER for result in self.cells if result is not self.best)
 
     def verdict(self, result: CellResult) -> Verdict | None:
@@ -63,7 +63,7 @@ class Ranking:
         return None if comparison is None else comparison.verdict
 
     def is_alike(self, result: CellResult) -> bool:
-        """Return whether the cell's typical run is shown to be as the best one's."""
+        """Return True if the cell's typical run is shown to be as the best one's."""
         comparison = self.against_best.get(result.cell.id)
         return comparison is not None and comparison.typical_is_equal
 
@@ -80,14 +80,14 @@ class PairAnswer:
 
     @property
     def answered(self) -> bool:
-        """Whether there is a verdict, or any difference is known to be small."""
+        """True if there is a verdict, or any difference is known to be small."""
         return self.comparison is not None and (
             self.comparison.is_bounded or not self.comparison.is_undecided
         )
 
     @property
     def conclusion(self) -> Conclusion:
-        """Whether the published conclusion about these cells holds."""
+        """True if the published conclusion about these cells holds."""
         return judge_conclusion(self.comparison, self.published)
 
 
@@ -124,7 +124,7 @@ class DurabilityGroup:
 
     @property
     def answered(self) -> bool:
-        """Whether anything has been shown at all."""
+        """True if anything has been shown at all."""
         return self.word not in {Durability.UNKNOWN, Durability.CLAIMED}
 
 
@@ -140,7 +140,7 @@ class QuestionAnswer:
 
     @property
     def answered(self) -> bool:
-        """Whether nothing is missing."""
+        """True if nothing is missing."""
         return bool(self.findings) and all(finding.answered for finding in self.findings)
 
 
@@ -259,7 +259,7 @@ def _rank(
 
 
 def _is_durable_enough(result: CellResult, question: Question) -> bool:
-    """Return whether the row, or the disk below it, is as durable as the question wants."""
+    """Return True if the row, or the disk below it, is as durable as the question wants."""
     if question.disk and (disk_durability(result) or row_durability(result)) not in question.disk:
         return False
     words = {str(word) for word in find_durability(result)}

@@ -147,7 +147,11 @@ def _fieller_interval(x: Array, y: Array) -> tuple[float, float]:
     # Either the law certainly keeps rising, or nothing is known.
     if a > 0 or c <= 0:
         return (math.inf if a > 0 and c > 0 else 0.0), math.inf
-    low = (b - root) / a if a < 0 else c / (2 * b) if b > 0 else 0.0
+    low = 0.0
+    if a < 0:
+        low = (b - root) / a
+    elif b > 0:
+        low = c / (2 * b)
     return max(low, 0.0), math.inf
 
 

@@ -31,7 +31,7 @@ GIVE_UP_AFTER = 3
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether to stop, and in which state.
+    """True if to stop, and in which state.
 
     `goal` is the number of blocks expected in all, `left_s` the seconds until then; both are None if unknown.
     """
@@ -127,11 +127,12 @@ def _decide_search(
 
 def count_compared_cells(plan: Plan) -> int:
     """Return how many cells of the largest table are compared with its baseline, without null copies."""
-    sides = [
-        sum(cell.null_of is None and cell.compares_with(baseline) for cell in plan.cells) - 1
-        for baseline in plan.cells
-        if baseline.baseline
-    ]
+    sides = []
+    for baseline in plan.cells:
+        if baseline.baseline:
+            sides.append(
+                sum(cell.null_of is None and cell.compares_with(baseline) for cell in plan.cells) - 1
+            )
     return max(sides, default=0)
 
 
@@ -182,7 +183,11 @@ def foresee_end(
 
 def _iterations_per_trial(analysis: Analysis) -> int:
     """Return the iterations of a trial in the last block; 0 without a trial."""
-    trials = [trial for result in analysis.cells for trial in result.trials if trial.measurements]
+    trials = []
+    for result in analysis.cells:
+        for trial in result.trials:
+            if trial.measurements:
+                trials.append(trial)
     return len(max(trials, key=lambda trial: trial.block).measurements[0].iterations) if trials else 0
 
 
@@ -211,7 +216,7 @@ def blocks_with_losses(trials: Iterable[Trial]) -> int:
 
 
 def _assess_precision(analysis: Analysis, precision: float) -> tuple[bool, int | None]:
-    """Return whether all that is compared is precise enough, and how many blocks in all that is expected to take."""
+    """Return True if all that is compared is precise enough, and how many blocks in all that is expected to take."""
     comparisons = _required_comparisons(analysis)
     if comparisons:
         goal = expected_blocks(comparisons, precision)
@@ -239,7 +244,7 @@ def is_settled(comparison: Comparison, precision: float) -> bool:
 
 
 def _assess_questions(plan: Plan, asked: Sequence[Comparison], blocks: int) -> tuple[bool, int | None]:
-    """Whether what the questions compare is known well enough, and how many blocks that may take."""
+    """True if what the questions compare is known well enough, and how many blocks that may take."""
     policy = plan.policy
     goal = expected_blocks(asked, policy.precision, ANSWER_PRECISION)
     if asked and plan.context.budget_s is not None:

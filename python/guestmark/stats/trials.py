@@ -71,7 +71,7 @@ class SlowComparison:
 
     @property
     def is_informative(self) -> bool:
-        """Whether anything is known of how often runs are slow: an interval over half of all runs says nothing."""
+        """True if anything is known of how often runs are slow: an interval over half of all runs says nothing."""
         return self.n >= MIN_BLOCKS and self.ci[1] - self.ci[0] <= _WIDEST_SHARE
 
     @property

@@ -112,11 +112,10 @@ def _record_effects(factor: Setting[Any], other: object, seen: _FactorEffects) -
 
     The factor is one object that machines find by themselves, so the functions of this object are replaced.
     """
-    functions = {
-        field.name: getattr(factor, field.name)
-        for field in dataclasses.fields(factor)
-        if callable(getattr(factor, field.name)) and field.name not in _ABOUT_LEVELS
-    }
+    functions = {}
+    for field in dataclasses.fields(factor):
+        if callable(getattr(factor, field.name)) and field.name not in _ABOUT_LEVELS:
+            functions[field.name] = getattr(factor, field.name)
 
     def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(level: object, *rest: object) -> Any:

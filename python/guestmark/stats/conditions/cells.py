@@ -123,11 +123,10 @@ def _check_attested_placement(compared: ComparedCells) -> Iterator[Finding]:
 
 
 def _check_free_placement(compared: ComparedCells) -> Iterator[Finding]:
-    free = [
-        cell.id
-        for cell in compared.cells
-        if cell.factors.get(NAME) == FREE and cell.null_of is None and not registry.is_crowd(cell)
-    ]
+    free = []
+    for cell in compared.cells:
+        if cell.factors.get(NAME) == FREE and cell.null_of is None and not registry.is_crowd(cell):
+            free.append(cell.id)
     if free:
         yield Finding(
             "placement free",
@@ -211,16 +210,13 @@ def check_storage(compared: ComparedCells) -> Iterator[Finding]:
 def check_unwritten_disks(compared: ComparedCells) -> Iterator[Finding]:
     """Check for disks that a row names, but its workload did not write: a note if it read them, else a warning."""
     found = [cell for cell in compared.cells if cell.null_of is None]
-    idle = [
-        cell.id
-        for cell in found
-        if any(_wrote_nothing(trial, read=False) for trial in compared.good_trials(cell))
-    ]
-    only_read = [
-        cell.id
-        for cell in found
-        if any(_wrote_nothing(trial, read=True) for trial in compared.good_trials(cell))
-    ]
+    idle, only_read = [], []
+    for cell in found:
+        trials = compared.good_trials(cell)
+        if any(_wrote_nothing(trial, read=False) for trial in trials):
+            idle.append(cell.id)
+        if any(_wrote_nothing(trial, read=True) for trial in trials):
+            only_read.append(cell.id)
     if idle:
         yield Finding(
             "disk not used",
@@ -262,24 +258,22 @@ def check_builds(compared: ComparedCells) -> Iterator[Finding]:
     """
     by_words: dict[tuple[str, bool], list[Cell]] = {}
     for cell in compared.cells:
-        for build in {
-            _describe_build(found)
-            for trial in compared.good_trials(cell)
-            if (found := trial.facts.find_fact(Build))
-        }:
+        found = [trial.facts.find_fact(Build) for trial in compared.good_trials(cell)]
+        for build in {_describe_build(build) for build in found if build}:
             by_words.setdefault(build, []).append(cell)
     for (said, same), cells in sorted(by_words.items()):
         ids = [cell.id for cell in cells if cell.null_of is None]
         if len(cells) == len(compared.cells) and len(by_words) == 1:
             continue
+        advice = "install the same version on this host, or measure another program"
+        if same:
+            advice = "to compare machines alone, stay on one architecture"
         yield Finding(
             "other binaries",
             Severity.WARNING if same else Severity.SEVERE,
             f"{name_cells(ids)} ran {said}: the ratio compares compilers and code, too",
             cells=() if same else compared.cells_spoilt_by(cell.id for cell in cells),
-            advice="to compare machines alone, stay on one architecture"
-            if same
-            else "install the same version on this host, or measure another program",
+            advice=advice,
         )
 
 

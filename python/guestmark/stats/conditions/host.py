@@ -91,12 +91,14 @@ def _waiting_share_of(trials: Sequence[Trial]) -> float | None:
     threads = waiting_share(trial.noise for trial in trials)
     if threads is not None:
         return threads
-    spent = [
-        sum(each.value for each in trial.measurements if each.metric in {USER, SYSTEM}) / wall.value
-        for trial in trials
-        for wall in trial.measurements
-        if wall.metric == WALL and wall.value > 0
-    ]
+    spent = []
+    for trial in trials:
+        for wall in trial.measurements:
+            if wall.metric == WALL and wall.value > 0:
+                spent.append(
+                    sum(each.value for each in trial.measurements if each.metric in {USER, SYSTEM})
+                    / wall.value
+                )
     if not spent or max(spent) > _ONE_THREAD:
         return None
     return max(0.0, 1 - sum(spent) / len(spent))
@@ -128,15 +130,14 @@ def check_governor(whole: WholeRun) -> Iterator[Finding]:
             )
             continue
         several = [found] if isinstance(found, str) else list(found)
-        if moving := [name for name in several if name not in _STEADY]:
-            yield Finding(
-                "governor",
-                Severity.WARNING,
-                f"the frequency governor is {' and '.join(several)}: short runs may end before the processor is fast"
-                if len(moving) == len(several)
-                else f"the processors have different frequency governors: {' and '.join(several)}",
-                advice=_PERFORMANCE,
-            )
+        moving = [name for name in several if name not in _STEADY]
+        if not moving:
+            continue
+        names = " and ".join(several)
+        message = f"the processors have different frequency governors: {names}"
+        if len(moving) == len(several):
+            message = f"the frequency governor is {names}: short runs may end before the processor is fast"
+        yield Finding("governor", Severity.WARNING, message, advice=_PERFORMANCE)
 
 
 def check_turbo(whole: WholeRun) -> Iterator[Finding]:
@@ -157,9 +158,10 @@ def check_throttling(compared: ComparedCells) -> Iterator[Finding]:
     if not any(hot for hot, _ in met.values()):
         return
     baseline = compared.baseline
-    spoilt = [] if baseline is None else [
-        name for name in met if name != baseline.id and _throttled_unequally(met[name], met[baseline.id])
-    ]  # fmt: skip
+    spoilt = []
+    if baseline is not None:
+        own = met[baseline.id]
+        spoilt = [name for name in met if name != baseline.id and _throttled_unequally(met[name], own)]
     hot, whole = (sum(column) for column in zip(*met.values(), strict=True))
     where = "; ".join(f"{name} {format_trial_count(*counts)}" for name, counts in met.items() if counts[0])
     yield Finding(
@@ -179,8 +181,8 @@ def _count_throttled(compared: ComparedCells, cell: Cell) -> tuple[int, int]:
 
 def _throttled_unequally(mine: tuple[int, int], other: tuple[int, int]) -> bool:
     """Return True if one side was throttled in at least two trials, and in a clearly larger share of its trials."""
-    shares = [hot / whole if whole else 0.0 for hot, whole in (mine, other)]
-    return max(mine[0], other[0]) >= 2 and abs(shares[0] - shares[1]) > FEW_THROTTLED
+    share, other_share = (hot / max(whole, 1) for hot, whole in (mine, other))
+    return max(mine[0], other[0]) >= 2 and abs(share - other_share) > FEW_THROTTLED
 
 
 def check_frequencies(compared: ComparedCells) -> Iterator[Finding]:
@@ -204,9 +206,8 @@ def check_frequencies(compared: ComparedCells) -> Iterator[Finding]:
 
 def _typical_megahertz(compared: ComparedCells, cell: Cell) -> float | None:
     """Return the median frequency at the end of the cell's trials; None if unknown."""
-    ends = [
-        float(seen[-1])
-        for trial in compared.good_trials(cell)
-        if isinstance(seen := trial.noise.get("frequency_mhz"), list | tuple) and seen
-    ]
+    ends = []
+    for trial in compared.good_trials(cell):
+        if isinstance(seen := trial.noise.get("frequency_mhz"), list | tuple) and seen:
+            ends.append(float(seen[-1]))
     return statistics.median(ends) if ends else None

@@ -156,12 +156,12 @@ def _find_guest_changes(whole: WholeRun) -> dict[str, str]:
         if trial.status is TrialStatus.OK:
             for name, version in _attested_versions(trial):
                 seen.setdefault(trial.cell_id, {}).setdefault(name, {})[version] = None
-    return {
-        f"{name} of {cell}": " → ".join(versions)
-        for cell, names in seen.items()
-        for name, versions in names.items()
-        if len(versions) > 1
-    }
+    changes = {}
+    for cell, names in seen.items():
+        for name, versions in names.items():
+            if len(versions) > 1:
+                changes[f"{name} of {cell}"] = " → ".join(versions)
+    return changes
 
 
 def _attested_versions(trial: Trial) -> Iterator[tuple[str, str]]:

@@ -44,12 +44,12 @@ class RaceOutcome:
 
     @property
     def is_walkover(self) -> bool:
-        """Whether a single cell could take part, so that nothing was compared."""
+        """True if a single cell could take part, so that nothing was compared."""
         return len(self.race.alive) == 1 and all(entry.kind in _UNRACED for entry in self.race.dropped)
 
     @property
     def dropped_early(self) -> bool:
-        """Whether the race's own rule dropped cells before a verdict could be given."""
+        """True if the race's own rule dropped cells before a verdict could be given."""
         return any(
             entry.kind is DropReason.RACED and entry.blocks < MIN_BLOCKS for entry in self.race.dropped
         )

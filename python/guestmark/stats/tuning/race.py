@@ -156,12 +156,8 @@ def run_race(
         if not _advance_blocks(race, settings.screen_blocks, first, ended):
             return race
         seen = _rows_before(values, race.block)
-        race.dropped += [
-            Dropped(name, race.block, why, DropReason.PREDICTED)
-            for name, why in screen.predict_losers(
-                able, _adjusted_means(seen, first), math.log1p(settings.margin)
-            ).items()
-        ]
+        losers = screen.predict_losers(able, _adjusted_means(seen, first), math.log1p(settings.margin))
+        race.dropped += [Dropped(name, race.block, why, DropReason.PREDICTED) for name, why in losers.items()]
         _forget_dropped(race)
     return _race_blocks(race, settings, values, ended, limited or {}, clock=clock)
 
@@ -254,10 +250,11 @@ def _settle_finalists(race: Race, settings: Settings, fresh: Values) -> None:
         name: np.exp(np.array([row.get(name, np.nan) for _, row in sorted(fresh.items())])) for name in known
     }
     # All pairs are one family, as in the answer to which cell is best: the leader was chosen by these same blocks.
-    tables = {
-        base: Table({each: arrays[each] for each in known[number:]}, base, Better.LOWER, settings.margin)
-        for number, base in enumerate(known)
-    }
+    tables = {}
+    for number, base in enumerate(known):
+        tables[base] = Table(
+            {each: arrays[each] for each in known[number:]}, base, Better.LOWER, settings.margin
+        )
     for name, found in compare_tables(tables)[race.leader].items():
         if found.ratio is None or found.ci is None:
             continue
@@ -357,15 +354,17 @@ def _adjusted_means(values: Values, names: Sequence[str]) -> dict[str, float]:
     rows = [row for row in values.values() if any(name in row for name in names)]
     everywhere = [name for name in names if all(name in row for row in rows)]
     sums: dict[str, list[float]] = {}
-    reference = [
-        sum(row[name] for name in everywhere) / len(everywhere) if everywhere else 0.0 for row in rows
-    ]
+    reference = [0.0] * len(rows)
+    if everywhere:
+        reference = [sum(row[name] for name in everywhere) / len(everywhere) for row in rows]
     level = sum(reference) / len(reference) if reference else 0.0
     for row, middle in zip(rows, reference, strict=True):
         for name in names:
             if name in row:
                 sums.setdefault(name, []).append(row[name] - middle + level)
-    return {name: sum(sums[name]) / len(sums[name]) if name in sums else math.inf for name in names}
+    # A candidate without values never leads.
+    means = dict.fromkeys(names, math.inf)
+    return means | {name: sum(adjusted) / len(adjusted) for name, adjusted in sums.items()}
 
 
 def _moderated_variances(values: Values, names: Sequence[str]) -> dict[str, float]:
@@ -407,12 +406,11 @@ def _distance_from_leader(
 
 def pareto_front(points: Mapping[str, Sequence[float]], better: Sequence[Better]) -> list[str]:
     """Return the points that no other equals or beats in every coordinate, best first coordinate first."""
-    signed = {
-        name: tuple(
+    signed = {}
+    for name, values in points.items():
+        signed[name] = tuple(
             value if way is Better.LOWER else -value for value, way in zip(values, better, strict=True)
         )
-        for name, values in points.items()
-    }
 
     def beats(theirs: tuple[float, ...], own: tuple[float, ...]) -> bool:
         return theirs != own and all(one <= other for one, other in zip(theirs, own, strict=True))
