@@ -226,8 +226,8 @@ class Compared:
         """What became of the ratio of each cell that both runs have."""
         found = []
         for pair in self.found.pairs:
-            low, high = pair.found.ci or (None, None)
-            found.append(Moved(pair.cell, pair.found.ratio, low, high, pair.found.verdict.value))
+            low, high = pair.change.ci or (None, None)
+            found.append(Moved(pair.cell, pair.change.ratio, low, high, pair.change.verdict.value))
         return tuple(found)
 
     @property

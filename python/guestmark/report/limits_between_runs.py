@@ -103,7 +103,7 @@ def _claims_of(comparison: RunComparison, limits: Sequence[str]) -> Iterator[Rat
 
 
 def _measure_pair(pair: CellRatios) -> MeasuredRatio:
-    change, blocks = pair.found, min(pair.before.blocks, pair.after.blocks)
+    change, blocks = pair.change, min(pair.before.blocks, pair.after.blocks)
     unknown = "" if change.ci else "how far unchanged runs differ here is unknown"
     return MeasuredRatio(change.ratio, change.ci, blocks, max(change.runs - 1, 1), unknown, change.within)
 

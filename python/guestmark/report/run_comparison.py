@@ -1,4 +1,4 @@
-"""Runs beside each other: what differs in their surroundings, and by what the ratios of their cells differ."""
+"""Runs beside each other: how their environments differ, and by what the ratios of their cells differ."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from guestmark.core.metric import Metric
 from guestmark.core.units import format_count
 from guestmark.ledger import run_history
-from guestmark.ledger.model import StoredRatio, StoredRun
+from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure_cell, word_cell
+from guestmark.page.tables import Align, Cell, RowName, Table, TableBuilder, figure_cell, word_cell
 from guestmark.page.text import Tone, line
 from guestmark.report.sections import gate_outcomes
 from guestmark.stats.across_runs import FEWEST_RUNS, Change, ChangeVerdict, PastRatio, compare_two_runs
@@ -43,12 +43,12 @@ VERDICT_TONES = {
 
 @dataclass(frozen=True, slots=True)
 class CellRatios:
-    """A cell that both runs have, and what became of its ratio."""
+    """A cell that both runs have: its ratio in each, and what changed."""
 
     cell: str
     before: PastRatio
     after: PastRatio
-    found: Change
+    change: Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class CellValues:
 class RunComparison:
     """One run against the first. `missing` are cells that only one of them has, or whose ratio has no interval.
 
-    `values` are in `metric`, side by side: what they differ by is also what the host did meanwhile.
+    `values` are in `metric`, side by side and without a verdict: the host may have changed between the runs.
     """
 
     before: StoredRun
@@ -77,248 +77,216 @@ class RunComparison:
     metric: Metric | None = None
     values: tuple[CellValues, ...] = ()
 
+    @property
+    def spreads(self) -> list[Change]:
+        """The changes of which it is known how far unchanged runs differ here."""
+        return [pair.change for pair in self.pairs if pair.change.spread is not None]
+
 
 def compare_runs(ledger: Ledger, before: StoredRun, after: StoredRun, beside: int = 1) -> RunComparison:
-    """The cells of two runs, matched by what they are: workload, platform, factors and processors of both sides.
+    """Compare the cells of two runs, matched by workload, platform, factors and processors of both sides of a ratio.
 
     All cells of the `beside` runs that a report compares with the first share one error rate.
     """
     decisive, other = compare_environments(before.environment, after.environment)
     analyses = [run_history.analyse_with_history(ledger, run) for run in (before, after)]
-    sides = [
-        run_history.find_ratios(run, found) for run, found in zip((before, after), analyses, strict=True)
-    ]
-    both = [key for key in sides[0] if key in sides[1]]
-    same_host = bool(run_history.identify_run_host(before)) and run_history.identify_run_host(
-        before
-    ) == run_history.identify_run_host(after)
-    earlier: dict[str, list[StoredRatio]] = {}
+    old = run_history.find_ratios(before, analyses[0])
+    new = run_history.find_ratios(after, analyses[1])
+    both = [key for key in old if key in new]
+    host = run_history.identify_run_host(before)
+    same_host = bool(host) and host == run_history.identify_run_host(after)
+    earlier: dict[str, list[PastRatio]] = {}
     if same_host:
-        for row in ledger.find_earlier_ratios(run_history.identify_run_host(before), both, time.time() + 1):
+        for row in ledger.find_earlier_ratios(host, both, time.time() + 1):
             if row.run_id not in {before.id, after.id}:
-                earlier.setdefault(row.what, []).append(row)
-    claims = beside * max(sum(len(earlier.get(key, ())) >= FEWEST_RUNS for key in both), 1)
+                earlier.setdefault(row.what, []).append(run_history.make_past(row))
+    judged = sum(len(earlier.get(key, ())) >= FEWEST_RUNS for key in both)
+    claims = beside * max(judged, 1)
     pairs = []
     for key in both:
-        (old, _), (new, cell) = sides[0][key], sides[1][key]
-        known = [run_history.make_past(row) for row in earlier.get(key, ())]
-        pairs.append(CellRatios(cell, old, new, compare_two_runs(old, new, known, claims)))
-    missing = [
-        cell for side, rest in (sides, sides[::-1]) for key, (_, cell) in side.items() if key not in rest
-    ]
+        (old_ratio, _), (new_ratio, cell) = old[key], new[key]
+        change = compare_two_runs(old_ratio, new_ratio, earlier.get(key, ()), claims)
+        pairs.append(CellRatios(cell, old_ratio, new_ratio, change))
+    missing = [cell for key, (_, cell) in old.items() if key not in new]
+    missing += [cell for key, (_, cell) in new.items() if key not in old]
     metric = before.plan.metrics[0] if before.plan.metrics else None
-    return RunComparison(
-        before,
-        after,
-        decisive,
-        other,
-        tuple(pairs),
-        tuple(dict.fromkeys(missing)),
-        same_host,
-        metric,
-        _pair_values(metric, *analyses) if metric is not None else (),
-    )
+    values = _pair_values(metric, *analyses) if metric is not None else ()
+    names = tuple(dict.fromkeys(missing))
+    return RunComparison(before, after, decisive, other, tuple(pairs), names, same_host, metric, values)
 
 
 def _pair_values(metric: Metric, before: Analysis, after: Analysis) -> tuple[CellValues, ...]:
-    """The cells of both runs by their ids; two runs of one cell each are of the same thing, whatever they call it."""
-    sides = [
-        {each.cell.id: each.summary.get(metric.name) for each in found.cells if each.cell.null_of is None}
-        for found in (before, after)
-    ]
-    if all(len(side) == 1 for side in sides) and sides[0].keys() != sides[1].keys():
-        ((old, was),), ((new, now),) = (side.items() for side in sides)
-        return (CellValues(f"{old} → {new}", was, now),)
-    names = dict.fromkeys([*sides[0], *sides[1]])
-    return tuple(CellValues(name, sides[0].get(name), sides[1].get(name)) for name in names)
+    """Return the values of both runs by cell id."""
+    old, new = _values_by_cell(before, metric), _values_by_cell(after, metric)
+    # Two runs of one cell each are about the same thing, whatever they call it.
+    if len(old) == len(new) == 1 and old.keys() != new.keys():
+        ((old_name, old_value),), ((new_name, new_value),) = old.items(), new.items()
+        return (CellValues(f"{old_name} → {new_name}", old_value, new_value),)
+    return tuple(CellValues(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new]))
 
 
-def make_page(comparisons: Sequence[RunComparison], judged: Sequence[JudgedGate] = ()) -> Page:
-    """All of it, with what became of limits, for every renderer."""
+def _values_by_cell(analysis: Analysis, metric: Metric) -> dict[str, Summary | None]:
+    plain = (result for result in analysis.cells if result.cell.null_of is None)
+    return {result.cell.id: result.summary.get(metric.name) for result in plain}
+
+
+# --- the page -----------------------------------------------------------------------------------------------
+
+
+def make_page(comparisons: Sequence[RunComparison], gates: Sequence[JudgedGate] = ()) -> Page:
+    """Return all of it, with what became of limits, for every renderer."""
     first = comparisons[0].before
-    sections = [
-        Section(Part.WORKLOAD, f"{each.after.id} against {each.before.id}", tuple(_comparison_nodes(each)))
-        for each in comparisons
-    ]
-    if judged:
-        sections.append(
-            Section(Part.WORKLOAD, "Limits to after / before", (gate_outcomes.list_gates(judged),))
-        )
+    sections = []
+    for each in comparisons:
+        title = f"{each.after.id} against {each.before.id}"
+        sections.append(Section(Part.WORKLOAD, title, tuple(_comparison_nodes(each))))
+    if gates:
+        limits = gate_outcomes.list_gates(gates)
+        sections.append(Section(Part.WORKLOAD, "Limits to after / before", (limits,)))
     return Page(f"Compared with {first.id}", first.id, tuple(sections))
 
 
-def _comparison_nodes(found: RunComparison) -> list[Node]:
-    nodes: list[Node] = [_environment_changes(found)]
-    if found.pairs:
-        nodes.append(_ratio_table(found))
-    if found.metric is not None and any(each.before or each.after for each in found.values):
-        nodes.append(_value_table(found, found.metric))
-    if not found.pairs:
-        nodes.append(
-            Note(line("No cell has a ratio to the same baseline in both runs, so there is no verdict"))
-        )
-    if found.missing:
-        nodes.append(Note(line(f"In one run only, or without a ratio: {', '.join(found.missing)}")))
-    return [*nodes, *_explain_limits(found)]
+def _comparison_nodes(comparison: RunComparison) -> list[Node]:
+    nodes: list[Node] = [_environment_changes(comparison)]
+    if comparison.pairs:
+        nodes.append(_ratio_table(comparison))
+    metric = comparison.metric
+    if metric is not None and any(each.before or each.after for each in comparison.values):
+        nodes.append(_value_table(comparison.values, metric))
+    if not comparison.pairs:
+        text = "No cell has a ratio to the same baseline in both runs, so there is no verdict"
+        nodes.append(Note(line(text)))
+    if comparison.missing:
+        nodes.append(Note(line(f"In one run only, or without a ratio: {', '.join(comparison.missing)}")))
+    return [*nodes, *_explain_limits(comparison)]
 
 
-def _environment_changes(found: RunComparison) -> Node:
-    changed = [line(f"{name} {said}") for name, said in (*found.decisive.items(), *found.other.items())]
-    if not found.same_host:
-        changed.insert(0, line("another machine", Tone.WARNING))
-    if not changed:
+def _environment_changes(comparison: RunComparison) -> Node:
+    changes = {**comparison.decisive, **comparison.other}
+    items = [line(f"{name} {change}") for name, change in changes.items()]
+    if not comparison.same_host:
+        items.insert(0, line("another machine", Tone.WARNING))
+    if not items:
         return Paragraph(line("Nothing recorded about the environments differs."))
-    return Bullets(line("What differs between the environments:"), tuple(changed))
+    return Bullets(line("What differs between the environments:"), tuple(items))
 
 
-def _ratio_table(found: RunComparison) -> Table:
-    rows = []
-    for pair in found.pairs:
-        made = pair.found
-        old, new = (_ratio(run.ratio, (run.low, run.high)) for run in (pair.before, pair.after))
-        rows.append(
-            Row(
-                RowName((pair.cell,), pair.cell),
-                (
-                    figure_cell(*old),
-                    figure_cell(*new),
-                    figure_cell(*_ratio(made.ratio, made.ci or made.within)),
-                    word_cell(VERDICT_WORDS[made.verdict], VERDICT_TONES[made.verdict]),
-                ),
-            )
-        )
+def _ratio_table(comparison: RunComparison) -> Table:
+    pairs = comparison.pairs
+    table = TableBuilder(("cell",), [RowName((pair.cell,), pair.cell) for pair in pairs])
     ratio = (Align.POINT, Align.LEFT)
-    columns = (
-        Column("before, vs its baseline", ratio),
-        Column("after, vs its baseline", ratio),
-        Column("after / before", ratio),
-        Column("verdict"),
-    )
-    return Table("ratios to the baseline of each run, and their ratio", ("cell",), columns, tuple(rows))
+    table.add("before, vs its baseline", [_ratio_cell(pair.before) for pair in pairs], ratio)
+    table.add("after, vs its baseline", [_ratio_cell(pair.after) for pair in pairs], ratio)
+    changes = [pair.change for pair in pairs]
+    quotients = [figures.ratio_pieces(change.ratio, change.ci or change.within) for change in changes]
+    table.add("after / before", [figure_cell(*pieces) for pieces in quotients], ratio)
+    verdicts = [word_cell(VERDICT_WORDS[each.verdict], VERDICT_TONES[each.verdict]) for each in changes]
+    table.add("verdict", verdicts)
+    return table.build("ratios to the baseline of each run, and their ratio")
 
 
-def _value_table(found: RunComparison, metric: Metric) -> Table:
-    """What was measured, side by side, without a verdict."""
-    sides = [side for each in found.values for side in (each.before, each.after) if side is not None]
+def _ratio_cell(run: PastRatio) -> Cell:
+    return figure_cell(*figures.ratio_pieces(run.ratio, (run.low, run.high)))
+
+
+def _value_table(values: Sequence[CellValues], metric: Metric) -> Table:
+    """Return what was measured, side by side, without a verdict."""
+    sides = [side for each in values for side in (each.before, each.after) if side is not None]
     unit = figures.choose_table_unit(metric.unit, [side.typical for side in sides])
-
-    def shown(side: Summary | None) -> Cell:
-        if side is None:
-            return word_cell("not in this run")
-        return figure_cell(*figures.estimate_pieces(side.typical, side.typical_ci, unit))
-
-    rows = tuple(
-        Row(RowName((each.cell,), each.cell), (shown(each.before), shown(each.after), _quotient_cell(each)))
-        for each in found.values
-    )
-    value = (Align.POINT, Align.LEFT, Align.POINT)
-    what = figures.column_heading(metric, unit)
-    columns = (
-        Column(f"{what}, before", value),
-        Column("after", value),
-        Column("after / before", (Align.POINT,)),
-    )
-    title = f"{what}, measured at two times: the host may have changed, too"
-    return Table(title, ("cell",), columns, rows)
+    heading = figures.column_heading(metric, unit)
+    table = TableBuilder(("cell",), [RowName((each.cell,), each.cell) for each in values])
+    pieces = (Align.POINT, Align.LEFT, Align.POINT)
+    table.add(f"{heading}, before", [_value_cell(each.before, unit) for each in values], pieces)
+    table.add("after", [_value_cell(each.after, unit) for each in values], pieces)
+    table.add("after / before", map(_quotient_cell, values), (Align.POINT,))
+    return table.build(f"{heading}, measured at two times: the host may have changed, too")
 
 
-def _quotient_cell(each: CellValues) -> Cell:
-    if each.before is None or each.after is None or each.before.typical <= 0 or each.after.typical <= 0:
+def _value_cell(side: Summary | None, unit: figures.Unit) -> Cell:
+    if side is None:
+        return word_cell("not in this run")
+    return figure_cell(*figures.estimate_pieces(side.typical, side.typical_ci, unit))
+
+
+def _quotient_cell(values: CellValues) -> Cell:
+    before, after = values.before, values.after
+    if before is None or after is None or before.typical <= 0 or after.typical <= 0:
         return Cell()
-    return figure_cell(figures.format_ratio(each.after.typical / each.before.typical, None))
+    return figure_cell(figures.format_ratio(after.typical / before.typical, None))
 
 
-def _ratio(value: float, ci: tuple[float, float]) -> tuple[str, str]:
-    number, _, interval = figures.format_ratio(value, ci).partition(" ")
-    return number, interval
-
-
-def _explain_limits(found: RunComparison) -> list[Node]:
-    """What such a comparison can show, and what it cannot."""
+def _explain_limits(comparison: RunComparison) -> list[Node]:
+    """Return what such a comparison can show, and what it cannot."""
     nodes: list[Node] = []
-    spreads = [pair.found for pair in found.pairs if pair.found.spread is not None]
+    spreads = comparison.spreads
     if spreads:
-        largest = max(spread.spread or 0.0 for spread in spreads)
-        runs = min(spread.runs for spread in spreads)
-        nodes.append(
-            Note(
-                line(
-                    f"Intervals allow for {figures.format_percent(largest)} of variation between runs, "
-                    f"learned from {format_count(runs, 'earlier run')} here"
-                )
-            )
+        largest = figures.format_percent(max(change.spread or 0.0 for change in spreads))
+        runs = format_count(min(change.runs for change in spreads), "earlier run")
+        text = f"Intervals allow for {largest} of variation between runs, learned from {runs} here"
+        nodes.append(Note(line(text)))
+    if len(spreads) < len(comparison.pairs):
+        reason = f"it takes {FEWEST_RUNS} other runs here"
+        if not comparison.same_host:
+            reason = "they are of different machines"
+        text = (
+            f"How far unchanged runs differ is unknown for some cells ({reason}): "
+            "their intervals cover the blocks alone and carry no verdict"
         )
-    if len(spreads) < len(found.pairs):
-        why = (
-            "they are of different machines"
-            if not found.same_host
-            else f"it takes {FEWEST_RUNS} other runs here"
-        )
-        nodes.append(
-            Note(
-                line(
-                    f"How far unchanged runs differ is unknown for some cells ({why}): "
-                    "their intervals cover the blocks alone and carry no verdict"
-                ),
-                NoteKind.WARNING,
-            )
-        )
-    nodes.append(
-        Note(
-            line(
-                "Two runs show that something changed, not what. Only ratios are compared: a change that slows "
-                "baseline and cell alike is invisible. guestmark ab measures both sides in one run"
-            )
-        )
+        nodes.append(Note(line(text), NoteKind.WARNING))
+    text = (
+        "Two runs show that something changed, not what. Only ratios are compared: a change that slows "
+        "baseline and cell alike is invisible. guestmark ab measures both sides in one run"
     )
-    return nodes
+    return [*nodes, Note(line(text))]
 
 
-def _summary_document(side: Summary) -> dict[str, Any]:
-    return {
-        "mean": side.mean,
-        "median": side.median,
-        "ci": None if side.ci is None else list(side.ci),
-        "n": side.n,
-    }
+# --- for programs -------------------------------------------------------------------------------------------
 
 
-def make_document(comparisons: Sequence[RunComparison], judged: Sequence[JudgedGate] = ()) -> dict[str, Any]:
-    """For programs; a stable interface, as the result document is."""
+def make_document(comparisons: Sequence[RunComparison], gates: Sequence[JudgedGate] = ()) -> dict[str, Any]:
+    """Return the comparisons for programs; a stable interface, as the result document is."""
     return {
         "schema": SCHEMA,
-        "comparisons": [
-            {
-                "before": each.before.id,
-                "after": each.after.id,
-                "same_host": each.same_host,
-                "surroundings": {**each.decisive, **each.other},
-                "missing": list(each.missing),
-                "metric": None if each.metric is None else each.metric.name,
-                "values": [
-                    {
-                        "cell": one.cell,
-                        "before": None if one.before is None else _summary_document(one.before),
-                        "after": None if one.after is None else _summary_document(one.after),
-                    }
-                    for one in each.values
-                ],
-                "cells": [
-                    {
-                        "cell": pair.cell,
-                        "before": {"ratio": pair.before.ratio, "ci": [pair.before.low, pair.before.high]},
-                        "after": {"ratio": pair.after.ratio, "ci": [pair.after.low, pair.after.high]},
-                        "ratio": pair.found.ratio,
-                        "ci": None if pair.found.ci is None else list(pair.found.ci),
-                        "within_ci": list(pair.found.within),
-                        "between_runs": pair.found.spread,
-                        "earlier_runs": pair.found.runs,
-                        "verdict": pair.found.verdict.value,
-                    }
-                    for pair in each.pairs
-                ],
-            }
-            for each in comparisons
-        ],
-        "gates": gate_outcomes.make_document(judged),
+        "comparisons": [_comparison_document(comparison) for comparison in comparisons],
+        "gates": gate_outcomes.make_document(gates),
     }
+
+
+def _comparison_document(comparison: RunComparison) -> dict[str, Any]:
+    return {
+        "before": comparison.before.id,
+        "after": comparison.after.id,
+        "same_host": comparison.same_host,
+        "surroundings": {**comparison.decisive, **comparison.other},
+        "missing": list(comparison.missing),
+        "metric": None if comparison.metric is None else comparison.metric.name,
+        "values": [
+            {
+                "cell": values.cell,
+                "before": _summary_document(values.before),
+                "after": _summary_document(values.after),
+            }
+            for values in comparison.values
+        ],
+        "cells": [
+            {
+                "cell": pair.cell,
+                "before": {"ratio": pair.before.ratio, "ci": [pair.before.low, pair.before.high]},
+                "after": {"ratio": pair.after.ratio, "ci": [pair.after.low, pair.after.high]},
+                "ratio": pair.change.ratio,
+                "ci": None if pair.change.ci is None else list(pair.change.ci),
+                "within_ci": list(pair.change.within),
+                "between_runs": pair.change.spread,
+                "earlier_runs": pair.change.runs,
+                "verdict": pair.change.verdict.value,
+            }
+            for pair in comparison.pairs
+        ],
+    }
+
+
+def _summary_document(side: Summary | None) -> dict[str, Any] | None:
+    if side is None:
+        return None
+    ends = None if side.ci is None else list(side.ci)
+    return {"mean": side.mean, "median": side.median, "ci": ends, "n": side.n}

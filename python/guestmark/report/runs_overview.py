@@ -1,6 +1,6 @@
-"""A page of all runs: what each was, and how the ratios that were measured more than once went."""
+"""A page of all runs: what each was, and the trends of ratios that were measured more than once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from guestmark.core.units import format_count
@@ -9,17 +9,19 @@ from guestmark.ledger.run_history import make_past
 from guestmark.page import figures
 from guestmark.page.charts import Series, SeriesRow
 from guestmark.page.nodes import Chart, Node, Note, Page, Part, Section
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell, word_cell
+from guestmark.page.tables import Align, Cell, RowName, Table, TableBuilder, figure_cell, word_cell
 from guestmark.page.text import Tone, line
+from guestmark.stats.across_runs import PastRatio
 
 FEWEST = 2  # runs that make a trend
-_MOST = 24  # trends that are drawn, the newest
-_ROWS = 6  # trends in one picture
-_Ratios = list[StoredRatio]
+_MOST_TRENDS = 24  # trends that are drawn, the newest
+_TRENDS_IN_CHART = 6  # trends in one picture
+_Trend = list[StoredRatio]  # of one cell on one host, oldest first
+_COPY = "#"  # in the ids of null copies
 
 
 def make_page(runs: Sequence[RunOverview], ratios: Iterable[StoredRatio]) -> Page:
-    """The trends of ratios that these runs share, newest first, then all runs, newest first."""
+    """Return the trends of ratios that these runs share, newest first, then all runs, newest first."""
     known = {run.id: run for run in runs}
     sections = [Section(Part.WORKLOAD, "Trends", tuple(_trend_nodes(known, ratios)))]
     if runs:
@@ -27,63 +29,65 @@ def make_page(runs: Sequence[RunOverview], ratios: Iterable[StoredRatio]) -> Pag
     return Page(format_count(len(runs), "run"), "", tuple(sections))
 
 
-def _trend_nodes(known: dict[str, RunOverview], ratios: Iterable[StoredRatio]) -> list[Node]:
-    found: dict[tuple[str, str], _Ratios] = {}
-    for row in ratios:
-        if row.run_id in known and "#" not in row.cell_id:  # copies of a cell have no trend
-            found.setdefault((row.host, row.what), []).append(row)
-    trends = sorted(
-        (rows for rows in found.values() if len(rows) >= FEWEST), key=lambda rows: -rows[-1].created_at
-    )
+def _trend_nodes(known: Mapping[str, RunOverview], ratios: Iterable[StoredRatio]) -> list[Node]:
+    trends = _find_trends(known, ratios)
     if not trends:
         return [Note(line(f"No ratio was measured in {FEWEST} runs or more, of 6 blocks each, on one host."))]
-    groups: dict[str, list[_Ratios]] = {}
-    for rows in trends[:_MOST]:
-        groups.setdefault(_label(known[rows[-1].run_id]), []).append(rows)
+    by_workload: dict[str, list[_Trend]] = {}
+    for trend in trends[:_MOST_TRENDS]:
+        by_workload.setdefault(known[trend[-1].run_id].measured, []).append(trend)
     nodes: list[Node] = [_trend_table(known, trends)]
-    for label, some in groups.items():
-        nodes += [_trend_chart(label, some[at : at + _ROWS], known) for at in range(0, len(some), _ROWS)]
-    if len(trends) > _MOST:
-        nodes.append(Note(line(f"The {_MOST} newest of {len(trends)} are drawn.")))
+    for workload, own in by_workload.items():
+        for at in range(0, len(own), _TRENDS_IN_CHART):
+            nodes.append(_trend_chart(workload, own[at : at + _TRENDS_IN_CHART]))
+    if len(trends) > _MOST_TRENDS:
+        nodes.append(Note(line(f"The {_MOST_TRENDS} newest of {len(trends)} are drawn.")))
     return nodes
 
 
-def _trend_table(known: dict[str, RunOverview], trends: Sequence[_Ratios]) -> Table:
-    rows = []
-    for trend in trends:
-        first, last = trend[0], trend[-1]
-        now, _, interval = _format_row_ratio(last).partition(" ")
-        rows.append(
-            Row(
-                RowName((_label(known[last.run_id]), last.cell_id)),
-                (
-                    figure_cell(str(len(trend))),
-                    figure_cell(_format_row_ratio(first).partition(" ")[0]),
-                    figure_cell(now, interval),
-                    figure_cell(figures.format_ratio(make_past(last).ratio / make_past(first).ratio, None)),
-                    word_cell(f"guestmark history {last.run_id}", Tone.CODE),
-                ),
-            )
-        )
-    columns = (
-        Column("runs", (Align.RIGHT,)),
-        Column("first", (Align.POINT,)),
-        Column("last", (Align.POINT, Align.LEFT)),
-        Column("last / first", (Align.POINT,)),
-        Column("where it changed"),
+def _find_trends(known: Mapping[str, RunOverview], ratios: Iterable[StoredRatio]) -> list[_Trend]:
+    """Return the ratios that were measured in several runs, the newest first."""
+    by_question: dict[tuple[str, str], _Trend] = {}
+    for row in ratios:
+        # Copies of a cell have no trend: they show the noise of one run.
+        if row.run_id in known and _COPY not in row.cell_id:
+            by_question.setdefault((row.host, row.what), []).append(row)
+    trends = [trend for trend in by_question.values() if len(trend) >= FEWEST]
+    return sorted(trends, key=lambda trend: -trend[-1].created_at)
+
+
+def _trend_table(known: Mapping[str, RunOverview], trends: Sequence[_Trend]) -> Table:
+    lasts = [trend[-1] for trend in trends]
+    names = [RowName((known[last.run_id].measured, last.cell_id)) for last in lasts]
+    first_ratios = [make_past(trend[0]) for trend in trends]
+    last_ratios = [make_past(last) for last in lasts]
+    quotients = [last.ratio / first.ratio for first, last in zip(first_ratios, last_ratios, strict=True)]
+    commands = [word_cell(f"guestmark history {last.run_id}", Tone.CODE) for last in lasts]
+    table = TableBuilder(("workload", "cell"), names)
+    table.add("runs", [figure_cell(str(len(trend))) for trend in trends], (Align.RIGHT,))
+    table.add("first", [figure_cell(_ratio_pieces(ratio)[0]) for ratio in first_ratios], (Align.POINT,))
+    table.add(
+        "last", [figure_cell(*_ratio_pieces(ratio)) for ratio in last_ratios], (Align.POINT, Align.LEFT)
     )
-    return Table("Ratios over runs", ("workload", "cell"), columns, tuple(rows))
+    changes = [figure_cell(figures.format_ratio(quotient, None)) for quotient in quotients]
+    table.add("last / first", changes, (Align.POINT,))
+    table.add("where it changed", commands)
+    return table.build("Ratios over runs")
 
 
-def _trend_chart(label: str, trends: Sequence[_Ratios], known: dict[str, RunOverview]) -> Chart:
+def _ratio_pieces(ratio: PastRatio) -> tuple[str, ...]:
+    return figures.ratio_pieces(ratio.ratio, (ratio.low, ratio.high))
+
+
+def _trend_chart(workload: str, trends: Sequence[_Trend]) -> Chart:
     rows = []
     for trend in trends:
         values = [make_past(row).ratio for row in trend]
-        said = f"×{min(values):.4g} to ×{max(values):.4g}"
-        rows.append(SeriesRow(trend[-1].cell_id, said, tuple(enumerate(values, 1))))
+        text = f"×{min(values):.4g} to ×{max(values):.4g}"
+        rows.append(SeriesRow(trend[-1].cell_id, text, tuple(enumerate(values, 1))))
     since = min(trend[0].created_at for trend in trends)
     return Chart(
-        label,
+        workload,
         f"Ratio to the baseline, run by run since {_format_moment(since)}; the line is each cell's median.",
         "; ".join(f"{row.label}: {len(row.points)} runs, {row.said}" for row in rows),
         Series(tuple(rows), (), "ratio to the baseline", over="run"),
@@ -91,43 +95,34 @@ def _trend_chart(label: str, trends: Sequence[_Ratios], known: dict[str, RunOver
 
 
 def _run_table(runs: Sequence[RunOverview]) -> Table:
-    rows = []
-    annotated = any(run.given_name or run.labels or run.tags or run.notes for run in runs)
-    for run in sorted(runs, key=lambda run: -run.created_at):
-        marks = [run.given_name, *(f"{name}={value}" for name, value in run.labels.items())]
-        marks += [*(f"#{tag}" for tag in run.tags), *(f"({note})" for note in run.notes)]
-        rows.append(
-            Row(
-                RowName((run.id,)),
-                (
-                    word_cell(_format_moment(run.created_at)),
-                    word_cell(run.state.describe_state(run.trials)),
-                    word_cell(_label(run)),
-                    word_cell(", ".join(run.platforms)),
-                    figure_cell(str(run.blocks)),
-                    figure_cell(str(run.trials)),
-                    figure_cell(str(run.failed), tone=Tone.ERROR if run.failed else Tone.PLAIN),
-                    *([word_cell(" ".join(filter(None, marks)))] if annotated else []),
-                ),
-                soft=bool(run.imported) or run.standing is not SignatureStatus.OWN,
-            )
-        )
-    numbers = [Column(name, (Align.RIGHT,)) for name in ("blocks", "trials", "failed")]
-    columns = (
-        *(Column(name) for name in ("begun", "state", "workload", "platforms")),
-        *numbers,
-        *([Column("name, labels, tags, notes")] if annotated else []),
-    )
-    return Table("All runs, the newest first", ("run",), columns, tuple(rows))
+    ordered = sorted(runs, key=lambda run: -run.created_at)
+    table = TableBuilder(("run",), [RowName((run.id,)) for run in ordered])
+    table.add("begun", [word_cell(_format_moment(run.created_at)) for run in ordered])
+    table.add("state", [word_cell(run.state.describe_state(run.trials)) for run in ordered])
+    table.add("workload", [word_cell(run.measured) for run in ordered])
+    table.add("platforms", [word_cell(", ".join(run.platforms)) for run in ordered])
+    table.add("blocks", [figure_cell(str(run.blocks)) for run in ordered], (Align.RIGHT,))
+    table.add("trials", [figure_cell(str(run.trials)) for run in ordered], (Align.RIGHT,))
+    table.add("failed", map(_failed_cell, ordered), (Align.RIGHT,))
+    table.add_words("name, labels, tags, notes", [_describe_annotations(run) for run in ordered])
+    foreign = [
+        position
+        for position, run in enumerate(ordered)
+        if run.imported or run.standing is not SignatureStatus.OWN
+    ]
+    return table.build("All runs, the newest first", soft=foreign)
 
 
-def _label(run: RunOverview) -> str:
-    return run.measured
+def _failed_cell(run: RunOverview) -> Cell:
+    return figure_cell(str(run.failed), tone=Tone.ERROR if run.failed else Tone.PLAIN)
 
 
-def _format_row_ratio(row: StoredRatio) -> str:
-    run = make_past(row)
-    return figures.format_ratio(run.ratio, (run.low, run.high))
+def _describe_annotations(run: RunOverview) -> str:
+    parts = [run.given_name] if run.given_name else []
+    parts += [f"{name}={value}" for name, value in run.labels.items()]
+    parts += [f"#{tag}" for tag in run.tags]
+    parts += [f"({note})" for note in run.notes]
+    return " ".join(parts)
 
 
 def _format_moment(created_at: float) -> str:

@@ -1,8 +1,8 @@
-"""Two sides of which each was measured in several sessions: boots of the host, or runs at other times and places."""
+"""Two sides, each measured in several sessions: boots of the host, or runs at other times and places."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from guestmark.ledger import run_history
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell, word_cell
+from guestmark.page.tables import Align, RowName, Table, TableBuilder, figure_cell, word_cell
 from guestmark.page.text import line
 from guestmark.report.run_comparison import VERDICT_TONES, VERDICT_WORDS
 from guestmark.report.sections import gate_outcomes
@@ -27,10 +27,13 @@ SESSIONS_SCHEMA = "guestmark-sessions/1"
 
 
 class SessionKind(StrEnum):
-    """What is the same for all that is measured in it."""
+    """What all measurements of one session have in common."""
 
     BOOT = "boot"
     SESSION = "session"
+
+
+_Key = tuple[str, str, str | None]  # cell, metric, and the baseline that its ratios are to
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +46,14 @@ class CellSides:
     found: SidesComparison
 
     @property
-    def of(self) -> str:
+    def subject(self) -> str:
         """What is compared, as a row shows it."""
         return self.metric if self.baseline is None else f"{self.metric} vs {self.baseline}"
 
 
 @dataclass(frozen=True, slots=True)
 class SessionComparison:
-    """All cells, what differs between the sides, and what differed among sessions of one side."""
+    """All cells; `between` is how the sides' environments differ, `within` how those of one side's sessions do."""
 
     name: str
     unit: SessionKind
@@ -69,32 +72,31 @@ def compare_sessions(
     sessions: Sequence[tuple[str, str]],
     unit: SessionKind = SessionKind.BOOT,
 ) -> SessionComparison:
-    """The comparison of the runs of `sessions`, each with its side, in their order."""
-    runs = [(side, ledger.load_run(run_id)) for side, run_id in sessions]
-    values: dict[tuple[str, str, str | None], dict[str, list[float]]] = {}
-    for side, run in runs:
+    """Compare the runs of `sessions`, each with its side, in their order."""
+    runs: dict[str, list[StoredRun]] = {side: [] for side in sides}
+    in_order = []
+    values: dict[_Key, dict[str, list[float]]] = {}
+    for side, run_id in sessions:
+        run = ledger.load_run(run_id)
+        in_order.append(run)
+        runs.setdefault(side, []).append(run)
         for key, value in _session_values(ledger, run):
             values.setdefault(key, {}).setdefault(side, []).append(value)
-    both = {
-        key: (by_side[sides[0]], by_side[sides[1]])
-        for key, by_side in values.items()
-        if all(by_side.get(side) for side in sides)
-    }
-    cells = [CellSides(*key, compare_two_sides(*pair, claims=len(both))) for key, pair in both.items()]
-    by_side = {side: [run for other, run in runs if other == side] for side in sides}
-    between = {}
-    if all(by_side.values()):
-        between = _environment_changes(by_side[sides[0]][0], by_side[sides[1]][0])
-    within = {
-        f"{name} ({side})": said
-        for side, some in by_side.items()
-        for run in some[1:]
-        for name, said in _environment_changes(some[0], run).items()
-    }
+    first, second = sides
+    both = {key: by_side for key, by_side in values.items() if first in by_side and second in by_side}
+    cells = []
+    for key, by_side in both.items():
+        comparison = compare_two_sides(by_side[first], by_side[second], claims=len(both))
+        cells.append(CellSides(*key, comparison))
+    between, within = {}, {}
+    if runs[first] and runs[second]:
+        between = _environment_changes(runs[first][0], runs[second][0])
+    for side in sides:
+        for run in runs[side][1:]:
+            for what, change in _environment_changes(runs[side][0], run).items():
+                within[f"{what} ({side})"] = change
     order = tuple(side for side, _ in sessions)
-    return SessionComparison(
-        name, unit, sides, order, tuple(run for _, run in runs), tuple(cells), between, within
-    )
+    return SessionComparison(name, unit, sides, order, tuple(in_order), tuple(cells), between, within)
 
 
 def _environment_changes(one: StoredRun, other: StoredRun) -> dict[str, str]:
@@ -102,105 +104,94 @@ def _environment_changes(one: StoredRun, other: StoredRun) -> dict[str, str]:
     return {**decisive, **further}
 
 
-def _session_values(ledger: Ledger, run: StoredRun) -> list[tuple[tuple[str, str, str | None], float]]:
-    """The typical run of each cell in one session, and its ratio to the baseline there."""
-    found: list[tuple[tuple[str, str, str | None], float]] = []
+def _session_values(ledger: Ledger, run: StoredRun) -> Iterator[tuple[_Key, float]]:
+    """Yield the typical run of each cell in one session, and its ratio to the baseline there, as far as above 0."""
     for workload in run_history.analyse_with_history(ledger, run).workloads:
         if not workload.metrics:
             continue
-        metric = workload.metrics[0].name
-        for each in workload.cells:
-            if each.cell.null_of is not None or metric not in each.summary:
+        metric, baseline = workload.metrics[0].name, workload.baseline
+        for result in workload.cells:
+            if result.cell.null_of is not None or metric not in result.summary:
                 continue
-            found.append(((each.cell.id, metric, None), each.summary[metric].median))
-            comparison = each.comparison.get(metric)
-            if comparison is not None and comparison.ratio is not None and workload.baseline is not None:
-                found.append(((each.cell.id, metric, workload.baseline.cell.id), comparison.ratio))
-    return [(key, value) for key, value in found if value > 0]
+            if result.summary[metric].median > 0:
+                yield (result.cell.id, metric, None), result.summary[metric].median
+            comparison = result.comparison.get(metric)
+            ratio = None if comparison is None else comparison.ratio
+            if baseline is not None and ratio is not None and ratio > 0:
+                yield (result.cell.id, metric, baseline.cell.id), ratio
 
 
-def make_page(found: SessionComparison, judged: Sequence[JudgedGate] = ()) -> Page:
-    """For every renderer, with what became of limits."""
-    nodes: list[Node] = [_describe_difference(found), _sides_table(found)]
-    unit = found.unit
-    counts = ", ".join(f"{found.order.count(side)} of {side}" for side in found.sides)
-    ordered = f", in the order {' '.join(found.order)}" if unit is SessionKind.BOOT else ""
-    nodes.append(Paragraph(line(f"{unit.capitalize()}s: {counts}{ordered}.")))
-    if found.within:
-        told = ", ".join(f"{name} {said}" for name, said in found.within.items())
-        nodes.append(Note(line(f"{unit.capitalize()}s of one side were not alike: {told}"), NoteKind.WARNING))
-    if any(each.found.ci is None for each in found.cells):
-        nodes.append(
-            Note(
-                line(f"One {unit} of a side says nothing about how far {unit}s differ: no verdict"),
-                NoteKind.WARNING,
-            )
-        )
-    title = f"{found.sides[1]} against {found.sides[0]}, {unit} by {unit}"
-    last = found.runs[-1].id if found.runs else ""
-    sections = [Section(Part.WORKLOAD, title, tuple(nodes))]
-    if judged:
-        about = f"Limits to {found.sides[1]} / {found.sides[0]}"
-        sections.append(Section(Part.WORKLOAD, about, (gate_outcomes.list_gates(judged),)))
-    return Page(f"Campaign {found.name}" if unit is SessionKind.BOOT else found.name, last, tuple(sections))
+def make_page(comparison: SessionComparison, gates: Sequence[JudgedGate] = ()) -> Page:
+    """Return all of it, with what became of limits, for every renderer."""
+    first, second = comparison.sides
+    unit, order = comparison.unit, comparison.order
+    counts = f"{unit.capitalize()}s: {order.count(first)} of {first}, {order.count(second)} of {second}"
+    if unit is SessionKind.BOOT:
+        counts += f", in the order {' '.join(order)}"
+    nodes: list[Node] = [_describe_difference(comparison), _sides_table(comparison)]
+    nodes.append(Paragraph(line(f"{counts}.")))
+    if comparison.within:
+        changes = ", ".join(f"{name} {change}" for name, change in comparison.within.items())
+        text = f"{unit.capitalize()}s of one side were not alike: {changes}"
+        nodes.append(Note(line(text), NoteKind.WARNING))
+    if any(cell.found.ci is None for cell in comparison.cells):
+        text = f"One {unit} of a side says nothing about how far {unit}s differ: no verdict"
+        nodes.append(Note(line(text), NoteKind.WARNING))
+    sections = [Section(Part.WORKLOAD, f"{second} against {first}, {unit} by {unit}", tuple(nodes))]
+    if gates:
+        limits = gate_outcomes.list_gates(gates)
+        sections.append(Section(Part.WORKLOAD, f"Limits to {second} / {first}", (limits,)))
+    last = comparison.runs[-1].id if comparison.runs else ""
+    title = f"Campaign {comparison.name}" if unit is SessionKind.BOOT else comparison.name
+    return Page(title, last, tuple(sections))
 
 
-def _describe_difference(found: SessionComparison) -> Node:
-    if not found.between:
-        said = "Nothing recorded about the environments differs between the sides."
-        return Note(line(said), NoteKind.WARNING)
-    told = tuple(line(f"{name} {said}") for name, said in found.between.items())
-    return Bullets(line("What differs between the sides:"), told)
+def _describe_difference(comparison: SessionComparison) -> Node:
+    if not comparison.between:
+        text = "Nothing recorded about the environments differs between the sides."
+        return Note(line(text), NoteKind.WARNING)
+    items = tuple(line(f"{name} {change}") for name, change in comparison.between.items())
+    return Bullets(line("What differs between the sides:"), items)
 
 
-def _sides_table(found: SessionComparison) -> Table:
-    rows = []
-    for each in found.cells:
-        made = each.found
-        value, _, interval = figures.format_ratio(made.ratio, made.ci).partition(" ")
-        spread = "–" if made.spread is None else figures.format_percent(made.spread)
-        rows.append(
-            Row(
-                RowName((each.cell, each.of), f"{each.cell} {each.of}"),
-                (
-                    figure_cell(value, interval) if interval else figure_cell(value),
-                    figure_cell(spread),
-                    word_cell(VERDICT_WORDS[made.verdict], VERDICT_TONES[made.verdict]),
-                ),
-            )
-        )
-    columns = (
-        Column(f"{found.sides[1]} / {found.sides[0]}", (Align.POINT, Align.LEFT)),
-        Column(f"between {found.unit}s", (Align.RIGHT,)),
-        Column("verdict"),
-    )
-    return Table(f"typical runs, {found.unit} by {found.unit}", ("cell", "of"), columns, tuple(rows))
+def _sides_table(comparison: SessionComparison) -> Table:
+    cells, unit = comparison.cells, comparison.unit
+    names = [RowName((cell.cell, cell.subject), f"{cell.cell} {cell.subject}") for cell in cells]
+    table = TableBuilder(("cell", "of"), names)
+    found = [cell.found for cell in cells]
+    ratios = [figure_cell(*figures.ratio_pieces(each.ratio, each.ci)) for each in found]
+    table.add(f"{comparison.sides[1]} / {comparison.sides[0]}", ratios, (Align.POINT, Align.LEFT))
+    spreads = ["–" if each.spread is None else figures.format_percent(each.spread) for each in found]
+    table.add(f"between {unit}s", map(figure_cell, spreads), (Align.RIGHT,))
+    verdicts = [word_cell(VERDICT_WORDS[each.verdict], VERDICT_TONES[each.verdict]) for each in found]
+    table.add("verdict", verdicts)
+    return table.build(f"typical runs, {unit} by {unit}")
 
 
-def make_document(found: SessionComparison, judged: Sequence[JudgedGate] = ()) -> dict[str, Any]:
-    """For programs; a stable interface."""
+def make_document(comparison: SessionComparison, gates: Sequence[JudgedGate] = ()) -> dict[str, Any]:
+    """Return all of it for programs; a stable interface."""
     cells = [
         {
             "cell": each.cell,
-            "of": each.of,
+            "of": each.subject,
             "ratio": each.found.ratio,
             "ci": None if each.found.ci is None else list(each.found.ci),
-            f"between_{found.unit}s": each.found.spread,
-            f"{found.unit}s": list(each.found.sessions),
+            f"between_{comparison.unit}s": each.found.spread,
+            f"{comparison.unit}s": list(each.found.sessions),
             "verdict": each.found.verdict.value,
         }
-        for each in found.cells
+        for each in comparison.cells
     ]
-    sides = list(zip(found.order, found.runs, strict=True))
-    differing = {"between": dict(found.between), "within": dict(found.within)}
-    if found.unit is SessionKind.SESSION:
-        runs = {side: [run.id for of, run in sides if of == side] for side in found.sides}
+    sides = list(zip(comparison.order, comparison.runs, strict=True))
+    differing = {"between": dict(comparison.between), "within": dict(comparison.within)}
+    if comparison.unit is SessionKind.SESSION:
+        runs = {side: [run.id for of, run in sides if of == side] for side in comparison.sides}
         return {
             "schema": SESSIONS_SCHEMA,
             "sides": runs,
             **differing,
             "cells": cells,
-            "gates": gate_outcomes.make_document(judged),
+            "gates": gate_outcomes.make_document(gates),
         }
     boots = [
         {
@@ -213,8 +204,8 @@ def make_document(found: SessionComparison, judged: Sequence[JudgedGate] = ()) -
     ]
     return {
         "schema": SCHEMA,
-        "campaign": found.name,
-        "sides": list(found.sides),
+        "campaign": comparison.name,
+        "sides": list(comparison.sides),
         "boots": boots,
         **differing,
         "cells": cells,

@@ -85,9 +85,9 @@ def test_cells_are_matched_and_surroundings_told(ledger: Ledger) -> None:
     found = compare_runs(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
     (pair,) = found.pairs
     assert pair.cell == "uml"
-    assert pair.found.runs == 4
-    assert pair.found.ratio == pytest.approx(1.2, rel=0.01)
-    assert pair.found.verdict is ChangeVerdict.HIGHER
+    assert pair.change.runs == 4
+    assert pair.change.ratio == pytest.approx(1.2, rel=0.01)
+    assert pair.change.verdict is ChangeVerdict.HIGHER
     assert found.decisive == {"kernel": "6.1.0-41-amd64 → 6.12"}
     assert found.other == {"package libc6": "2.36-9 → 2.41-12"}
     text = markdown.render(make_page([found]))
@@ -115,7 +115,7 @@ def test_of_two_machines_nothing_is_claimed(ledger: Ledger) -> None:
     ids = [run.id for run in ledger.list_runs()]
     found = compare_runs(ledger, ledger.load_run(ids[0]), ledger.load_run(ids[-1]))
     assert not found.same_host
-    assert [pair.found.verdict for pair in found.pairs] == [ChangeVerdict.UNKNOWN]
+    assert [pair.change.verdict for pair in found.pairs] == [ChangeVerdict.UNKNOWN]
     (judged,) = judge_comparisons([found], ["> +10%"])
     assert judged.outcome is Outcome.UNDECIDED
     assert judged.ratio == pytest.approx(2, rel=0.01)
