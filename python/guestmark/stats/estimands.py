@@ -80,12 +80,7 @@ def _answer_null_copy(answer: Answers) -> Answers:
     slow = answer.slow
     if slow is not None and slow.differs:
         slow = replace(slow, verdict=Verdict.INCONCLUSIVE, reason="equal cells, within chance")
-    return Answers(
-        retract_null_difference(answer.typical),
-        retract_null_difference(answer.total) if answer.total else None,
-        slow,
-        retract_null_difference(answer.first) if answer.first else None,
-    )
+    return replace(answer.map_ratios(retract_null_difference), slow=slow)
 
 
 def retract_null_difference(null: Comparison) -> Comparison:
@@ -183,12 +178,13 @@ def find_cold_runs(
     if not cold:
         return None
     most = max(cold.values())
-    first = f"first {most} runs" if most > 1 else "first run"
-    verb = "take" if most > 1 else "takes"
+    first, verb, pronoun = "first run", "takes", "it"
+    if most > 1:
+        first, verb, pronoun = f"first {most} runs", "take", "them"
     return Finding(
         "warm-up",
         Severity.WARNING,
         f"on a fresh machine the {first} in {', '.join(cold)} {verb} longer than later ones (the measured one "
-        f"{longer:.0%}); --warmup {most} leaves {'them' if most > 1 else 'it'} out",
+        f"{longer:.0%}); --warmup {most} leaves {pronoun} out",
         longer,
     )

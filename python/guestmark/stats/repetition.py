@@ -1,5 +1,6 @@
 """Plans repetition: blocks until a ratio is known well enough, one number of iterations for all cells, warm-up runs."""
 
+import bisect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,11 +118,7 @@ def blocks_until_within(half: float, n: int, target: float, most: int = _MAX_BLO
 
     if not suffices(most):
         return None
-    low, high = 2, most
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if suffices(middle) else (middle + 1, high)
-    return max(low, n)
+    return max(bisect.bisect_left(range(most), True, lo=2, key=suffices), n)
 
 
 def _relative_width(blocks: int) -> float:

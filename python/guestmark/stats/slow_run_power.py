@@ -6,6 +6,7 @@ the baseline this is exactly the test of `tails.excess_counts_p`; otherwise that
 runs the two differ, finds a little more. The level is that of slow runs in a cell's table, see `family`.
 """
 
+import bisect
 import functools
 import math
 from collections.abc import Callable
@@ -28,16 +29,16 @@ def blocks_to_find(
     `share` of the cell's runs are slow, each independently, and `background` of both the baseline's and the cell's. A
     trial has `iterations` runs. `cells` are compared with the baseline; their p values are adjusted together.
     """
+
+    def suffice(blocks: int) -> bool:
+        return power_to_find(share, blocks, iterations, background=background, cells=cells) >= power
+
     low, high = 1, 16
-    while power_to_find(share, high, iterations, background=background, cells=cells) < power:
+    while not suffice(high):
         if high >= _MOST:
             return None
         low, high = high, 2 * high
-    while low < high:
-        middle = (low + high) // 2
-        found = power_to_find(share, middle, iterations, background=background, cells=cells)
-        low, high = (low, middle) if found >= power else (middle + 1, high)
-    return low
+    return bisect.bisect_left(range(high), True, lo=low, key=suffice)
 
 
 def blocks_to_see(share: float, iterations: int, power: float = POWER) -> int:
@@ -130,8 +131,8 @@ def _binomial_tail(successes: int, trials: int, share: float) -> float:
 @functools.lru_cache(maxsize=4096)
 def _sign_test_critical(blocks: int, level: float) -> int:
     """Return how many of these blocks have to point one way before the two-sided sign test claims it."""
-    low, high = blocks // 2, blocks + 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if 2 * _binomial_tail(middle, blocks, 0.5) <= level else (middle + 1, high)
-    return low
+
+    def claims(agreeing: int) -> bool:
+        return 2 * _binomial_tail(agreeing, blocks, 0.5) <= level
+
+    return bisect.bisect_left(range(blocks + 1), True, lo=blocks // 2, key=claims)

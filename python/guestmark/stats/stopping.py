@@ -72,14 +72,14 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
     used_s: float | None = None,
     asked: Sequence[Comparison] | None = None,
 ) -> Decision:
-    """The decision after `blocks` complete blocks.
+    """Return the decision after `blocks` complete blocks.
 
-    `asked` is what the plan's questions compare: these alone have to be known, to half of their effect. An interval
-    that excludes 1 twice over is narrow enough to answer, and so rarely that by chance that looking for it after every
-    block hardly adds false claims (docs/reference/statistics.md). Without questions every cell has to be precise.
+    `asked` are the comparisons of the plan's questions: only these have to be known, to half of their effect. An
+    interval that excludes 1 twice over is narrow enough to answer, and rare enough by chance that looking for it after
+    every block hardly adds false claims (docs/reference/statistics.md). Without questions every cell has to be precise.
 
-    No run whose length is not fixed ends in much less than `fine_s`: most of that would be preparation. `used_s` is
-    the wall time that the run has taken, in all its sessions; without it the time of all stored trials.
+    Unless its length is fixed, no run ends in much less than `fine_s`, since most of that time would be preparation.
+    `used_s` is the wall time that the run has taken over all its sessions, by default the time of all stored trials.
     """
     policy = plan.policy
     cost = block_cost(trials)
@@ -216,20 +216,22 @@ def blocks_with_losses(trials: Iterable[Trial]) -> int:
 
 
 def _assess_precision(analysis: Analysis, precision: float) -> tuple[bool, int | None]:
-    """Return True if all that is compared is precise enough, and how many blocks in all that is expected to take."""
+    """Return whether all that is compared is precise enough, and the blocks in all that this is expected to take."""
     comparisons = _required_comparisons(analysis)
     if comparisons:
         goal = expected_blocks(comparisons, precision)
         precise = all(precise_enough(comparison, precision) for comparison in comparisons)
-        if worth := _blocks_to_settle_slow_runs(analysis):  # a few more blocks
-            return False, None if goal is None else max(goal, worth)
-        return precise, goal
-    # Nothing to compare: the means themselves have to be precise.
+        worth = _blocks_to_settle_slow_runs(analysis)
+        if not worth:
+            return precise, goal
+        # A few more blocks may decide about slow runs that were seen.
+        return False, None if goal is None else max(goal, worth)
+    # Nothing is compared, so the means themselves have to be precise.
     cells = [result for result in analysis.cells if result.status is not CellStatus.UNUSABLE]
     alive = [result for result in cells if not is_given_up(result.trials)]
-    return all(
-        _summary_precise(result, precision) for result in alive
-    ), analysis.blocks if not alive else None
+    if not alive:
+        return True, analysis.blocks
+    return all(_summary_precise(result, precision) for result in alive), None
 
 
 def is_settled(comparison: Comparison, precision: float) -> bool:
@@ -244,7 +246,7 @@ def is_settled(comparison: Comparison, precision: float) -> bool:
 
 
 def _assess_questions(plan: Plan, asked: Sequence[Comparison], blocks: int) -> tuple[bool, int | None]:
-    """True if what the questions compare is known well enough, and how many blocks that may take."""
+    """Return whether what the questions compare is known well enough, and the blocks in all that this may take."""
     policy = plan.policy
     goal = expected_blocks(asked, policy.precision, ANSWER_PRECISION)
     if asked and plan.context.budget_s is not None:
@@ -274,6 +276,7 @@ def _blocks_to_settle_slow_runs(analysis: Analysis) -> int:
 
 
 def _summary_precise(result: CellResult, precision: float) -> bool:
+    """Return True if the interval of each metric's mean is as narrow as `precision`, relatively."""
     return all(
         summary.ci is not None
         and summary.mean != 0

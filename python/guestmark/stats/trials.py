@@ -1,7 +1,7 @@
 """Answers four questions about a cell from its raw iterations: typical run, total, slow runs, first run."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -107,6 +107,15 @@ class Answers:
         if self.first and self.first.verdict not in known and not both_equal:
             found.append(Estimand.FIRST)
         return tuple(found)
+
+    def map_ratios(self, change: Callable[[Comparison], Comparison]) -> "Answers":
+        """Return the answers with every comparison of ratios changed; that of slow runs stays."""
+        total, first = self.total, self.first
+        if total is not None:
+            total = change(total)
+        if first is not None:
+            first = change(first)
+        return replace(self, typical=change(self.typical), total=total, first=first)
 
     def _total_differs_from_typical(self, total: Comparison) -> bool:
         if _are_disjoint(total.ci, self.typical.ci):
@@ -264,12 +273,10 @@ def _decide_slow(
 
 def withdraw_answers(answers: Answers, reason: str) -> Answers:
     """Return the answers with every verdict taken back for this reason; the figures stay."""
-    return Answers(
-        withdraw_verdict(answers.typical, reason),
-        withdraw_verdict(answers.total, reason) if answers.total else None,
-        replace(answers.slow, verdict=Verdict.INCONCLUSIVE, reason=reason) if answers.slow else None,
-        withdraw_verdict(answers.first, reason) if answers.first else None,
-    )
+    slow = answers.slow
+    if slow is not None:
+        slow = replace(slow, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    return replace(answers.map_ratios(lambda comparison: withdraw_verdict(comparison, reason)), slow=slow)
 
 
 def widen_answers(
@@ -286,12 +293,7 @@ def widen_answers(
     def widen(comparison: Comparison) -> Comparison:
         return widen_interval(comparison, margin, reason, spread=spread, reach=reach, freedom=freedom)
 
-    return replace(
-        answers,
-        typical=widen(answers.typical),
-        total=widen(answers.total) if answers.total else None,
-        first=widen(answers.first) if answers.first else None,
-    )
+    return answers.map_ratios(widen)
 
 
 def _compare_estimand(table: Table, estimand: Estimand, alpha: float) -> dict[str, Comparison]:

@@ -106,9 +106,11 @@ def severe_by_cell(findings: Iterable[Finding]) -> dict[str, list[str]]:
 
 
 _ADVICE = {
-    "carry-over": "compare fewer cells at once, or let each clean up what it leaves behind (caches, dirty pages)",
-    "position": "order is random, so it costs precision, no bias: run more blocks",
-    "trend": "find out what changed meanwhile (heat, a filling disk, other work), then measure again",
+    OrderFinding.CARRY_OVER: (
+        "compare fewer cells at once, or let each clean up what it leaves behind (caches, dirty pages)"
+    ),
+    OrderFinding.POSITION: "order is random, so it costs precision, no bias: run more blocks",
+    OrderFinding.TREND: "find out what changed meanwhile (heat, a filling disk, other work), then measure again",
 }
 
 
@@ -140,31 +142,44 @@ def detect_order_effects(
     before = _preceding_kinds(place, np.array([levels.index(one) for one in kinds]))
     block, cell = (np.asarray(index) for index in np.indices(logs.shape))
     drawn_in = _winsorize(logs)
-    findings = []
-    for name, factor in ((OrderFinding.CARRY_OVER, before), (OrderFinding.POSITION, place)):
+
+    def fit(factor: Array, below: float) -> _OrderFit | None:
         use = ~np.isnan(logs) & ~np.isnan(factor)
-        below = max(alpha, CORRECTED) if name is OrderFinding.CARRY_OVER else alpha
-        fitted = _f_test(drawn_in[use], block[use], cell[use], factor[use].astype(np.int64), below / 2)
-        if fitted is None:
-            continue
-        p = 2 * fitted.p
+        return _f_test(drawn_in[use], block[use], cell[use], factor[use].astype(np.int64), below / 2)
+
+    findings = []
+    fitted = fit(before, max(alpha, CORRECTED))
+    if fitted is not None:
+        findings.append(_report_carry_over(fitted, names, baseline, before, alpha))
+    fitted = fit(place, alpha)
+    if fitted is not None:
         effect = float(np.expm1(fitted.effect))
-        what = "what ran before it" if name is OrderFinding.CARRY_OVER else "its position in the block"
-        said = f"a trial depends on {what}, by {effect:.1%}"
-        if name is OrderFinding.CARRY_OVER:
-            corrected, carried, moved = _correct_carry_over(fitted, names, baseline, before)
-            message = f"{said}; ratios are corrected for it, by up to {moved:.1%}"
-            severity = Severity.WARNING if p < alpha else Severity.NOTE
-            findings.append(
-                Finding(
-                    name, severity, message, effect, p, corrected, (), _ADVICE[name], primary_only=True, carried=carried
-                )
-            )  # fmt: skip
-        else:
-            findings.append(
-                Finding(name, Severity.WARNING, said, effect, p, advice=_ADVICE[name], primary_only=True)
+        message = f"a trial depends on its position in the block, by {effect:.1%}"
+        name = OrderFinding.POSITION
+        findings.append(
+            Finding(
+                name, Severity.WARNING, message, effect, 2 * fitted.p, advice=_ADVICE[name], primary_only=True
             )
+        )
     return tuple(findings)
+
+
+def _report_carry_over(
+    fitted: "_OrderFit", names: Sequence[str], baseline: str, before: Array, alpha: float
+) -> Finding:
+    p, effect = 2 * fitted.p, float(np.expm1(fitted.effect))
+    corrected, carried, moved = _correct_carry_over(fitted, names, baseline, before)
+    return Finding(
+        OrderFinding.CARRY_OVER,
+        Severity.WARNING if p < alpha else Severity.NOTE,
+        f"a trial depends on what ran before it, by {effect:.1%}; ratios are corrected for it, by up to {moved:.1%}",
+        effect,
+        p,
+        corrected,
+        advice=_ADVICE[OrderFinding.CARRY_OVER],
+        primary_only=True,
+        carried=carried,
+    )
 
 
 def _correct_carry_over(
@@ -340,7 +355,7 @@ def detect_trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | 
     severity = Severity.WARNING if abs(change) > np.log1p(margin) else Severity.NOTE
     return Finding(
         OrderFinding.TREND, severity, f"the ratio changed by {np.expm1(change):+.1%} in the course of the run",
-        float(np.expm1(change)), p, advice=_ADVICE["trend"], primary_only=True,
+        float(np.expm1(change)), p, advice=_ADVICE[OrderFinding.TREND], primary_only=True,
     )  # fmt: skip
 
 

@@ -145,6 +145,7 @@ def _test_order_effects(  # noqa: PLR0917 (as `estimands.answer_questions`)
     baseline: str,
     level: float = ALPHA,
 ) -> tuple[Finding, ...]:
+    """Return the findings about carry-over and position, from the order in which all trials ran."""
     positions = {cell.id: np.full(len(row), np.nan) for cell in plan.cells}
     for cell in plan.cells:
         for trial in trials[cell.id]:
