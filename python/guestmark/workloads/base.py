@@ -31,7 +31,7 @@ Sections: TypeAlias = "Callable[[WorkloadResult, StoredRun], Sequence[Node]]"
 
 
 def _discard(_said: str) -> None:
-    """Nobody listens."""
+    """Drops a message that nobody waits for."""
 
 
 class Workload(WorkloadKind[P], ABC):
@@ -67,11 +67,11 @@ class Workload(WorkloadKind[P], ABC):
 
     @property
     def limit_s(self) -> float:
-        """How long one iteration may take."""
+        """Seconds that one iteration may take."""
         return self.plan.policy.trial_limit_s
 
     def prepare(self, machine: Machine) -> None:
-        """What has to be done once before measuring; not timed. Raises `WorkloadError` or `MachineError`."""
+        """Does what has to be done once before measuring; not timed. Raises `WorkloadError` or `MachineError`."""
 
     @abstractmethod
     def run(self, machine: Machine) -> list[Measurement]:
@@ -81,7 +81,10 @@ class Workload(WorkloadKind[P], ABC):
         """Undoes `prepare`; called whenever `prepare` was called and the machine still responds."""
 
     def machine(self, platform: Platform) -> AbstractContextManager[BareMachine]:
-        """The fresh machine of this trial: the platform's, or for what no agent can run in (firmware) its own."""
+        """Starts the fresh machine of this trial.
+
+        By default the platform's; a workload whose machine runs no agent (firmware) brings its own.
+        """
         return platform.start(started_cell(self.cell))
 
     @classmethod
@@ -103,12 +106,15 @@ class Workload(WorkloadKind[P], ABC):
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """Why the cell, whose platform can be used, can never be measured here, in one line; empty when it can."""
+        """Returns why a cell on a usable platform can never be measured here, in one line; empty if it can."""
         return ""
 
 
 def create_trial(plan: Plan, cell: Cell) -> Workload[Any]:
-    """The workload of `cell` for one trial. Raises `UsageError` with the nearest name for an unknown one."""
+    """Creates the workload of `cell` for one trial.
+
+    Raises `UsageError` with the nearest name for an unknown workload.
+    """
     return find_trial_class(cell.workload.name)(plan, cell)
 
 
@@ -118,7 +124,7 @@ def find_trial_class(name: str) -> type[Workload[Any]]:
 
 
 def started_cell(cell: Cell) -> Cell:
-    """The machine that is started for a cell: for a peer, which starts its own, only the host's agent."""
+    """Returns the cell whose machine is started: for a peer, which starts its own, that of the host's agent alone."""
     if not registry.workload_kind(cell.workload.name).peer:
         return cell
     where = {name: level for name, level in cell.factors.items() if name == PLACEMENT.name}
@@ -126,5 +132,9 @@ def started_cell(cell: Cell) -> Cell:
 
 
 def start_machine(workload: Workload[Any], platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
-    """A fresh machine for the trial. What a workload brings itself is handed to nobody else: it knows its agent."""
+    """Starts a fresh machine for the trial.
+
+    A machine that the workload brings itself is passed to nobody else, so its type may differ: the workload knows its
+    agent.
+    """
     return cast("AbstractContextManager[Machine]", workload.machine(platform))

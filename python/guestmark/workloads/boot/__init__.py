@@ -106,7 +106,7 @@ _RETURNED = re.compile(
 
 
 def parse_initcalls(log: str) -> list[tuple[str, float]]:
-    """Every initcall in a kernel's log with its seconds, in order; those of modules as `name [module]`."""
+    """Returns every initcall in a kernel's log with its seconds, in order; those of modules as `name [module]`."""
     return [
         (f"{name} [{module}]" if module else name, int(us) / 1e6)
         for name, module, _, us in _RETURNED.findall(log)
@@ -114,7 +114,7 @@ def parse_initcalls(log: str) -> list[tuple[str, float]]:
 
 
 def keep_slowest_initcalls(log: str) -> Initcalls:
-    """What a trial keeps: the slowest calls, the number of all and their sum in seconds."""
+    """Returns what a trial keeps: the slowest calls, the number of all calls and their sum in seconds."""
     calls = parse_initcalls(log)
     ordered = sorted(calls, key=lambda call: call[1], reverse=True)
     return Initcalls(

@@ -23,7 +23,7 @@ _TITLE = "start and end of a guest"
 def build_plan(
     given: Overrides, command: Sequence[str], *, initcalls: bool, guestfish: bool, caller: Caller
 ) -> Plan:
-    """The plan for booting `given.on`. Raises `UsageError` for contradictory or unsupported options."""
+    """Builds the plan for booting `given.on`. Raises `UsageError` for contradictory or unsupported options."""
     specs = parse_platforms(given.on or ())
     try:
         work = check_runnable(list(command)) if command else []

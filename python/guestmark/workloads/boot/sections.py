@@ -16,7 +16,10 @@ _MOST_CALLS = 10
 
 
 def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """A stacked bar for each cell; the slowest initcalls. Nothing for workloads that measure no phases."""
+    """Renders a stacked bar for each cell, and the slowest initcalls.
+
+    Returns nothing for workloads that measure no phases.
+    """
     shown = _with_phases(workload)
     if not shown:
         return []
@@ -33,12 +36,15 @@ def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def average_phases(result: CellResult) -> list[float]:
-    """Mean seconds of each of `PHASES` in a cell; 0 for those it does not have. All 0 where there are none."""
+    """Returns the mean seconds of each of `PHASES` in a cell; 0 for those it does not have, or for all."""
     return seconds_of(result, PHASES)
 
 
 def average_initcalls(found: Sequence[Initcalls]) -> list[tuple[str, float]]:
-    """Initcalls with their mean seconds, slowest first; one that a trial does not name was not slow there: it is 0."""
+    """Returns initcalls with their mean seconds, slowest first.
+
+    A trial keeps its slowest ones only: a call that it does not name counts as 0 there.
+    """
     sums: dict[str, float] = {}
     for told in found:
         for call in told.slowest:
@@ -47,7 +53,7 @@ def average_initcalls(found: Sequence[Initcalls]) -> list[tuple[str, float]]:
 
 
 def _with_phases(workload: WorkloadResult) -> list[CellResult]:
-    """The cells whose starts have phases; a peer's may not."""
+    """Returns the cells whose starts have phases; those of a peer may not."""
     return [
         result
         for result in workload.shown_cells
@@ -56,7 +62,7 @@ def _with_phases(workload: WorkloadResult) -> list[CellResult]:
 
 
 def _unlike_total(shown: Sequence[CellResult]) -> list[Note]:
-    """Cells whose phases come from a different start than their total."""
+    """Notes cells whose phases come from another start than their total."""
     found = [
         result.cell.id
         for result in shown
@@ -68,7 +74,7 @@ def _unlike_total(shown: Sequence[CellResult]) -> list[Note]:
 
 
 def _render_initcalls(shown: Sequence[CellResult]) -> list[Node]:
-    """The slowest initcalls of every cell that has them, means over its trials."""
+    """Lists the slowest initcalls of every cell that has them, as means over its trials."""
     parts: list[Node] = []
     for result in shown:
         found = [

@@ -39,7 +39,7 @@ class _Ends(Machine, Protocol):
     """A machine that is a guest."""
 
     def switch_off(self, timeout_s: float) -> None:
-        """Orders it to switch off and waits for the end of its hypervisor. Raises `MachineError`."""
+        """Orders the machine to switch off and waits for the end of its hypervisor. Raises `MachineError`."""
 
 
 class BootTrial(BootWorkload):
@@ -70,7 +70,7 @@ class BootTrial(BootWorkload):
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
-        """The platform's guest, started within the trial's limit if that is short."""
+        """Starts the platform's guest, within the trial's limit if that is short."""
         limit_s = self.plan.policy.trial_limit_s
         startable = cast("Startable", platform)
         if not self.cell.platform.is_nested:
@@ -85,7 +85,7 @@ class BootTrial(BootWorkload):
             self.facts.include(self._work.facts)
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """The rest of the machine's life: the command, the kernel's log if requested, and the shutdown."""
+        """Lives the rest of the machine's life: the command, the kernel's log if requested, and the shutdown."""
         guest = cast("_Ends", machine)
         if self._work:
             self._work.run(guest)
@@ -113,7 +113,7 @@ class BootTrial(BootWorkload):
         return [Measurement(metric, value, (value,)) for metric, value in values.items()]
 
     def _compare_clocks(self, phases: Mapping[str, float]) -> None:
-        """Between PID 1 and the agent's last step both clocks were read."""
+        """Warns when host and guest disagree about the time from PID 1 to the agent's last step."""
         first, last = f"guest_{steps.KERNEL}", "guest_channel"
         if not {first, last, steps.KERNEL} <= phases.keys():
             return
@@ -128,7 +128,7 @@ class BootTrial(BootWorkload):
 def compute_durations(
     phases: Mapping[str, float], ends: Sequence[tuple[Metric, str]] = _ENDS
 ) -> tuple[dict[Metric, float], list[Metric]]:
-    """Seconds of every phase, of the start and of the whole, by metric; and the phases whose end is not known.
+    """Computes seconds of every phase, of the start and of the whole, by metric; and the phases without a known end.
 
     `phases` are seconds since the start. The known phases add up to the total exactly; one whose end is not known is
     part of the next. Raises `MachineError` when the machine was never ready or never gone.

@@ -40,10 +40,10 @@ class Clock:
 
 
 def seen_from(machines: int) -> float:
-    """The smallest share of twins of which so many machines show two, with a probability of 95 %.
+    """Returns the smallest share of twins that would have been seen with a probability of 95 %.
 
-    If each machine is one of the twins with probability q, independently, at most one of n is with probability
-    (1-q)^n + n q (1-q)^(n-1); this falls in q, and the share is where it reaches 5 %.
+    Twins are seen when two of the n machines are twins. If each machine is one with probability q, independently, at
+    most one of n is with probability (1-q)^n + n q (1-q)^(n-1). This falls in q, and the share is where it reaches 5 %.
     """
     low, high = 0.0, 1.0
     for _ in range(60):
@@ -56,8 +56,10 @@ def seen_from(machines: int) -> float:
 def judge_source(
     source: Source, shown: Sequence[Shown], here: Shown | None = None, *, own_kernel: bool = False
 ) -> Found:
-    """What machines showed of a source; `here` is this host's own value, for what machines have from it: nothing of the
-    kernel where they have their own, which may be at the same address because neither chooses one.
+    """Judges what machines showed of a source.
+
+    `here` is this host's own value, for values that machines have from the host. It is not used for the kernel of
+    machines that have one of their own: that may be at the same address because neither chooses one.
     """
     if own_kernel and source.of_kernel:
         here = None
@@ -101,7 +103,7 @@ def judge_source(
 
 
 def count_largest_group(shown: Sequence[Shown]) -> int:
-    """How many machines the largest group of twins has; twins have a value in common, or one twin."""
+    """Returns the size of the largest group of twins: machines with a value in common, directly or through others."""
     group = list(range(len(shown)))
     for first, second in itertools.combinations(range(len(shown)), 2):
         if group[first] != group[second] and set(shown[first].values) & set(shown[second].values):
@@ -111,18 +113,18 @@ def count_largest_group(shown: Sequence[Shown]) -> int:
 
 
 def _count_differing_bits(shown: Sequence[Shown]) -> int:
-    """How many bits of the first values, which are addresses, are not the same in all machines."""
+    """Returns how many bits of the first values, which are addresses, differ between any machines."""
     first = [int(each.values[0], 16) for each in shown]
     return sum(1 for bit in range(64) if len({value >> bit & 1 for value in first}) > 1)
 
 
 def _probability_of_twins(shown: Sequence[Shown]) -> float:
-    """How likely at most two of them are equal although each is drawn anew, from as many as the bits allow."""
+    """Returns the probability that at most two are equal by chance, if each is drawn from the bits that differ."""
     return min(1.0, math.comb(len(shown), 2) / 2.0 ** _count_differing_bits(shown))
 
 
 def of_clocks(clocks: Sequence[Clock]) -> Found:
-    """Whether the machines know the time, and went on evenly while they were looked at."""
+    """Judges whether the machines know the time, and whether their clocks ran evenly while they were looked at."""
     off = [max(0.0, abs(clock.off) - clock.uncertain) for clock in clocks]
     uneven = [clock for clock in clocks if abs(clock.drift) > _DRIFT * clock.looked + _RATE_S]
     worst = max(clocks, key=lambda clock: abs(clock.off) - clock.uncertain)
@@ -139,7 +141,10 @@ def of_clocks(clocks: Sequence[Clock]) -> Found:
 
 
 def choose_verdict(found: Sequence[Found], controls: Sequence[Control]) -> Verdict:
-    """Twins share what they did not get from this host. It is not proven where a control was missed or little tried."""
+    """Decides about the machines: twins share values that are not this host's.
+
+    Nothing is proven where a control was missed, or too few sources could be tried.
+    """
     deciding = [each for each in found if each.decides]
     if any(each.word is Word.IDENTICAL and not each.of_host for each in deciding):
         return Verdict.TWINS

@@ -22,7 +22,7 @@ _VERDICTS = {Verdict.STRANGERS: Tone.FASTER, Verdict.TWINS: Tone.SLOWER, Verdict
 
 
 def conclude_twins(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Whether the machines of each cell are twins."""
+    """Says whether the machines of each cell are twins."""
     return [
         Note(
             spans(
@@ -37,7 +37,7 @@ def conclude_twins(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def render_sources(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """For each cell a sentence; then a row for each source; then the commands that show what is identical."""
+    """Renders a sentence for each cell, a row for each source, and the commands that show what is identical."""
     shown = _collect_twins(workload)
     if not shown:
         return []
@@ -68,13 +68,13 @@ def _describe_machines(twins: Twins) -> str:
 
 
 def twins_of(result: CellResult) -> Twins | None:
-    """What the last of its trials found."""
+    """Returns what the last of a cell's trials found."""
     found = [twins for trial in result.trials if (twins := trial.facts.find_fact(Twins)) is not None]
     return found[-1] if found else None
 
 
 def summarize_twins(cell: str, twins: Twins) -> Inline:
-    """The answer, how far it reaches, and what it says nothing about."""
+    """Says what was found, how far it reaches, and what it does not cover."""
     deciding = [each for each in twins.found if each.decides]
     distinct = sum(each.word is Word.DISTINCT for each in deciding)
     parts = [

@@ -59,12 +59,12 @@ class Source:
 
     @property
     def shell_command(self) -> str:
-        """The command as a shell takes it."""
+        """The command as typed in a shell."""
         return self.command[2] if self.command[:2] == _SHELL else shlex.join(self.command)
 
     @property
     def decides_twins(self) -> bool:
-        """Whether machines that share its values are twins."""
+        """True if machines that share its values are twins."""
         return self.kind is not Kind.LAYOUT
 
 
@@ -222,7 +222,10 @@ RESIDENTS = (
 
 @functools.cache
 def collect_resident_files() -> Mapping[str, Path | bytes]:
-    """Files for the initramfs, by paths below /guestmark. Raises `PlatformUnusableError` without such a Python."""
+    """Returns files for the initramfs by their paths below /guestmark.
+
+    Raises `PlatformUnusableError` without a Python that has its libraries.
+    """
     try:
         told = subprocess.run(
             [_PYTHON, "-I", "-S", "-c", _ASKED], capture_output=True, timeout=_TOLD_S, check=True
@@ -256,7 +259,7 @@ def collect_resident_files() -> Mapping[str, Path | bytes]:
 
 
 def _find_library_names(library: Path) -> list[str]:
-    """What programs call it: the names in its directory that lead to it."""
+    """Returns the names under which programs load a library: the links to it in its directory."""
     return [
         each.name
         for each in library.parent.glob(f"{library.name.partition('.so')[0]}.so*")

@@ -53,7 +53,7 @@ class ClonesTrial(ClonesWorkload):
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[BareMachine]:
-        """The first of them."""
+        """Starts the first machine."""
         self._platform = platform
         with platform.start(self.cell) as machine:
             yield machine
@@ -111,12 +111,15 @@ class ClonesTrial(ClonesWorkload):
         return self._platform.start(self.cell)
 
     def _find_template(self, machine: Machine) -> Restored | None:
-        """What a clone has gone on from. Raises `AttestationError` for a machine that is not what was asked for."""
+        """Returns the template that a clone was restored from.
+
+        Raises `AttestationError` for a machine that is not what was asked for.
+        """
         found = machine.attest()
         return found.restored if isinstance(found, GuestMachine) else None
 
     def _look_at(self, machine: Machine, sources: Sequence[Source]) -> dict[str, Shown]:
-        """What the machine shows of each source, by its name; its clock is kept beside."""
+        """Returns what the machine shows of each source, by the source's name; its clock is stored beside."""
         begun, before = time.monotonic(), machine.agent.ping()
         sent = time.time()
         date = machine.agent.exec(["date", "+%s.%N"], timeout_s=_LOOK_S, env={"PATH": PATH})
@@ -159,7 +162,7 @@ class ClonesTrial(ClonesWorkload):
         )
 
     def _run_controls(self) -> Iterator[Control]:
-        """Of restored guests: clones that are twins, or wrong, on purpose."""
+        """Runs the controls of restored guests: clones that are twins, or wrong, on purpose."""
         if self.cell.levels.get(START) is not Start.RESTORED:
             return
         looks = self._of_control(Extras(kernel=_UNRENEWED), ())

@@ -100,7 +100,7 @@ class OneStart(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def start_s(self) -> float:
-        """From the decision to the touched working set."""
+        """Seconds from the decision to the touched working set."""
         return self.prepare + self.create + self.answer + self.touch
 
 
@@ -118,7 +118,7 @@ class Pattern(msgspec.Struct, frozen=True):
 
     @property
     def starts_several(self) -> bool:
-        """Whether machines may be there at the same time."""
+        """True if several machines may exist at the same time."""
         return self != Pattern()
 
     @classmethod
@@ -168,7 +168,7 @@ PAGE_CACHE = Setting(
 
 
 def pattern_of(levels: Levels) -> Pattern:
-    """How the cell's machines are started."""
+    """Returns how the cell's machines are started."""
     return levels[PATTERN]
 
 

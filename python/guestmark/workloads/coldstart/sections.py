@@ -35,7 +35,7 @@ _LEGEND = (
 
 
 def render_starts(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """A table of quantiles, a bar of phases for each cell, and sentences; nothing without starts."""
+    """Renders a table of quantiles, a bar of phases for each cell, and sentences; nothing without starts."""
     found = [(result, blocks) for result in workload.shown_cells if (blocks := starts_of(result))]
     if not found:
         return []
@@ -59,20 +59,20 @@ def render_starts(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def starts_of(result: CellResult) -> list[list[OneStart]]:
-    """The starts of each good trial of a cell."""
+    """Returns the starts of each good trial of a cell."""
     facts = [trial.facts.find_fact(Starts) for trial in result.trials]
     return [each.starts for each in facts if each is not None and each.starts]
 
 
 def estimate_quantiles(blocks: Sequence[Sequence[OneStart]]) -> list[Quantile]:
-    """Of the time from decision to touched working set."""
+    """Estimates quantiles of the time from decision to touched working set."""
     return [
         estimate_quantile([[each.start_s for each in starts] for starts in blocks], share) for share in SHARES
     ]
 
 
 def _average_phases(blocks: Sequence[Sequence[OneStart]]) -> list[float]:
-    """Mean seconds of each phase."""
+    """Returns the mean seconds of each phase."""
     starts = [each for block in blocks for each in block]
     return [sum(getattr(each, name) for each in starts) / len(starts) for name in _NAMES]
 
@@ -106,12 +106,15 @@ def _build_start_table(
 
 
 def unit_of(seconds: Sequence[float]) -> figures.Unit:
-    """The unit of most of them: a machine that is resumed within microseconds does not make those of 200 ms."""
+    """Returns the unit that suits most values.
+
+    One machine that resumes within microseconds does not turn 200 ms into 200,000 µs.
+    """
     return figures.choose_table_unit("s", [statistics.median(seconds)] if seconds else [0.0])
 
 
 def _describe_cache(result: CellResult) -> str:
-    """Of what is made anew; nothing else is read."""
+    """Returns the state of the page cache, for machines that are made anew; the others read no files."""
     return result.cell.levels[PAGE_CACHE] if _read_launch(result) is Launch.NEW else "–"
 
 
@@ -141,7 +144,7 @@ def _render_sentences(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) 
 
 
 def _describe_longest_phase(result: CellResult, blocks: Sequence[Sequence[OneStart]]) -> Inline:
-    """Which phase has most of it."""
+    """Says which phase takes most of the start."""
     means = _average_phases(blocks)
     whole = sum(means) or 1.0
     most = max(range(len(means)), key=means.__getitem__)
@@ -162,7 +165,7 @@ def _describe_longest_phase(result: CellResult, blocks: Sequence[Sequence[OneSta
 
 
 def _describe_carrier(result: CellResult) -> str:
-    """Whose start it is, before its program's."""
+    """Names the program whose start comes before the machine's own."""
     kind = result.cell.platform.inner.description
     if kind.guest:
         return "its hypervisor's"

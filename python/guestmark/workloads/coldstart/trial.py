@@ -79,7 +79,7 @@ class ColdstartTrial(ColdstartWorkload):
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """What cannot be started in this way, or whose cache cannot be dropped."""
+        """Returns why a cell cannot be started in this way, or its page cache not be dropped."""
         if not cell.platform.starts_are_seen:
             return "its machines run elsewhere: their starts cannot be timed from here"
         launch = cls.params_of(cell.workload).launch
@@ -94,7 +94,7 @@ class ColdstartTrial(ColdstartWorkload):
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
-        """The first machine of the trial, which fills caches and says how long a start takes."""
+        """Starts the first machine of the trial, which fills caches and shows how long a start takes."""
         self._platform = platform
         first = self._first = Started.start(platform, self.cell)
         try:
@@ -103,7 +103,7 @@ class ColdstartTrial(ColdstartWorkload):
             first.close()
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """All starts of the trial. Raises `MachineError` for one that fails or leaves something behind."""
+        """Makes all starts of the trial. Raises `MachineError` for one that fails or leaves something behind."""
         ways: dict[Launch, Callable[[], list[OneStart]]] = {
             Launch.NEW: self._start_machines,
             Launch.FORK: lambda: self._repeat_start(self._fork_agent),
@@ -140,11 +140,14 @@ class ColdstartTrial(ColdstartWorkload):
             return found
 
     def _count_starts(self, took_s: float) -> int:
-        """As many as fit into the time; decided beforehand, so that slow starts do not end the series."""
+        """Returns how many starts fit into the time.
+
+        This is decided beforehand, so that a slow start cannot end the series and bias it.
+        """
         return max(self._pattern.burst, min(self.params.starts, int(self.params.time_s / max(took_s, 1e-6))))
 
     def _start_burst(self, platform: Platform, number: int) -> list[OneStart]:
-        """So many machines, whose starts were decided at the same moment; all are there before the first is ended."""
+        """Starts this many machines at the same moment; none is ended before all of them run."""
         there: list[Started] = []
         decided = time.monotonic()
         try:
@@ -160,7 +163,7 @@ class ColdstartTrial(ColdstartWorkload):
                 each.close()
 
     def _start_staggered(self, platform: Platform, count: int) -> list[OneStart]:
-        """One machine every so often, however long those before it take; each is ended when it has been measured."""
+        """Starts a machine every so often, however long earlier ones take; each is ended when it has been measured."""
         found: list[OneStart] = []
         begin = time.monotonic()
 
@@ -188,7 +191,7 @@ class ColdstartTrial(ColdstartWorkload):
 
     @contextlib.contextmanager
     def _cold_cache(self) -> Iterator[Callable[[], None]]:
-        """What empties the page cache, where that is asked for, and makes sure of it by a file of its own."""
+        """Yields a function that empties the page cache, if asked for, and verifies that with a file of its own."""
         if self._caches is Caches.WARM:
             yield lambda: None
             return
@@ -210,14 +213,14 @@ class ColdstartTrial(ColdstartWorkload):
         return [once(machine) for _ in range(count)]
 
     def _fork_agent(self, machine: Machine) -> OneStart:
-        """A fork of the agent, timed by its machine's clock."""
+        """Forks the agent; timed by the machine's clock."""
         found = machine.agent.fork_child(self.params.touch, self.limit_s)
         exists = min(found.made_ns, found.first_ns)
         steps = (found.asked_ns, exists, found.first_ns, found.answered_ns, found.touched_ns, found.gone_ns)
         return OneStart(*((later - before) / 1e9 for before, later in itertools.pairwise(steps)))
 
     def _stop_and_resume(self, machine: Machine) -> OneStart:
-        """Stopped and continued; the working set that it touched the first time is still its own."""
+        """Stops the machine and continues it; it keeps the working set that it touched before."""
         machine.agent.touch_memory(self.params.touch, self.limit_s)
         go_on = _stop_machine(machine)
         time.sleep(_PAUSE_S)
@@ -242,7 +245,7 @@ def _split_phases(moments: Moments, ends: tuple[float, float]) -> OneStart:
 
 
 def _collect_series(starts: Sequence[OneStart]) -> dict[Metric, list[float]]:
-    """The values of each metric, start by start."""
+    """Returns the values of each metric, start by start."""
     return {
         coldstart.START: [each.start_s for each in starts],
         coldstart.PREPARE: [each.prepare for each in starts],
@@ -296,7 +299,7 @@ def _drop_page_cache(probe: Path) -> None:
 
 
 def _is_cached(probe: Path) -> bool:
-    """Whether a file's first page is in memory."""
+    """Tells whether a file's first page is in memory."""
     descriptor = os.open(probe, os.O_RDONLY)
     try:
         os.preadv(descriptor, [bytearray(4096)], 0, os.RWF_NOWAIT)

@@ -68,10 +68,10 @@ def judge_flushes(
     *,
     flushed: bool | None = True,
 ) -> Verdict:
-    """The verdict on the flushes between two readings of the counters; `flushed`: whether the workload asks for any,
-    None where only a counter knows.
+    """Judges the flushes between two readings of the counters.
 
-    What is below the place where the image is, and drops flushes or is memory, decides before all else.
+    `flushed` says whether the workload asks for any; None where only a counter knows. A layer below the image that
+    drops flushes, or is memory, decides before all else.
     """
     if (settled := _judge_without_counters(machine, disk, flushed=flushed)) is not None:
         return settled
@@ -98,7 +98,7 @@ def judge_flushes(
 
 
 def _judge_without_counters(machine: Machine, disk: AttachedDisk, *, flushed: bool | None) -> Verdict | None:
-    """The verdict where no counter of a disk decides; None where one does."""
+    """Judges disks for which no counter decides; None where one does."""
     if (
         machine.place is HERE
         and (below := stack.find_volatile(stack.list_layers(disk.spec.location))) is not None
@@ -118,14 +118,14 @@ def _judge_without_counters(machine: Machine, disk: AttachedDisk, *, flushed: bo
 
 
 def _has_counters(machine: Machine, disk: AttachedDisk) -> bool:
-    """Whether the hypervisor has counters of the disk: it does its requests itself, and has a monitor."""
+    """Tells whether the hypervisor counts what the disk does: it makes the requests itself, and has a monitor."""
     return machine.query is not None and disk.spec.bus is not Bus.VHOST_USER
 
 
 def of_qemu(
     blocks: list[dict[str, object]], name: str, guest_flushes: int, host_flushes: int | None
 ) -> Verdict | None:
-    """The verdict from `query-block` and the counters; None when QEMU has not counted (`host_flushes` None)."""
+    """Judges by `query-block` and the counters; None if QEMU has not counted (`host_flushes` None)."""
     cache: dict[str, bool] = {}
     for entry in blocks:
         inserted = entry.get("inserted")
@@ -202,7 +202,7 @@ def _watch_flush(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
 
 
 def _find_io_processes(machine: Machine, disk: AttachedDisk, pid: int) -> list[int]:
-    """The processes that do the disk's input and output."""
+    """Returns the processes that do the disk's input and output."""
     if disk.spec.is_directory:
         return [disk.server or pid]
     if not _done_by_child(disk):
@@ -212,12 +212,15 @@ def _find_io_processes(machine: Machine, disk: AttachedDisk, pid: int) -> list[i
 
 
 def _done_by_child(disk: AttachedDisk) -> bool:
-    """User-Mode Linux is busy tracing others; vhost-user is served by a daemon."""
+    """Tells whether another process than the hypervisor's first does a disk's requests.
+
+    User-Mode Linux's own is busy tracing others, and vhost-user is served by a daemon.
+    """
     return disk.spec.bus in {Bus.UBD, Bus.VHOST_USER}
 
 
 def _judge_trace(disk: AttachedDisk, said: str) -> Verdict:
-    """What strace's output says."""
+    """Judges by strace's output."""
     who = "virtiofsd" if disk.server else "the hypervisor"
     if not any("sync(" in line or "sync_file_range(" in line for line in said.splitlines()):
         return Verdict(Reached.NO, f"{who} makes no fsync of them (watched with strace)", Durability.LOST)
@@ -235,7 +238,7 @@ def _await_strace(place: Place, trace: HelperProgram, watched: list[int]) -> boo
 
 
 def _is_untraced(place: Place, pid: int) -> bool:
-    """Whether the process is not being traced: UML itself traces those that run the guest's programs."""
+    """Tells whether nobody traces the process; UML itself traces those that run the guest's programs."""
     try:
         return "\nTracerPid:\t0\n" in place.read(f"/proc/{pid}/status")
     except OSError:
@@ -274,7 +277,7 @@ class Changes:
             facts.add(self.flushes)
 
     def to_measurements(self, amount: int) -> list[Measurement]:
-        """What is known, as measurements; `amount` is the bytes of content that were moved."""
+        """Returns what is known as measurements; `amount` is the bytes of content that were moved."""
         counted = self.counters
         megabytes = amount / 1e6
         values: list[tuple[Metric, float | None]] = [
@@ -313,8 +316,10 @@ class Below:
         return cls(machine, _read_counters(machine))
 
     def read_changes(self, *, flushed: bool | None = True) -> Changes:
-        """What has changed since, with the image flushed already; `flushed`: whether the workload asked for a flush,
-        by its own account, which is all there is on the host itself. None: it gives none.
+        """Returns what has changed since, once the image is flushed.
+
+        `flushed` says whether the workload asked for a flush by its own account, which is all there is on the host
+        itself; None if it gives no account.
         """
         now = _read_counters(self.machine)
         changed = {
@@ -371,7 +376,7 @@ def _read_counters(machine: Machine) -> Counters:
 
 
 def _of_qemu(query: Any) -> dict[str, int | None]:
-    """Sums over our drives, as QEMU counts what it did for the guest's requests."""
+    """Sums over our drives what QEMU counted for the guest's requests."""
     unsafe = {
         entry["device"]
         for entry in query("query-block")
@@ -392,9 +397,10 @@ def _of_qemu(query: Any) -> dict[str, int | None]:
 
 
 def _of_processes(machine: Machine, pid: int) -> dict[str, int | None]:
-    """What the hypervisor's processes gave the host's kernel, a few kilobytes of console and channel included.
+    """Returns what the hypervisor's processes passed to the host's kernel.
 
-    Unknown where they use a ring, which the kernel does not count as theirs.
+    This includes a few kilobytes of console and channel. It is unknown for processes that use io_uring, whose requests
+    the kernel does not count as theirs.
     """
     if any(disk.spec.aio is Aio.IO_URING for disk in machine.disks):
         return {"host_written": None, "host_writes": None, "host_read": None}
@@ -416,7 +422,7 @@ def _of_processes(machine: Machine, pid: int) -> dict[str, int | None]:
 
 
 def _find_daemons(machine: Machine, pid: int) -> list[int]:
-    """The processes that serve disks and directories beside the hypervisor, whose work is part of what those cost."""
+    """Returns the processes beside the hypervisor that serve disks and directories; their work is part of the cost."""
     servers = [disk.server for disk in machine.disks if disk.server is not None]
     if any(disk.spec.bus is Bus.VHOST_USER for disk in machine.disks):
         for process in machine.place.list_descendants(pid):
@@ -435,7 +441,7 @@ def _cpu_of(machine: Machine, process: int) -> float:
 
 
 def _of_guest(machine: Machine) -> tuple[int | None, int | None]:
-    """Bytes written to and flush requests sent to the guest's own disks, as its block layer counts them."""
+    """Returns bytes written to, and flush requests sent to, the guest's own disks, as its block layer counts them."""
     written, flushed = 0, 0
     for disk in machine.disks:
         fields = read_block_columns(machine, disk)
@@ -447,7 +453,7 @@ def _of_guest(machine: Machine) -> tuple[int | None, int | None]:
 
 
 def _guest_cpu(machine: Machine) -> float | None:
-    """Seconds that the guest's processors were busy, its interrupts included, steal not."""
+    """Returns seconds that the guest's processors were busy, interrupts included and steal not."""
     try:
         first = machine.agent.read_file("/proc/stat", limit=1 << 20).partition(b"\n")[0].split()
     except CallError:

@@ -11,7 +11,7 @@ from guestmark.setting.base import DiskKind, is_disk_setting
 
 
 def parse_count(text: str) -> str:
-    """A whole number that is not negative."""
+    """Parses a whole number that is not negative."""
     if not re.fullmatch(r"[0-9]{1,12}", text.strip(), re.ASCII):
         raise ValueError(f"{text!r} is not a whole number")
     return str(int(text))
@@ -53,11 +53,14 @@ class WithDisks(Protocol):
 
     @property
     def disks(self) -> list[dict[str, Any]]:
-        """One for each disk."""
+        """The disks of a machine, one entry each."""
 
 
 def decides_on_host(params: WithDisks, factor: str, platform: PlatformSpec) -> bool | None:
-    """Whether a disk factor means anything on the host, as `WorkloadKind.decides_factor`; None for everything else."""
+    """Decides whether a disk factor means anything on the host, as `WorkloadKind.decides_factor` does.
+
+    Returns None for everything else.
+    """
     looped = any(disk["host"] == "loop" for disk in params.disks[:1])
     if is_disk_setting(factor) and platform.is_this_host and looped:
         return is_disk_setting(factor, DiskKind.LOOP)

@@ -82,7 +82,7 @@ class MovedBytes(Params, frozen=True, kw_only=True):
 
     @property
     def source_content(self) -> str:
-        """What a source disk holds."""
+        """The content of a source disk."""
         return self.content if self.source is None else self.source.content
 
 

@@ -86,7 +86,7 @@ def compare_checksums(found: Checksum, expected: Checksum, how: str) -> None:
 
 
 def readable_on_host(image: Image) -> bool:
-    """Whether the host can read files of this image without the guest."""
+    """Tells whether the host can read files of this image without the guest."""
     return image.spec.format is Format.RAW and image.spec.filesystem in READABLE
 
 
@@ -114,7 +114,7 @@ class Timed:
 
     @classmethod
     def from_reply(cls, moved: MoveResult) -> Timed:
-        """From the agent's answer to a bulk call."""
+        """Converts the agent's answer to a bulk call."""
         return cls(
             moved.wall_s,
             moved.wall_error_s,
@@ -148,10 +148,10 @@ class MovingTrial(Workload[M]):
 
     @abstractmethod
     def expected_checksum(self, machine: Machine) -> Checksum:
-        """What reading `path` must give."""
+        """Returns the checksum that reading `path` must give."""
 
     def get_ready(self, machine: Machine) -> None:
-        """More to do before the first measurement."""
+        """Prepares more before the first measurement."""
 
     # --- the contract of a workload
 
@@ -214,7 +214,7 @@ class MovingTrial(Workload[M]):
     # --- for subclasses
 
     def find_source(self) -> Image:
-        """A file on the host with the content that is moved; the run has only one."""
+        """Returns a file on the host with the content that is moved; a run makes it only once."""
         spec = DiskSpec.from_levels(
             Role.SOURCE, self.amount, content=self.params.source_content, location=self.location
         )
@@ -244,17 +244,17 @@ class MovingTrial(Workload[M]):
 
 
 def to_measurements(values: list[tuple[Metric, float]]) -> list[Measurement]:
-    """One measurement each."""
+    """Makes one measurement of each value."""
     return [Measurement(metric, value, (value,)) for metric, value in values]
 
 
 def target_of(machine: Machine) -> AttachedDisk:
-    """The disk that is written. Raises `WorkloadError` when the machine has none."""
+    """Returns the disk that is written. Raises `WorkloadError` when the machine has none."""
     return _find_disk(machine, Role.TARGET)
 
 
 def source_of(machine: Machine) -> AttachedDisk:
-    """The disk that is read. Raises `WorkloadError` when the machine has none."""
+    """Returns the disk that is read. Raises `WorkloadError` when the machine has none."""
     return _find_disk(machine, Role.SOURCE)
 
 
@@ -266,7 +266,7 @@ def _find_disk(machine: Machine, role: Role) -> AttachedDisk:
 
 
 def sync_everything(agent: Agent) -> None:
-    """Guest and host have nothing left to write when the timing begins."""
+    """Syncs guest and host, so that nothing is left to be written when the timing begins."""
     agent.sync()
     os.sync()
 

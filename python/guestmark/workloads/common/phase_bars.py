@@ -11,7 +11,7 @@ from guestmark.stats.analysis import CellResult, WorkloadResult
 
 
 def seconds_of(result: CellResult, phases: Sequence[Metric]) -> list[float]:
-    """Mean seconds of each phase in a cell; 0 for those it does not have. All 0 where there are none."""
+    """Returns the mean seconds of each phase in a cell; 0 for those it does not have, or for all."""
     return [result.summary[metric.name].mean if metric.name in result.summary else 0.0 for metric in phases]
 
 
@@ -26,9 +26,9 @@ def draw_phase_bars(
     summary: Callable[[str], str],
     shares: bool = False,
 ) -> Chart:
-    """The bars of these cells and their phases' seconds; `summary` makes one sentence of all sums.
+    """Draws bars of these cells and their phases' seconds; `summary` turns all sums into one sentence.
 
-    `shares`: all bars are of one length, for cells whose sums are decades apart.
+    `shares` makes all bars equally long, for cells whose sums are decades apart.
     """
     sums = [sum(parts) for _, parts in lengths]
     unit = figures.choose_table_unit("s", sums)

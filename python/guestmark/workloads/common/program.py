@@ -125,7 +125,7 @@ def _on_host(name: str, path: str, cwd: str) -> _OnHost:
 
 
 def _digest_there(agent: Agent, found: str, host: _OnHost) -> tuple[str, str]:
-    """SHA-256 of a file on the machine, and its XXH3 when the host's file is large."""
+    """Returns the SHA-256 of a file on the machine, and its XXH3 when the host's file is large."""
     if host.size < _LARGE:
         return agent.sha256(found).sha256, ""
     xxh3 = agent.checksum(found, timeout_s=_DIGEST_S).xxh3
@@ -142,9 +142,10 @@ def judge_exit(
     ignore_failure: bool = False,
     statuses: Collection[int] = (0,),
 ) -> None:
-    """How a program ended: adds to the warnings, raises `WorkloadError` with a one-line reason for a failure.
+    """Judges how a program ended.
 
-    `statuses` are those with which it may end.
+    Adds to the warnings, and raises `WorkloadError` with a one-line reason for a failure. `statuses` are the exit
+    statuses of success.
     """
     for name, discarded in (("stdout", result.stdout_discarded), ("stderr", result.stderr_discarded)):
         if discarded:
@@ -171,12 +172,12 @@ def judge_exit(
 
 
 def quote_end(result: ExecResult) -> str:
-    """The end of what the program said, as part of a one-line reason."""
+    """Quotes the end of a program's output as part of a one-line reason."""
     return quote_output((result.stderr or result.stdout).decode(errors="replace"))
 
 
 def quote_output(output: str) -> str:
-    """The end of an output as part of a one-line reason."""
+    """Quotes the end of an output as part of a one-line reason."""
     printable = "".join(character if character.isprintable() else " " for character in output[-4 * _TAIL :])
     line = " ".join(printable.split())
     if not line:
@@ -185,7 +186,7 @@ def quote_output(output: str) -> str:
 
 
 def sha256_here(path: str) -> str:
-    """SHA-256 of a file of this host, recomputed only when it has changed. Raises `OSError`."""
+    """Returns the SHA-256 of a file of this host, recomputed only when it has changed. Raises `OSError`."""
     status = os.stat(path)
     return _compute_digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
 
@@ -208,7 +209,7 @@ def _killed_by(result: ExecResult) -> str:
 
 
 def build_of(cell: Cell, name: str, host_path: str) -> Build | None:
-    """What is known of the program on the cell's machine and on this host; None where they are one and the same."""
+    """Describes the builds of a program on the cell's machine and on this host; None if both are the same."""
     architecture = cell.platform.foreign_architecture
     if architecture is None:
         return None
@@ -238,7 +239,7 @@ def _describe_build(architecture: Architecture, name: str, version: str, host_ve
 
 
 def warn_of_clocks(wall_s: float, guest_wall_s: float, error_s: float = 0.0) -> str:
-    """A warning when the clocks differ by more than 1 %, 5 ms and `error_s` together; else empty.
+    """Warns when the clocks differ by more than 1 %, 5 ms and `error_s` together; else empty.
 
     `error_s` is the known uncertainty of the host's figure. The host's clock is the authority.
     """
@@ -287,7 +288,10 @@ def _list_candidates(name: str, path: str) -> list[str]:
 
 
 def _why_not(file: str) -> tuple[str, str] | None:
-    """Why a file cannot be run, and what to do about it; None when it can. The reason is empty when it is not there."""
+    """Returns why a file cannot be run, and what to do about it; None if it can.
+
+    The reason is empty if there is no such file.
+    """
     try:
         mode = os.stat(file).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -310,7 +314,7 @@ def _why_not(file: str) -> tuple[str, str] | None:
 
 
 def _split_name(name: str) -> list[str]:
-    """The words that a shell would see in a name."""
+    """Splits a name into the words that a shell would see."""
     try:
         return shlex.split(name)
     except ValueError:  # an open quotation
@@ -324,7 +328,7 @@ def _suggest_quoting(words: Sequence[str], typed: bool) -> str:
 
 
 def _suggest_program(name: str, path: str, cwd: str) -> str:
-    """The hint for a name that is nowhere."""
+    """Suggests what to do about a program that is nowhere."""
     if "/" in name:
         return f"there is no such file (seen from {cwd})"
     if _why_not(os.path.join(cwd, name)) is None:

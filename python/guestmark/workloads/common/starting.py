@@ -84,7 +84,10 @@ class Started:
             raise MachineError(f"the machine touched {done.pages} pages, which are not {size} bytes")
 
     def compute_moments(self) -> Moments:
-        """What has passed so far. Raises `MachineError` for a machine whose first instruction cannot have been then."""
+        """Returns the moments so far.
+
+        Raises `MachineError` for a machine whose first instruction cannot have been when its clock says.
+        """
         began, program = self.executed_at, self._find_program_start()
         allowed = _APART_S + _APART * (self.answered - began)
         if not began - allowed <= program <= self.answered + allowed:
@@ -98,7 +101,10 @@ class Started:
 
     @property
     def executed_at(self) -> float:
-        """When what carries the machine was executed. Raises `MachineError` where that was before the decision."""
+        """When the program that carries the machine was executed.
+
+        Raises `MachineError` if that was before the decision.
+        """
         if not isinstance(self.machine, StartedHere):
             raise MachineError("when the machine was executed is not known")
         if self.machine.started_at < self.decided:
@@ -106,7 +112,7 @@ class Started:
         return self.machine.started_at
 
     def _find_program_start(self) -> float:
-        """When its first instruction was: of a restored guest the first one after that, else of its first program."""
+        """Returns when the machine's first instruction ran: of a restored guest the first one after that."""
         if ANSWERED in self.machine.phases:
             return self.executed_at + self.machine.phases[ANSWERED]
         first = next(iter(self.machine.agent.hello().phases), None)
@@ -143,17 +149,17 @@ class Started:
 
 
 def control_groups_of(machine: Machine) -> tuple[Path, ...]:
-    """Its own control groups."""
+    """Returns the machine's own control groups."""
     return machine.groups if isinstance(machine, StartedHere) else ()
 
 
 def list_processes(machine: Machine) -> list[int]:
-    """The processes of this host that it consists of."""
+    """Returns the processes of this host that the machine consists of."""
     return list(_find_processes(machine))
 
 
 def _find_processes(machine: Machine) -> dict[int, str]:
-    """With when each was started. None of a machine inside another guest."""
+    """Returns these processes with their start times; none for a machine inside another guest."""
     if machine.place is not HERE:
         return {}
     if isinstance(machine, ListsProcesses):
@@ -180,13 +186,13 @@ def _find_leftovers(pids: dict[int, str], groups: Sequence[Path]) -> list[str]:
 
 
 def without_placement(cell: Cell) -> Cell:
-    """The cell for machines that are started where the workload has placed all of them already."""
+    """Returns the cell without its placement, for machines that run where the workload has placed all of them."""
     factors = {name: level for name, level in cell.factors.items() if name != PLACEMENT.name}
     return replace(cell, factors=factors)
 
 
 def run_at_once(works: Sequence[Callable[[], None]]) -> None:
-    """Does all of these at the same time and waits for all of them. Raises what the first of them raised."""
+    """Runs all of these at the same time and waits for them. Raises what the first failing one raised."""
     if len(works) == 1:
         works[0]()
         return
@@ -212,14 +218,14 @@ def run_at_once(works: Sequence[Callable[[], None]]) -> None:
 
 
 def declared_memory(cell: Cell) -> int:
-    """Bytes of memory that each machine of the cell is given; 0 for a plain process, which is given none."""
+    """Returns the bytes of memory that each machine of the cell gets; 0 for a plain process, which gets none."""
     if not cell.platform.takes_factor(MEMORY.name):
         return 0
     return cell.levels.with_defaults({MEMORY.name: _DECLARED})[MEMORY]
 
 
 def spare_memory() -> int:
-    """Bytes that machines may take now: what is available, less what this host keeps to stay usable."""
+    """Returns the bytes that machines may take now: what is available, less what the host keeps to stay usable."""
     return meminfo.spare_memory(_SHARE, _LEAST_LEFT)
 
 

@@ -39,11 +39,11 @@ class _Group:
 
     @property
     def largest_fleet(self) -> CellResult:
-        """With the most machines: its slope has the longest base."""
+        """The result with the most machines, as its slope has the longest base."""
         return self.results[-1]
 
     def measured_throughput(self) -> list[tuple[float, float]]:
-        """Number of machines, and the median throughput of all of them."""
+        """Returns numbers of machines with the median throughput of all of them."""
         found: dict[float, list[float]] = {}
         for number, rate in itertools.chain.from_iterable(points_of(self.results)):
             found.setdefault(number, []).append(rate)
@@ -51,7 +51,7 @@ class _Group:
 
 
 def render_density(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Memory of one more machine, throughput with its law and its picture, and sentences; nothing without fleets."""
+    """Renders memory per machine, throughput with its law and picture, and sentences; nothing without fleets."""
     groups = list(_group_results(workload))
     if not groups:
         return []
@@ -66,7 +66,7 @@ def render_density(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def points_of(results: Sequence[CellResult]) -> list[list[tuple[float, float]]]:
-    """For each block the throughput of all machines by their number: one alone, and every fleet."""
+    """Returns, for each block, the throughput of all machines by their number: one alone, and every fleet."""
     blocks: dict[int, list[tuple[float, float]]] = {}
     for result in results:
         for trial in result.trials:
@@ -99,7 +99,7 @@ def _group_results(workload: WorkloadResult) -> Iterator[_Group]:
 
 
 def _has_levels(name: str, alike: Mapping[tuple[str, tuple[tuple[str, str], ...]], object]) -> bool:
-    """Whether some platform has several levels of the factor: else its name says as much."""
+    """Tells whether some platform has several levels of the factor; otherwise naming it adds nothing."""
     levels: dict[str, set[str]] = {}
     for platform, others in alike:
         levels.setdefault(platform, set()).update(level for known, level in others if known == name)
@@ -247,7 +247,7 @@ def _build_chart(groups: Sequence[_Group]) -> Chart:
 
 
 def _draw_chart(groups: Sequence[_Group]) -> str:
-    """The picture: number of machines against throughput in multiples of one."""
+    """Draws the number of machines against throughput, in multiples of one machine's."""
     most = max(number for group in groups for number, _ in group.measured_throughput())
     lines = [(group, group.fit.law) for group in groups if group.fit is not None]
     tallest = (
@@ -349,7 +349,7 @@ def _describe_speed(group: _Group) -> str:
 
 
 def _describe_peak(found: Fit, most: int) -> str:
-    """Where the throughput of all together is largest, as far as that was tried: no law is good beyond its points."""
+    """Says where the throughput of all together peaks, as far as that was tried: no law holds beyond its points."""
     law = found.law
     if law.knee > most:
         share = law.throughput_of(most) / law.rate

@@ -63,14 +63,14 @@ class DensityTrial(DensityWorkload):
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """Machines of another host, or inside another guest, whose memory cannot be seen."""
+        """Returns why the memory of a cell's machines cannot be seen: they run elsewhere or inside another guest."""
         if not cell.platform.starts_are_seen or cell.platform.is_nested:
             return "its machines are not processes of this host, whose memory could be read"
         return ""
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
-        """The first machine of the fleet; all of it is ended with it."""
+        """Starts the first machine of the fleet; the whole fleet ends with it."""
         self._platform = platform
         first = Started.start(platform, self.cell)
         self._fleet.append(first)
@@ -95,7 +95,10 @@ class DensityTrial(DensityWorkload):
         self._run_once(machine)
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Alone, two, four and so on, then all. Raises `WorkloadError` when the host has no room for the next one."""
+        """Measures one machine, two, four and so on, then all.
+
+        Raises `WorkloadError` when the host has no room for the next one.
+        """
         solo = self._measure_rates()[0]
         held = [self._measure_memory()]
         grown: list[tuple[int, float]] = []
@@ -134,7 +137,7 @@ class DensityTrial(DensityWorkload):
         self._run_once(started.machine)
 
     def _check_room(self) -> None:
-        """The host has to stay usable: memory for one more, and nothing that goes on waiting for it."""
+        """Raises `WorkloadError` unless the host stays usable: room for one more machine, and no pressure on memory."""
         wanted = max(declared_memory(self.cell), self.params.touch) // 4
         # What another program waited for a moment ago is still in the kernel's average, and is no reason to give up.
         patience = time.monotonic() + _PATIENCE_S
@@ -164,7 +167,7 @@ class DensityTrial(DensityWorkload):
         )
 
     def _memory_per_machine(self, held: Sequence[Held]) -> dict[Metric, float]:
-        """Bytes of one more machine, as the slope over their number."""
+        """Returns the bytes that one more machine takes, as slopes over their number."""
         found = {
             density.PSS: least_squares_slope([(each.machines, each.pss) for each in held]),
             density.RSS: least_squares_slope([(each.machines, each.rss) for each in held]),
@@ -181,7 +184,7 @@ class DensityTrial(DensityWorkload):
     # --- processors ---------------------------------------------------------------------------------------------
 
     def _measure_idle(self) -> tuple[float, float]:
-        """Processor seconds and wake-ups in each second of each idle machine."""
+        """Returns processor seconds and wake-ups per second of each idle machine."""
         pids = [pid for each in self._fleet for pid in list_processes(each.machine)]
         before, begin = _read_thread_usage(pids), time.monotonic()
         time.sleep(self.params.idle_s)
@@ -223,7 +226,7 @@ class _Used:
 
 
 def _read_thread_usage(pids: Sequence[int]) -> _Used:
-    """Processor time of all threads, and how often they gave the processor up: each time they wait for a wake-up."""
+    """Returns the threads' processor time, and how often they gave the processor up to wait for a wake-up."""
     ran, switches = 0, 0
     for pid in pids:
         for task in procfs.list_entries(procfs.PROC / str(pid) / "task"):
@@ -235,7 +238,7 @@ def _read_thread_usage(pids: Sequence[int]) -> _Used:
 
 
 def _in_groups(machine: Machine) -> int | None:
-    """Bytes that its control group for memory holds, the kernel's own for it included; None without one."""
+    """Returns the bytes that its memory control group holds, the kernel's for it included; None without one."""
     for group in control_groups_of(machine):
         for name in ("memory.current", "memory.usage_in_bytes"):
             with contextlib.suppress(OSError, ValueError):
@@ -264,13 +267,13 @@ def _of_processes(pids: Sequence[int]) -> _Share:
 
 
 def _read_available_memory() -> int:
-    """Bytes that this host can still give away, huge pages that were set aside and are free included."""
+    """Returns the bytes that this host can still give away, including free huge pages that were set aside."""
     free = sum(pages.bytes * (pages.count_free() or 0) for pages in HugePages if pages is not HugePages.OFF)
     return free + read_meminfo()["MemAvailable"]
 
 
 def _read_memory_pressure() -> float:
-    """% of the last ten seconds in which something waited for memory; 0 where the kernel does not say."""
+    """Returns the percentage of the last ten seconds in which something waited for memory; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return float(Path("/proc/pressure/memory").read_text().split()[1].partition("=")[2])
     return 0.0

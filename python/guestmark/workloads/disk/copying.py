@@ -41,9 +41,10 @@ _VHOST_USER_MOST = 8 << 20
 
 
 def largest_block(memory: int, in_flight: int, most: int = _BLOCKS[0]) -> int:
-    """Bytes of a request: each costs an emulated processor milliseconds, whatever its size.
+    """Returns the bytes of a request, the largest that fit.
 
-    All that are in flight leave the machine two thirds of its memory.
+    Each request costs an emulated processor milliseconds, whatever its size. All that are in flight leave the machine
+    two thirds of its memory.
     """
     fitting = (size for size in _BLOCKS if size <= most and 3 * size * in_flight <= memory)
     return next(fitting, _BLOCKS[-1])
@@ -83,7 +84,7 @@ class CopyTrial(MovingTrial[C]):
         return Timed.from_reply(moved)
 
     def expected_checksum(self, machine: Machine) -> Checksum:
-        """What the source holds."""
+        """Returns the source's checksum."""
         return source_of(machine).image.checksum()
 
 
@@ -145,7 +146,7 @@ class ShareTrial(MovingTrial[SourcedBytes]):
         )
 
     def expected_checksum(self, machine: Machine) -> Checksum:
-        """What the file holds."""
+        """Returns the file's checksum."""
         assert self._image is not None
         return self._image.checksum()
 
@@ -175,7 +176,7 @@ class _PatternTrial(MovingTrial[M]):
         )
 
     def expected_checksum(self, machine: Machine) -> Checksum:
-        """From the generator alone."""
+        """Returns the checksum of the pattern, computed by the generator alone."""
         return scratch_store().start_agent().checksum_of_pattern(Pattern(self.params.content), self.amount)
 
 

@@ -44,7 +44,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         self._image: Image | None = None
 
     def prepare(self, machine: Machine) -> None:
-        """The channel alone needs no disk."""
+        """Prepares a disk, unless it is the channel alone that is measured."""
         if self._variant == "channel":
             self._image = self.find_source()
         else:
@@ -85,7 +85,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         )
 
     def expected_checksum(self, machine: Machine) -> Checksum:
-        """What was sent, or made."""
+        """Returns the checksum of the bytes that were sent, or made."""
         if self._variant == "disk":
             from guestmark.disks.store import scratch_store
 
@@ -109,7 +109,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
 
 
 def read_pieces(path: Path, amount: int) -> Iterator[bytes]:
-    """The file's first `amount` bytes. Raises `WorkloadError` when it is shorter by now."""
+    """Yields the file's first `amount` bytes. Raises `WorkloadError` if it has become shorter."""
     left = amount
     with path.open("rb", buffering=0) as stream:
         while left:
@@ -126,7 +126,7 @@ _number = itertools.count()
 
 
 def tar_gz(image: Image, name: str) -> Path:
-    """A compressed archive that holds the bytes of `image` as one file called `name`."""
+    """Returns a compressed archive that holds the bytes of `image` as one file called `name`."""
     key = (image.path, name)
     made = _made.get(key)
     if made is not None and made.exists():
@@ -202,6 +202,6 @@ class TarTrial(MovingTrial[SourcedBytes]):
         )
 
     def expected_checksum(self, machine: Machine) -> Checksum:
-        """What was packed."""
+        """Returns the checksum of the bytes that were packed."""
         assert self._image is not None
         return self._image.checksum()

@@ -58,13 +58,13 @@ def _shell_command(description: str) -> Param:
 
 
 def factor_of(parameter: str) -> str:
-    """The factor that holds a parameter's levels: of its own name, unless machines have that one."""
+    """Returns the factor that holds a parameter's levels: of its name, unless machines have a factor of that name."""
     taken = is_machine_factor(parameter) or parameter in {"platform", "workload"}
     return f"{ARGUMENT}{parameter}" if taken else parameter
 
 
 def parameter_of(factor: str) -> str:
-    """The parameter whose levels the factor holds."""
+    """Returns the parameter whose levels the factor holds."""
     return factor.removeprefix(ARGUMENT)
 
 
@@ -183,7 +183,7 @@ class Command(Params, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def read_command(cls, cell: Cell) -> Command:
-        """The cell's."""
+        """Returns the cell's command."""
         return cell.workload.read_params(cls)
 
     @property
@@ -193,7 +193,7 @@ class Command(Params, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def placeholder_texts(self) -> list[str]:
-        """Everything that may hold a `{name}`."""
+        """All texts that may hold a `{name}`."""
         return [*self.argv, *self.hooks.values(), *(spec.file for spec in self.metric_specs)]
 
     def to_stored(self) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _substitute_values(text: str, values: Mapping[str, str | int | float]) -> st
 
 
 def command_of(cell: Cell) -> Command | None:
-    """The command that the workload of a stored cell runs; None for a workload that runs what is its own."""
+    """Returns the command of a stored cell's workload; None for a workload that runs no command of the user's."""
     kind = workload_kinds().get(cell.workload.name)
     found = None if kind is None else kind.stored_params_of(cell.workload)
     return found if isinstance(found, Command) else None

@@ -59,7 +59,7 @@ class ExecOptions(Overrides):
 
 
 def build_plan(options: ExecOptions, argv: Sequence[str]) -> Plan:
-    """The plan for running `argv`. Raises `UsageError` for contradictory or unsupported options."""
+    """Builds the plan for running `argv`. Raises `UsageError` for contradictory or unsupported options."""
     if not argv or not argv[0]:
         raise UsageError("no command is given", hint="e.g. guestmark exec --on host,uml -- sysbench cpu run")
     if any("\0" in argument for argument in argv):
@@ -122,7 +122,7 @@ def build_plan(options: ExecOptions, argv: Sequence[str]) -> Plan:
 
 
 def _limit_to_quick(options: ExecOptions, shape: Shape) -> tuple[Shape, Policy]:
-    """As few blocks as a verdict takes, or those that 20 s have room for. Raises `UsageError` beside another goal."""
+    """Limits a plan to the fewest blocks that allow a verdict, or to 20 s. Raises `UsageError` beside another goal."""
     goals = (
         options.blocks, options.precision, options.time_limit_s, options.find, options.min_blocks,
         options.max_blocks, options.enough_s,
@@ -139,10 +139,11 @@ def _limit_to_quick(options: ExecOptions, shape: Shape) -> tuple[Shape, Policy]:
 
 
 def _only_timed(options: ExecOptions, shape: Shape) -> bool:
-    """Whether commands are timed on this host alone, with nothing asked for that takes another kind of run.
+    """Tells whether commands are timed on this host alone, with no option that takes another kind of run.
 
-    Such a run is as long as hyperfine's: ten times each and three seconds each, or as often as `blocks` says, without
-    a warm-up and without a copy of the baseline. What is to be found decides how long instead, or its time limit.
+    Such a run is as long as hyperfine's: ten times and three seconds for each command, or as often as `blocks` says,
+    without a warm-up and without a copy of the baseline. If slow runs are looked for, these decide how long, or the
+    time limit.
     """
     goals = [options.null, options.precision, options.margin]
     if options.find is None:
@@ -159,20 +160,23 @@ def _check_parameters(commands: Sequence[Sequence[str]], options: ExecOptions) -
 
 
 def _make_title(labels: Sequence[str]) -> str:
-    """The commands themselves where a line has room for them."""
+    """Returns the commands themselves where a line has room for them."""
     together = ", ".join(labels)
     return together if len(together) <= _TITLE else f"{len(labels)} commands"
 
 
 def _output_of_command(output: Sequence[StandardOutput], number: int) -> StandardOutput | None:
-    """That of a command."""
+    """Returns where the output of one command goes."""
     return output[number if len(output) > 1 else 0] if output else None
 
 
 def _name_commands(
     commands: Sequence[Sequence[str]], names: Sequence[str], texts: Mapping[int, str]
 ) -> list[tuple[str, str]]:
-    """Key and label of each command: its name, else its program and its words. One command alone needs no key."""
+    """Returns key and label of each command: its name, else its program and its words.
+
+    A single command needs no key.
+    """
     if len(names) > len(commands):
         raise UsageError(
             f"{len(names)} names for {len(commands)} commands", hint="give -n once for each command"
@@ -193,7 +197,7 @@ def _name_commands(
 
 
 def named_commands(cells: Iterable[Cell]) -> dict[str, str]:
-    """What each command with a name of its own is, as one would type it."""
+    """Returns what each command with a name of its own looks like when typed."""
     texts = {
         cell.workload.label: shlex.join(command.argv)
         for cell in cells

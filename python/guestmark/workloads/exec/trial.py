@@ -54,10 +54,10 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def bring_files(
     machine: Machine, argv: Sequence[str], files: Sequence[File], cwd: str
 ) -> tuple[list[str], dict[str, Any]]:
-    """The command as it is called on that machine, and what it runs with, once the files are there.
+    """Brings the files to a machine and returns the command as it is called there, and what it runs with.
 
-    Without files it runs in the home directory of the user there, else in the directory that holds them, which also is
-    the first that commands are looked for in. Words of the command that name such a file, seen from `cwd`, name it
+    Without files it runs in the home directory of the user there, else in the directory that holds them, which is also
+    the first one that is searched for commands. Words of the command that name such a file, seen from `cwd`, name it
     there. Raises `WorkloadError` for a file that has changed since the plan was made.
     """
     login: LoggedIn = machine  # type: ignore[assignment]
@@ -147,7 +147,7 @@ class ExecTrial(ExecWorkload):
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Remarks on files that the command names from where the user is, and will not find on its disk."""
+        """Remarks on files that the command names by relative paths, which it will not find on its disk."""
         here = plan.context.cwd
         mounted_cells = [cell for cell in cells if has_disks(cell) and not names_disk(cell)]
         words = dict.fromkeys(
@@ -192,7 +192,10 @@ class ExecTrial(ExecWorkload):
             self._shell_start = self.facts.add(self._start_shells(machine))
 
     def _start_shells(self, machine: Machine) -> ShellStart:
-        """What the shell's own start takes on this machine. Raises `WorkloadError` when the shell cannot do nothing."""
+        """Measures what the shell's own start takes on this machine.
+
+        Raises `WorkloadError` if an empty command fails.
+        """
         argv = [*self._argv[:-1], ""]
         runs = [
             machine.agent.exec(
@@ -228,7 +231,7 @@ class ExecTrial(ExecWorkload):
         self._hooks = {name: self._substitute_disk(text) for name, text in self._hooks.items()}
 
     def _substitute_disk(self, text: str) -> str:
-        """The text with the disk's path in it."""
+        """Returns the text with the disk's path in place of `{disk}`."""
         return text.replace(DISK, self._disk) if self._disk and names_disk(self.cell) else text
 
     def _run_hook(self, name: str, machine: Machine) -> None:
@@ -304,11 +307,11 @@ class ExecTrial(ExecWorkload):
         return [Measurement(metric, value, (value,)) for metric, value in values]
 
     def cleanup(self, machine: Machine) -> None:
-        """The user's own; what the command wrote is the user's on the host, and is thrown away with a guest."""
+        """Runs the user's cleanup. What the command wrote stays on the host, and is thrown away with a guest."""
         self._run_hook("cleanup", machine)
 
     def _report_events(self, counted: Sequence[int]) -> Iterator[tuple[Metric, float]]:
-        """What was counted; a count that cannot be had is reported, and is not a metric of this trial."""
+        """Yields what was counted; an event that cannot be counted is reported, and is no metric of this trial."""
         for spec, count in zip(self._counted, counted, strict=True):
             if count >= 0:
                 yield spec.metric, float(count)
@@ -330,7 +333,7 @@ class ExecTrial(ExecWorkload):
             )
 
     def _find_value(self, spec: metric_spec.MetricSpec, machine: Machine, stdout: str, stderr: str) -> float:
-        """The metric's value in what the command printed, or in the file it wrote."""
+        """Returns the metric's value in what the command printed, or in the file it wrote."""
         if not spec.file:
             return self._extract_value(spec, stdout, stderr)
         path = os.path.join(
@@ -356,12 +359,12 @@ class ExecTrial(ExecWorkload):
 
 
 def substitute_levels(cell: Cell) -> list[str]:
-    """The cell's command: its levels in place of `{name}` for the parameters that the command has."""
+    """Returns the cell's command with its levels in place of `{name}`."""
     return [substitute_in_text(word, cell) for word in Command.read_command(cell).argv]
 
 
 def substitute_in_text(text: str, cell: Cell) -> str:
-    """The text with the cell's levels in it."""
+    """Returns the text with the cell's levels in place of `{name}`."""
     for name in Command.read_command(cell).parameters:
         if name in cell.factors:
             text = text.replace("{" + parameter_of(name) + "}", cell.factors[name])
@@ -369,13 +372,13 @@ def substitute_in_text(text: str, cell: Cell) -> str:
 
 
 def names_disk(cell: Cell) -> bool:
-    """Whether the command or what runs around it says where it uses the disk; else it runs there."""
+    """Tells whether the command, or what runs around it, says where it uses the disk; otherwise it runs there."""
     texts = Command.read_command(cell).placeholder_texts
     return DISK.strip("{}") not in cell.factors and any(DISK in text for text in texts)
 
 
 def proof_params(cell: Cell) -> dict[str, Any]:
-    """Parameters of `powercut` for what the command's own syncs promise; none where it cannot be run just so."""
+    """Returns parameters of `powercut` for what the command's own syncs promise; none if it cannot be rerun so."""
     command = Command.read_command(cell)
     if command.push or command.stdin is not None or not cell.shares_root:
         return {}
@@ -391,7 +394,7 @@ def proof_params(cell: Cell) -> dict[str, Any]:
 
 
 def _list_variables(cell: Cell) -> dict[str, str]:
-    """The environment variables that are factors."""
+    """Returns the environment variables that are factors."""
     return {name.removeprefix(VARIABLE): level for name, level in cell.factors.items() if is_variable(name)}
 
 

@@ -71,12 +71,12 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def find_variables(job: str) -> list[str]:
-    """The names of all variables in the text of a job file, in order."""
+    """Returns the names of all variables in the text of a job file, in order."""
     return _VARIABLE.findall(job)
 
 
 def job_environment(values: Mapping[str, str], levels: Levels) -> dict[str, str]:
-    """The variables of a job file: those of the plan, and how many threads there are."""
+    """Returns the variables of a job file: those of the plan, and the number of threads."""
     return {THREADS_VARIABLE: str(levels.get(THREADS) or 1), **values}
 
 

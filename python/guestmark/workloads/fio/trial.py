@@ -104,7 +104,7 @@ def _parse_direction(parts: Sequence[Mapping[str, Any]]) -> Direction:
 
 
 def _mean_latency(latencies: Sequence[Mapping[str, Any]]) -> float | None:
-    """The mean over all requests, seconds."""
+    """Returns the mean over all requests, in seconds."""
     count = sum(_read_field(latency, "N", int) for latency in latencies)
     return (
         sum(_read_field(latency, "mean", int, float) * latency["N"] for latency in latencies) / count / 1e9
@@ -128,7 +128,7 @@ _FLUSHES = re.compile(
 
 
 def asks_for_flushes(job: str) -> bool:
-    """Whether a job file asks for flushes that fio's report does not count: O_SYNC, or one at a file's end."""
+    """Tells whether a job file asks for flushes that fio's report does not count: O_SYNC, or one at a file's end."""
     return bool(_FLUSHES.search(job))
 
 
@@ -199,7 +199,7 @@ class FioTrial(FioWorkload):
         return [*to_measurements(known), *(changes.to_measurements(report.bytes) if report.bytes else ())]
 
     def cleanup(self, machine: Machine) -> None:
-        """Nothing: a guest's disk is removed with the guest, a directory with the trial."""
+        """Removes nothing: a guest's disk is removed with the guest, a directory with the trial."""
         disk = target_of(machine)
         if disk.spec.loop and disk.device:
             disk.umount(machine.agent, drop_caches=False)

@@ -62,7 +62,7 @@ class Timeline:
     confined: Confined | None = None  # as its kernel says
 
     def seconds_between(self, first: str, second: str) -> float:
-        """Seconds from one mark to another."""
+        """Returns the seconds from one mark to another."""
         return self.marks[second] - self.marks[first]
 
 
@@ -144,7 +144,7 @@ def _follow_marks(
 
 
 def size_commands(levels: Levels) -> list[str]:
-    """The commands that give libguestfs's guest a cell's memory and processors."""
+    """Returns the commands that give libguestfs's guest the cell's memory and processors."""
     commands = []
     if MEMORY in levels:
         commands.append(f"set-memsize {levels[MEMORY] // _MIB}")
@@ -154,7 +154,7 @@ def size_commands(levels: Levels) -> list[str]:
 
 
 def prepare(accelerator: str) -> dict[str, str]:
-    """The environment in which libguestfs launches here on `accelerator`; builds its appliance where there is none.
+    """Returns the environment in which libguestfs launches here on `accelerator`; builds a missing appliance.
 
     Raises `PlatformUnusableError` when a program is missing, `MachineError` when the appliance cannot be built.
     """
@@ -177,7 +177,7 @@ def prepare(accelerator: str) -> dict[str, str]:
 
 
 def _kernel_environment(home: Path) -> dict[str, str]:
-    """Where supermin finds a kernel; empty when the host has one that it finds itself."""
+    """Returns variables that tell supermin where a kernel is; none if it finds the host's by itself."""
     for image in Path("/boot").glob("vmlinu*"):
         release = image.name.partition("-")[2]
         if os.access(image, os.R_OK) and Path("/lib/modules", release, "modules.dep").exists():
@@ -204,7 +204,7 @@ def _kernel_environment(home: Path) -> dict[str, str]:
 
 
 def _index_modules(modules: Path, home: Path, release: str) -> None:
-    """A copy of the module tree (links where they can be made) with an index of its own."""
+    """Copies the module tree (as links where possible), with an index of its own."""
     scratch = keeper().directory("modules", home.resolve())
     try:
         staged = Path(scratch, "lib", "modules", release)
@@ -262,14 +262,14 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
 
 
 def _find_appliance_home(cache: Path | str) -> Path:
-    """Where libguestfs keeps the appliance of this user."""
+    """Returns where libguestfs keeps the appliance of this user."""
     return Path(cache, f".guestfs-{os.geteuid()}")
 
 
 def _environment_prefix(environment: Mapping[str, str], scratch: Path) -> list[str]:
-    """What stands before a command of libguestfs's: its environment, with temporary files in `scratch`.
+    """Returns what precedes a libguestfs command: its environment, with temporary files in `scratch`.
 
-    Sockets go to `/tmp`, as root's do anyhow: elsewhere their names may become too long.
+    Sockets go to `/tmp`, as root's do anyway: elsewhere their names may become too long.
     """
     settings = {**environment, "TMPDIR": str(scratch)}
     return ["env", "--unset=XDG_RUNTIME_DIR", *(f"{name}={value}" for name, value in settings.items())]
@@ -286,7 +286,7 @@ def _check_status(status: int, said: str, what: str) -> None:
 
 
 def _attest_accelerator(process: SupervisedProcess, accelerator: str) -> tuple[str, ...]:
-    """The command line of guestfish's QEMU. Raises `AttestationError` when it runs with another accelerator."""
+    """Returns the command line of guestfish's QEMU. Raises `AttestationError` if it runs with another accelerator."""
     root = process.pid()
     for command, fds in _walk_descendants(root) if root is not None else ():
         if not command or "qemu" not in command[0]:
@@ -302,7 +302,7 @@ def _attest_accelerator(process: SupervisedProcess, accelerator: str) -> tuple[s
 
 
 def _walk_descendants(root: int) -> Iterator[tuple[tuple[str, ...], list[str]]]:
-    """Command line and open files of `root` and all below it."""
+    """Yields command line and open files of `root` and of all processes below it."""
     waiting = [root]
     while waiting:
         pid = waiting.pop()

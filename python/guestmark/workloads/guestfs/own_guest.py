@@ -57,7 +57,7 @@ class Session:
 
 
 def machine(platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
-    """Where guestfish runs: this host, or the outer guest of a nested platform; what is inside it starts itself."""
+    """Starts the machine on which guestfish runs: this host, or the outer guest of a nested platform."""
     if isinstance(platform, NestedPlatform):
         return platform.start_outer(cell, READY_DEADLINE_S)
     where = {name: level for name, level in cell.factors.items() if name == PLACEMENT.name}
@@ -65,9 +65,9 @@ def machine(platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
 
 
 def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_s: float) -> Session:
-    """As `libguestfs.run`, in the guest `outer`; after the first mark the accelerator is checked.
+    """Runs guestfish in the guest `outer`, as `libguestfs.run` does here; checks the accelerator after the first mark.
 
-    Raises `WorkloadError` with what guestfish said when a command fails or time is up, `AttestationError` when its QEMU
+    Raises `WorkloadError` with guestfish's message when a command fails or time is up, `AttestationError` when its QEMU
     runs with another accelerator.
     """
     environment = {
@@ -152,7 +152,7 @@ class OwnGuestTrial(Workload[P]):
         return explain_unusable(cell.platform)
 
     def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
-        """The host's agent, or of a nested platform the outer guest: libguestfs starts what is inside itself."""
+        """Starts the host's agent, or the outer guest of a nested platform: libguestfs starts its own guest inside."""
         return machine(platform, self.cell)
 
     def prepare(self, machine: Machine) -> None:
@@ -161,7 +161,7 @@ class OwnGuestTrial(Workload[P]):
 
 
 def explain_unusable(spec: PlatformSpec) -> str:
-    """Why libguestfs cannot run on that platform, in one line; empty if it can."""
+    """Returns why libguestfs cannot run on that platform, in one line; empty if it can."""
     if spec.is_guest and spec.inner.kind not in ACCELERATORS:
         return _no_uml()
     if spec.inner.kind not in ACCELERATORS or len(spec.layers) > _DEEPEST:
@@ -173,7 +173,10 @@ def explain_unusable(spec: PlatformSpec) -> str:
 
 @functools.cache
 def _no_uml() -> str:
-    """libguestfs had a backend for User-Mode Linux until 1.47: the one that is installed is asked."""
+    """Returns why libguestfs has no User-Mode Linux guest.
+
+    It had a backend for that until 1.47, so the installed version is asked.
+    """
     if shutil.which(libguestfs.GUESTFISH) is None:
         return ""  # which `libguestfs.prepare` says better
     asked = subprocess.run(
@@ -187,7 +190,7 @@ def _no_uml() -> str:
 
 
 def version() -> str:
-    """The name and version that guestfish gives itself."""
+    """Returns guestfish's own name and version."""
     asked = subprocess.run(
         [libguestfs.GUESTFISH, "--version"], capture_output=True, text=True, check=False, timeout=_ANSWER_S
     )
@@ -218,7 +221,7 @@ class GuestfsApiTrial(OwnGuestTrial[session.Rounds]):
     def _run_session(
         self, machine: Machine, script: Sequence[str | Mark]
     ) -> tuple[float, Mapping[str, float], str]:
-        """When guestfish was started, when it reached its marks, and what it printed."""
+        """Returns when guestfish was started, when it reached its marks, and what it printed."""
         if self._spec.is_nested:
             inside = run(machine, self._accelerator, script, self.limit_s)
             return inside.started_at, inside.marks, inside.printed
@@ -248,7 +251,7 @@ class GuestfsRunTrial(OwnGuestTrial[Launches]):
     ONCE = True
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Launch and close, and the phases of a second launch."""
+        """Launches and closes, and traces the phases of a second launch."""
         launched = self._launch_inside(machine) if self._spec.is_nested else read_phases(self._launch_guest())
         values, _ = compute_durations(launched)
         kept = {metric: values[metric] for metric in (boot.READY, boot.TOTAL, *_ENDING)}
@@ -269,7 +272,7 @@ class GuestfsRunTrial(OwnGuestTrial[Launches]):
         return [*sized, "add /dev/null", "run", Mark(_LAUNCHED), "shutdown", Mark(_CLOSED)]
 
     def _launch_inside(self, outer: Machine) -> dict[str, float]:
-        """The phases there are of a launch in an outer guest, whose lines arrive here when they do."""
+        """Returns the phases of a launch in an outer guest, as far as its lines show them when they arrive here."""
         session = run(outer, self._accelerator, self._make_script(), self.limit_s)
         ended_at = time.monotonic()
         launched, closed = (session.marks[name] for name in (_LAUNCHED, _CLOSED))
@@ -283,9 +286,9 @@ class GuestfsRunTrial(OwnGuestTrial[Launches]):
 
 
 def read_phases(timeline: Timeline) -> dict[str, float]:
-    """The phases of a launch, named like those of our own guests; seconds since guestfish was started.
+    """Returns the phases of a launch, named like those of our own guests, in seconds since guestfish's start.
 
-    The order to end is the moment its guest was ready, and what its guest does then is not said.
+    The order to end is the moment its guest was ready; what its guest does afterwards is not reported.
     """
     times = {
         name: at
@@ -298,9 +301,9 @@ def read_phases(timeline: Timeline) -> dict[str, float]:
 
 
 def before_start(timeline: Timeline) -> Sequence[float | None]:
-    """Seconds from guestfish's start until its appliance was known to be up to date, and then what QEMU can do.
+    """Returns seconds from guestfish's start to a checked appliance, and from there to known features of QEMU.
 
-    None for what its messages do not show; it is in what follows.
+    None for what its messages do not show; that is part of what follows.
     """
     found: list[float | None] = []
     before = timeline.started_at

@@ -45,22 +45,22 @@ _ENDING = ("sync", "umount-all", "fsck ext4 /dev/sda1")
 
 
 def drive_command() -> str:
-    """The command that adds the session's disk, which libguestfs makes and removes."""
+    """Returns the command that adds the session's disk, which libguestfs creates and removes."""
     return f"scratch {_DISK}"
 
 
 def session_commands(rounds: int) -> list[str]:
-    """The calls of a session, in order."""
+    """Returns the calls of a session, in order."""
     return [*_SETTING_UP, *(_ROUND * rounds), *_ENDING]
 
 
 def number_of_calls(rounds: int) -> int:
-    """The number of calls in a session."""
+    """Returns the number of calls in a session."""
     return len(session_commands(rounds))
 
 
 def find_missing_output(printed: str, rounds: int) -> str:
-    """What is missing from the output of these calls; empty if nothing is."""
+    """Returns what is missing from the output of these calls; empty if nothing is."""
     lines = printed.splitlines()
     expected: Sequence[tuple[str, int]] = ((_SUM, rounds), (_TEXT, rounds), ("ext4", 1), ("false", rounds))
     for line, times in expected:

@@ -66,7 +66,7 @@ class GuestfishTrial(GuestfishWorkload):
         libguestfs.prepare(self._accelerator)
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """One launch of guestfish: launched, mounted, synced, then timed, then flushed."""
+        """Launches guestfish once: launch, mount, sync, then the timed part, then the flush."""
         with make_images([self._target]) as (image,):
             os.sync()
             timeline = libguestfs.run(
@@ -92,7 +92,7 @@ class GuestfishTrial(GuestfishWorkload):
         )
 
     def cleanup(self, machine: Machine) -> None:
-        """Forgets what was sent."""
+        """Forgets the bytes that were sent."""
         self._stack.close()
 
     def _source_spec(self) -> DiskSpec:
@@ -144,7 +144,10 @@ class GuestfishTrial(GuestfishWorkload):
 
 
 def accelerator_of(cell: Cell) -> str:
-    """What guestfish's QEMU must run with. Raises `UsageError` on platforms libguestfs is not measured on."""
+    """Returns what guestfish's QEMU must run with.
+
+    Raises `UsageError` on platforms where libguestfs is not measured.
+    """
     kind = cell.platform.inner.kind
     if cell.platform.is_nested or kind not in ACCELERATORS:
         raise UsageError(

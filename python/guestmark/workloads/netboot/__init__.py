@@ -45,7 +45,7 @@ class Responses:
     max: Metric
 
     def all_metrics(self) -> tuple[Metric, ...]:
-        """In table order."""
+        """Returns the metrics in table order."""
         return (self.mean, self.p50, self.p99, self.max)
 
 
@@ -119,12 +119,12 @@ class Fetched(Params, frozen=True, kw_only=True):
 
 
 def metrics_of_rounds(params: Fetched) -> tuple[Metric, ...]:
-    """What is measured with these parameters, in table order."""
+    """Returns the metrics for these parameters, in table order."""
     return (*ALL, *((KERNEL, HANDOVER) if params.kernel else ()), *file_metrics(params.files))
 
 
 def file_metrics(files: int) -> tuple[Metric, ...]:
-    """The time of each file of a round; nothing for a single one, whose time is `download_s`, or for many."""
+    """Returns a metric for each file of a round; none for a single file, whose time is `download_s`, or for many."""
     if not 1 < files <= _MOST_FILES:
         return ()
     return tuple(Metric(f"file_{number}_s", "s") for number in range(1, files + 1))

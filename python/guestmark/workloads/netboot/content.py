@@ -35,7 +35,7 @@ class Content:
         return len(self.view)
 
     def file_parts(self, number: int) -> tuple[slice, slice]:
-        """File `number` as two parts of the content, in order; the second may be empty."""
+        """Returns file `number` as two parts of the content, in order; the second may be empty."""
         begin = serve.content_offset(len(self), number)
         return slice(begin, len(self)), slice(0, begin)
 
@@ -46,7 +46,7 @@ class Content:
 
 
 def make_content(size: int) -> Content:
-    """`size` random bytes. Raises `WorkloadError` when there is no memory for them."""
+    """Makes `size` random bytes. Raises `WorkloadError` when there is no memory for them."""
     fd = os.memfd_create("guestmark-netboot")
     try:
         digest = hashlib.sha256()
@@ -73,16 +73,16 @@ class Serving:
 
     @property
     def server_name(self) -> str:
-        """Of the server, for messages."""
+        """The server's name in messages."""
         return f"the {self.protocol.upper()} server"
 
     @property
     def socket_kind(self) -> socket.SocketKind:
-        """Of its socket."""
+        """The type of the server's socket."""
         return socket.SOCK_DGRAM if self.protocol == "tftp" else socket.SOCK_STREAM
 
     def program_arguments(self, others: Mapping[str, Path]) -> tuple[str, list[str]]:
-        """The file of the program, and what it is given beside socket and content: `others` by name."""
+        """Returns the program's file, and its arguments beside socket and content: `others` by name."""
         named = {name: str(path) for name, path in others.items()}
         if self.protocol == "https":
             named[serve.CERTIFICATE] = self.certificate
@@ -98,7 +98,10 @@ _NONE: Mapping[str, Path] = {}
 def run_server(
     listening: socket.socket, content: Content, serving: Serving = PLAIN, others: Mapping[str, Path] = _NONE
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The process that serves the content, and `others` by name; it ends with this context, or with the controller."""
+    """Runs the process that serves the content, and `others` by name.
+
+    It ends with this context, or with the control plane.
+    """
     script, options = serving.program_arguments(others)
     program = [sys.executable, "-I", str(Path(script)), str(listening.fileno()), str(content.fd), *options]
     process = subprocess.Popen(
@@ -122,9 +125,9 @@ def run_server(
 
 
 def measure_rate(connected: socket.socket, content: Content, serving: Serving = PLAIN) -> float:
-    """The rate, in bytes per second, at which the server gives file 0 to a client on the host; the bytes are verified.
+    """Returns the bytes per second at which the server gives file 0 to a client on the host.
 
-    Raises `WorkloadError` when the server does not give what it should.
+    The bytes are verified. Raises `WorkloadError` when the server gives others.
     """
     digest = hashlib.sha256()
     received = -1
@@ -150,7 +153,7 @@ def measure_rate(connected: socket.socket, content: Content, serving: Serving = 
 
 
 def _wrap_in_tls(connected: socket.socket) -> socket.socket:
-    """With TLS; whose certificate it is does not matter to a client on this very host."""
+    """Wraps a connection in TLS, without verifying the certificate: the client is on this very host."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context.wrap_socket(connected)

@@ -28,13 +28,16 @@ _FACTS = {
 
 
 def boot_script(control: str) -> str:
-    """The first script: iPXE says what it is, and asks what to do. `control` is the URL of the control server."""
+    """Returns the first script, with which iPXE says what it is and asks what to do.
+
+    `control` is the URL of the control server.
+    """
     facts = "&".join(f"{name}=${{{setting}}}" for name, setting in _FACTS.items())
     return f"#!ipxe\nchain --replace {control}/hello?{facts}\n"
 
 
 def first_script(control: str) -> str:
-    """For networks whose DHCP names no boot file: the script that iPXE is started with."""
+    """Returns the script that iPXE is started with on networks whose DHCP names no boot file."""
     return f"#!ipxe\ndhcp && chain {control}/{BOOT} || shell\n"
 
 
@@ -90,7 +93,7 @@ class Request:
         self._answered.set()
 
     def wait(self, timeout_s: float) -> str | None:
-        """The answer, None while there is none."""
+        """Waits for the answer; None if there is none yet."""
         return self._text if self._answered.wait(timeout_s) else None
 
 
@@ -120,7 +123,7 @@ class Control:
         self._server.server_close()
 
     def next(self, check: Callable[[], None], deadline: Callable[[], float]) -> Request | None:
-        """The next request, None at the deadline; `check` is called meanwhile and may raise."""
+        """Returns the next request, None at the deadline; calls `check` meanwhile, which may raise."""
         while (left := deadline()) > 0:
             check()
             try:
@@ -148,7 +151,7 @@ class _Server(http.server.ThreadingHTTPServer):
         return found
 
     def handle_error(self, *_: object) -> None:
-        """A guest that hangs up, or dies, is noticed elsewhere."""
+        """Ignores a guest that hangs up or dies, as that is noticed elsewhere."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -178,10 +181,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Nothing: requests are in the queue."""
+        """Logs nothing: requests are in the queue."""
 
 
 def _parse_query(text: str) -> dict[str, str]:
-    """`a=1&b=2`; a plus sign stands for itself, as iPXE writes it."""
+    """Parses `a=1&b=2`; a plus sign stands for itself, as iPXE writes it."""
     pairs = (part.partition("=") for part in text.split("&") if part)
     return {name: unquote(value) for name, _, value in pairs}

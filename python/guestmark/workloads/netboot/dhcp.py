@@ -39,7 +39,7 @@ class Answering(ABC):
 
     @abstractmethod
     def _serve(self) -> None:
-        """What the thread does."""
+        """Serves until the socket is closed; runs in a thread."""
 
 
 _COOKIE = b"\x63\x82\x53\x63"
@@ -81,7 +81,7 @@ class DhcpServer(Answering):
 
 
 def make_answer(packet: bytes, lease: Lease) -> bytes | None:
-    """The answer to a client's message; None for what is no DISCOVER or REQUEST."""
+    """Returns the answer to a client's message; None for anything but DISCOVER and REQUEST."""
     if len(packet) < _HEADER + 4 or packet[0] != 1 or packet[_HEADER : _HEADER + 4] != _COOKIE:
         return None
     asked = _parse_options(packet[_HEADER + 4 :])

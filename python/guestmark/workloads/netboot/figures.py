@@ -35,7 +35,7 @@ class Fetch:
 
 
 def find_fetches(trace: Trace, files: int, size: int, protocol: str) -> list[Fetch]:
-    """What carried each file, in order. Raises `WorkloadError` when the capture does not hold them all."""
+    """Returns what carried each file, in order. Raises `WorkloadError` when the capture does not hold them all."""
     found = _find_transfers(trace) if protocol == "tftp" else _find_connections(trace, size)
     if len(found) != files:
         what = "transfers" if protocol == "tftp" else "connections"
@@ -86,7 +86,7 @@ def _find_transfers(trace: Trace) -> list[Fetch]:
 
 
 def measure_round(trace: Trace, files: list[Fetch], size: int, wall_s: float) -> list[Measurement]:
-    """Every metric of one round of downloads; `wall_s` is the time of all of them on the host's clock."""
+    """Returns every metric of one round of downloads; `wall_s` is the time of all of them on the host's clock."""
     total_s = sum(fetch.duration_s for fetch in files)
     count = len(files)
     values: list[tuple[Metric, float | None]] = [
@@ -134,7 +134,7 @@ _ENDS = ((netboot.ROM, CARD), (netboot.LINK, LINK), (netboot.DHCP, ADDRESS), (ne
 
 
 def read_capture(capture: Path) -> Trace | None:
-    """The packets of a boot; None when they cannot be read, which is no reason to fail a boot that worked."""
+    """Returns the packets of a boot; None if they cannot be read, which does not fail a boot that worked."""
     from guestmark.capture.binary import analyse_file
 
     try:
@@ -145,10 +145,10 @@ def read_capture(capture: Path) -> Trace | None:
 
 
 def find_first_packets(trace: Trace, control_port: int, accepted: Sequence[float]) -> dict[str, float]:
-    """When the first packet left and when the address was there, on this host's clock.
+    """Returns when the first packet left and when the address was assigned, on this host's clock.
 
-    `accepted` is when the control server got its connections. Without a lease the first packet is all there is; nothing
-    where both clocks have no connection in common.
+    `accepted` are the times at which the control server got its connections. Without a lease only the first packet is
+    known; nothing if no connection is known to both clocks.
     """
     asked = sorted(
         connection.start_ns for connection in trace.connections if connection.server.port == control_port
@@ -165,7 +165,7 @@ def find_first_packets(trace: Trace, control_port: int, accepted: Sequence[float
 
 
 def keep_lease(lease: Exchange | None) -> Lease | None:
-    """The lease's messages, as a trial keeps them."""
+    """Returns the lease's messages as a trial keeps them."""
     if lease is None:
         return None
     steps = [LeaseStep(message.at_s, message.kind, message.client) for message in lease.messages]
@@ -173,7 +173,7 @@ def keep_lease(lease: Exchange | None) -> Lease | None:
 
 
 def of_start(phases: Mapping[str, float]) -> list[Measurement]:
-    """The phases of the start as measurements, which add up to `ready`; one whose end is unknown is in the next."""
+    """Returns the phases of the start, which add up to `ready`; one without a known end is part of the next."""
     found, before = [], 0.0
     for metric, end in _ENDS:
         if end in phases:

@@ -26,7 +26,7 @@ def main(order: str) -> None:
 
 
 def measure_boot(order: TrialOrder) -> Reply:
-    """One boot with its downloads."""
+    """Measures one boot with its downloads."""
     plan = order.plan()
     (cell,) = plan.cells
     workload = NetbootTrial(plan, cell)
@@ -49,7 +49,7 @@ def measure_boot(order: TrialOrder) -> Reply:
 
 
 def _loopback_up() -> None:
-    """A guest without network has a loopback interface that is down."""
+    """Brings up the loopback interface, which is down in a guest without network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _UP_RUNNING))
 

@@ -32,7 +32,7 @@ class BootedKernel:
 
     @classmethod
     def find_kernel(cls, machine_type: str) -> BootedKernel:
-        """The kernel that guests boot here, too. Raises `GuestmarkError` when there is none."""
+        """Returns the kernel that other guests boot here, too. Raises `GuestmarkError` when there is none."""
         from guestmark.core.own_program import find_agent_binary
 
         virtio = VirtioBus.for_machine(X86_64, machine_type)
@@ -53,11 +53,11 @@ class BootedKernel:
 
     @property
     def size(self) -> int:
-        """Of both files, in bytes."""
+        """Bytes of both files."""
         return sum(path.stat().st_size for path in self.files.values())
 
     def qemu_arguments(self) -> list[str]:
-        """The channel of the agent."""
+        """Returns QEMU's options for the agent's channel."""
         return [
             "-device", self.device, "-chardev", self.line.format_chardev("agent"),
             "-device", "virtserialport,chardev=agent,name=guestmark",
@@ -65,7 +65,7 @@ class BootedKernel:
 
 
 def await_answer(process: HypervisorProcess, kernel: BootedKernel, limit_s: float) -> float:
-    """Seconds from now, when iPXE is told to go on, until the kernel's agent has answered.
+    """Returns the seconds from now, when iPXE may continue, until the kernel's agent has answered.
 
     Raises `MachineError` with the console when it does not.
     """

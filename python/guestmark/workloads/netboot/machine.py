@@ -58,7 +58,7 @@ class NetbootMachine:
 
     @property
     def boot_capture(self) -> Path:
-        """The packets of its start."""
+        """The capture of its start."""
         return self.scratch / f"{_BOOT_CAPTURE}.pcap"
 
     @property
@@ -86,7 +86,7 @@ class NetbootMachine:
         make_watchdog(self.process, "QEMU")()
 
     def attest(self) -> BootingMachine:
-        """QEMU by its monitor, iPXE by what it said itself. Raises `AttestationError` with both values."""
+        """Attests QEMU by its monitor, and iPXE by what it reported. Raises `AttestationError` with both values."""
         settings = self.settings
         vmm = query_vmm(self.monitor, X86_64)
         nic = Card(type=self._of_card("type"), romfile=self._of_card("romfile"), mac=self._of_card("mac"))
@@ -128,7 +128,7 @@ class NetbootMachine:
         return self.monitor.execute("qom-get", {"path": "/machine/peripheral/nic0", "property": name})
 
     def console(self) -> str:
-        """What went to the serial line, then what stands on the screen."""
+        """Returns what went to the serial line, then what stands on the screen."""
         text = self.process.console.read_text()
         if self.settings.console == "vga" and self.process.is_running():
             with contextlib.suppress(MachineError):
@@ -136,7 +136,7 @@ class NetbootMachine:
         return text
 
     def screenshot(self) -> str:
-        """The screen as PNG in base64; empty when there is no screen (any more)."""
+        """Returns the screen as PNG in base64; empty when there is no screen (any more)."""
         if self.settings.console != "vga" or not self.process.is_running():
             return ""
         file = self.scratch / "screen.png"
@@ -146,16 +146,16 @@ class NetbootMachine:
         return ""
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Nothing beyond what the noise recorder finds."""
+        """Returns nothing beyond what the noise recorder finds."""
         return {}
 
     def counters(self) -> Mapping[str, float]:
-        """QEMU's counters, which explain the times."""
+        """Returns QEMU's counters, which explain the times."""
         return counters.read_guest_counters(self.vmm_pid, self.query)
 
     @contextlib.contextmanager
     def capture(self, file: Path) -> Iterator[None]:
-        """Every packet of the card, whole, into `file`, from here to the end of the context."""
+        """Captures every packet of the card, whole, into `file` until the context ends."""
         name = file.stem
         self.monitor.execute("object-add", _filter_dump(name, file))
         try:
@@ -250,7 +250,7 @@ def _find_phases(machine: NetbootMachine, card_log: CardLog, ready: float) -> No
 
 
 def _has_invariant_tsc(monitor: Monitor) -> bool | None:
-    """Whether the machine's first processor has an invariant TSC; None when QEMU does not say."""
+    """Tells whether the machine's first processor has an invariant TSC; None when QEMU does not say."""
     with contextlib.suppress(MachineError, LookupError):
         path = monitor.execute("query-cpus-fast")[0]["qom-path"]
         return bool(monitor.execute("qom-get", {"path": path, "property": "invtsc"}))
@@ -275,9 +275,9 @@ _STARTED = ("iPXE initialising devices", "starting execution...")
 
 
 def what_happened(capture: Path, *, asked: bool, screen: str = "", invariant_tsc: bool | None = None) -> str:
-    """Why a boot got no further, judged from its packets, in one clause.
+    """Returns why a boot got no further, judged by its packets, in one clause.
 
-    `asked` when iPXE has fetched its first script; `screen` is what stands on the screen and went to the serial
+    `asked` is true if iPXE has fetched its first script; `screen` is what stands on the screen and went to the serial
     line, `invariant_tsc` what the processor offers.
     """
     if asked:
@@ -307,7 +307,7 @@ def _without_packets(screen: str, invariant_tsc: bool | None) -> str:
 
 
 def _count_dhcp_packets(capture: Path) -> tuple[int, int, int]:
-    """DHCP requests, DHCP answers and all packets in a pcap file as QEMU writes it."""
+    """Counts DHCP requests, DHCP answers and all packets in a pcap file as QEMU writes it."""
     try:
         with open_plain_file(capture) as stream:
             data = stream.read(_LIMIT)
@@ -353,11 +353,11 @@ class CardLog:
 
     @property
     def fd(self) -> int:
-        """The end that QEMU writes to."""
+        """The end of the pipe that QEMU writes to."""
         return self._fd
 
     def arguments(self) -> list[str]:
-        """QEMU's options for it."""
+        """Returns QEMU's options for it."""
         return ["-trace", EVENT, "-D", f"/dev/fd/{self._fd}"]
 
     def close_inherited(self) -> None:
@@ -367,15 +367,15 @@ class CardLog:
             self._fd = -1
 
     def taken_at(self, device: str) -> float | None:
-        """When `device` (QEMU's name of the model) was first allowed to use memory, on the monotonic clock.
+        """Returns when `device` (QEMU's name of the model) was first allowed to use memory, on the monotonic clock.
 
-        Of a card that never uses memory (ne2k_pci): when the firmware read its ROM. None when neither is known, as with
+        For a card that never uses memory (ne2k_pci): when the firmware read its ROM. None if neither is known, as with
         a QEMU that writes no such lines.
         """
         return self._find_bit(device, _COMMAND, _MASTER) or self._find_bit(device, _ROM, _ENABLED)
 
     def _find_bit(self, device: str, register: int, bit: int) -> float | None:
-        """When a bit of a register was first set."""
+        """Returns when a bit of a register was first set."""
         for found in _WRITE.finditer(self._lines.read_text().encode()):
             offset, value = int(found["offset"], 16), int(found["value"], 16)
             if found["device"].decode() == device and offset == register and value & bit and value != _SIZING:
@@ -388,7 +388,10 @@ _COLUMNS, _ROWS = 80, 25
 
 
 def screen_text(monitor: Monitor, scratch: Path) -> str:
-    """Lines on a VGA screen in text mode, from the guest's memory; none empty at the end. Raises `MachineError`."""
+    """Returns the lines of a VGA screen in text mode, read from the guest's memory, without empty ones at the end.
+
+    Raises `MachineError`.
+    """
     file = scratch / "screen.bin"
     size = _COLUMNS * _ROWS * 2
     monitor.execute("pmemsave", {"val": _TEXT_AT, "size": size, "filename": str(file)})

@@ -74,7 +74,10 @@ class Inside:
 
 
 def inner_of(platform: PlatformSpec) -> str:
-    """The innermost platform of a nested one. Raises `UsageError` where no firmware boots, or layers are too many."""
+    """Returns the innermost platform of a nested one.
+
+    Raises `UsageError` where no firmware boots, or for too many layers.
+    """
     if len(platform.layers) > 2 or not all(layer.description.boots_firmware for layer in platform.layers):
         raise UsageError(
             f"a network boot cannot be measured on {platform}",
@@ -85,7 +88,7 @@ def inner_of(platform: PlatformSpec) -> str:
 
 @contextlib.contextmanager
 def outer_guest(platform: Platform, cell: Cell, memory: int, moved: int) -> Iterator[Machine]:
-    """The outer guest; `memory` is the inner machine's, `moved` the bytes of all files."""
+    """Starts the outer guest; `memory` is the inner machine's, `moved` the bytes of all files."""
     if not isinstance(platform, NestedPlatform):
         raise UsageError(f"{cell.platform} is not a nested platform", hint="use e.g. tcg/kvm")
     room = -(-int(memory + _CAPTURES * moved) // (64 << 20)) * (64 << 20)
@@ -95,7 +98,7 @@ def outer_guest(platform: Platform, cell: Cell, memory: int, moved: int) -> Iter
 
 
 def run_inside(guest: Guest, cell: Cell, limit_s: float) -> Inside:
-    """One boot with its downloads in the outer guest, and what else was found out.
+    """Makes one boot with its downloads in the outer guest, and returns what else was found there.
 
     Raises `MachineError` with the reason, and the console, from inside.
     """

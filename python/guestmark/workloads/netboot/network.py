@@ -50,27 +50,27 @@ class Link:
 
     @property
     def control_url(self) -> str:
-        """How the guest calls the server that tells it what to do."""
+        """URL by which the guest calls the server that tells it what to do."""
         return f"http://{_url_host(self.server)}:{port_of(self.control)}"
 
     @property
     def data_url(self) -> str:
-        """How the guest calls the server of the files."""
+        """URL by which the guest calls the server of the files."""
         return f"{self.scheme}://{_url_host(self.data_server or self.server)}:{port_of(self.data)}"
 
 
 def _url_host(address: str) -> str:
-    """An address as it stands in a URL."""
+    """Returns an address in the form that URLs have."""
     return f"[{address}]" if ":" in address else address
 
 
 def port_of(listening: socket.socket) -> int:
-    """The TCP port a socket listens on."""
+    """Returns the TCP port that a socket listens on."""
     return int(listening.getsockname()[1])
 
 
 def open_listener(address: str, port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
-    """A listening socket; port 0 means any free one. Raises `PlatformUnusableError` when the port is taken."""
+    """Opens a listening socket; port 0 means any free one. Raises `PlatformUnusableError` when the port is taken."""
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
     try:
         if kind is socket.SOCK_STREAM:
@@ -93,7 +93,7 @@ _LOOPBACK = {"4": "127.0.0.1", "6": "::1"}
 
 @contextlib.contextmanager
 def open_link(kind: str, port: int, serving: Serving = PLAIN, ip: str = "4") -> Iterator[Link]:
-    """The link for levels of `network` and `ip`; `port` is the files' (0: any free one)."""
+    """Opens the link for levels of `network` and `ip`; `port` is that of the files (0: any free one)."""
     if kind == "user":
         with _open_user_network(port, serving, ip) as link:
             yield link
@@ -111,9 +111,9 @@ def open_link(kind: str, port: int, serving: Serving = PLAIN, ip: str = "4") -> 
 
 @contextlib.contextmanager
 def _open_user_network(port: int, serving: Serving, ip: str) -> Iterator[Link]:
-    """QEMU's user network: the guest finds the host's loopback at 10.0.2.2 and, with IPv6, at fec0::2.
+    """Opens QEMU's user network: the guest finds the host's loopback at 10.0.2.2 and, with IPv6, at fec0::2.
 
-    It always boots over IPv4: without, iPXE would wait for DHCP to give up, which takes it longer than a boot may.
+    It always boots over IPv4: without it iPXE would wait for DHCP to give up, which takes longer than a boot may.
     """
     with (
         open_listener(_LOOPBACK[ip], port, serving.socket_kind) as data,
@@ -143,9 +143,10 @@ _TAP_HINT = "it needs root, or unprivileged user namespaces and /dev/net/tun; ne
 
 @contextlib.contextmanager
 def _open_tap(port: int, serving: Serving) -> Iterator[Link]:
-    """A tap device in a private network namespace: the host's own TCP serves the guest, which reaches nothing else.
+    """Opens a tap device in a private network namespace.
 
-    Raises `PlatformUnusableError` where privileges do not allow a tap.
+    The host's own TCP serves the guest, which reaches nothing else. Raises `PlatformUnusableError` where privileges do
+    not allow a tap.
     """
     tap, dhcp_fd, router_fd, control_fd, data_fd, client_fd = tap_made(port, serving.socket_kind)
     with contextlib.ExitStack() as stack:
@@ -169,7 +170,7 @@ def _open_tap(port: int, serving: Serving) -> Iterator[Link]:
 
 
 def tap_made(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[int]:
-    """The descriptors of a new tap and of its sockets. Raises `PlatformUnusableError`."""
+    """Returns the descriptors of a new tap and of its sockets. Raises `PlatformUnusableError`."""
     unshare = shutil.which("unshare")
     if unshare is None:
         raise PlatformUnusableError("network=tap needs unshare, which is missing", hint="install util-linux")
@@ -213,11 +214,11 @@ _EARLY_S = 0.3
 
 @contextlib.contextmanager
 def _open_passt(port: int, serving: Serving) -> Iterator[Link]:
-    """User-mode sockets like QEMU's own network, in a program of its own: passt.
+    """Opens user-mode sockets like those of QEMU's own network, in a program of its own: passt.
 
     Its DHCP names no boot file, so iPXE has to be booted as a kernel that is given its first script. It is not confined
-    as other helpers are, because it confines itself further than they are, which Landlock would forbid: an empty and
-    read-only root, another user, no capabilities, and a filter of system calls. That is attested all the same. Raises
+    as other helpers are, because it confines itself further, which Landlock would forbid: an empty and read-only root,
+    another user, no capabilities, and a filter of system calls. That is attested all the same. Raises
     `PlatformUnusableError` when passt is missing or does not start.
     """
     program = shutil.which("passt")

@@ -78,7 +78,7 @@ class Rom:
 
 
 def find_rom(level: str, nic: Nic, *, as_kernel: bool = False) -> Rom:
-    """The ROM for a level of the factor `rom`. Raises `UsageError` when there is none or it is no ROM.
+    """Returns the ROM for a level of the factor `rom`. Raises `UsageError` when there is none or it is no ROM.
 
     `as_kernel`: the network names no boot file, so it has to be an iPXE that is started with a script.
     """
@@ -161,7 +161,7 @@ def _read_images(path: Path, data: bytes) -> tuple[Image, ...]:
 
 
 def _device_list(data: bytes, at: int) -> tuple[int, ...]:
-    """Products in the list at `at`, which ends with a 0."""
+    """Returns the products in the list at `at`, which ends with a 0."""
     found: list[int] = []
     while at + 2 <= len(data) and (product := struct.unpack_from("<H", data, at)[0]):
         found.append(product)

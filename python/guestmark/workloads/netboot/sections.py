@@ -24,7 +24,10 @@ _LETTERS = "RLDSFKH"
 
 
 def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """A stacked bar for each cell, and the messages of its last lease. Nothing for workloads without phases."""
+    """Renders a stacked bar for each cell, and the messages of its last lease.
+
+    Returns nothing for workloads without phases.
+    """
     shown = [result for result in workload.shown_cells if SCRIPT.name in result.summary]
     if not shown:
         return []
@@ -48,7 +51,7 @@ def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def said_lease(lease: Lease) -> str:
-    """`discover 0 ms, offer 1 ms, request 1 s, ack 1 s: client 1 s, server 2 ms`."""
+    """Says `discover 0 ms, offer 1 ms, request 1 s, ack 1 s: client 1 s, server 2 ms`."""
     from guestmark.capture.units import format_seconds
 
     steps = ", ".join(f"{step.kind} {format_seconds(step.at_s)}" for step in lease.steps)
@@ -73,11 +76,11 @@ _HALF = 0.5
 
 
 def render_shares(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """An item for each cell whose shares were measured: its time by cause, and by response latency; then who is slow.
+    """Renders an item for each cell with its time by cause and by response latency, and who is slow.
 
     The verdict is by cause, of the last trial's capture. Response latency is the measure of the published experiment,
     which takes whoever sends next for the slow one, and stays beside it under its name. Where a run has no causes, it
-    is all there is to tell. Nothing for workloads without captures.
+    is all there is. Returns nothing for workloads without captures.
     """
     rows = [
         result for result in workload.shown_cells if CLIENT in result.summary and SERVER in result.summary
@@ -119,7 +122,7 @@ def _name_slow_side(rows: Sequence[CellResult]) -> Inline:
 
 
 def _main_cause(result: CellResult) -> str | None:
-    """What took more than half of the time; None where causes are not known."""
+    """Returns what took more than half of the time; None where causes are not known."""
     from guestmark.capture import verdict
 
     trace = _read_trace(result)
@@ -136,7 +139,7 @@ def _slow_side(result: CellResult) -> str:
 
 
 def _group_by_side(slow: Mapping[str, str]) -> str:
-    """`the client in tcg; the server in kvm`, of cells and who is slow there."""
+    """Says `the client in tcg; the server in kvm`, of cells and who is slow there."""
     cells: dict[str, list[str]] = {}
     for cell, who in slow.items():
         cells.setdefault(who, []).append(cell)
@@ -145,7 +148,7 @@ def _group_by_side(slow: Mapping[str, str]) -> str:
 
 
 def render_latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """The latencies as a table and as a picture, of the last good trial of each cell; nothing without captures."""
+    """Renders latencies as a table and a picture, of the last good trial of each cell; nothing without captures."""
     traces = [
         (result, trace) for result in workload.shown_cells if (trace := _read_trace(result)) is not None
     ]
@@ -236,7 +239,7 @@ def _read_trace(result: CellResult) -> Trace | None:
 
 
 def _short_cell_name(result: CellResult) -> str:
-    """The cell's levels, which fit beside the drawing better than its whole id."""
+    """Returns the cell's levels, which fit beside the drawing better than its whole id."""
     words = [word.partition("=")[2] or word for word in result.cell.id.split()]
     return " ".join(words)
 
@@ -248,7 +251,7 @@ _TIMES = 2
 
 
 def render_rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """The scatter of rounds and of boots, and how many rounds of a boot are best; nothing where that is not known."""
+    """Renders the scatter of rounds and of boots, and how many rounds of a boot are best; nothing if unknown."""
     cells = [result for result in workload.shown_cells if result.trials]
     blocks = sorted({trial.block for result in cells for trial in result.trials})
     row = {block: number for number, block in enumerate(blocks)}
@@ -274,7 +277,7 @@ def render_rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def latest_first(result: CellResult) -> Iterator[Netboot]:
-    """What each trial found that got as far as the files, the last one first; nested, inside the outer guest."""
+    """Yields what each trial found that got as far as the files, the last one first; nested, inside the outer guest."""
     for trial in reversed(result.trials):
         found = trial.facts.find_fact(Netboot)
         if found is not None:

@@ -27,7 +27,7 @@ STEP = 65_537
 
 
 def content_offset(size: int, number: int) -> int:
-    """Where in the content file `number` begins."""
+    """Returns the offset in the content at which file `number` begins."""
     return number * STEP % size
 
 
@@ -57,7 +57,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.connection.sendall(content[:begin])
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the capture tells more."""
+        """Logs nothing: the capture has more."""
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -70,13 +70,13 @@ class _Server(http.server.ThreadingHTTPServer):
         self.tls = tls
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """In the connection's own thread, TLS included."""
+        """Finishes a request in the connection's own thread, TLS included."""
         if self.tls is not None:
             request = self.tls.wrap_socket(request, server_side=True)
         super().finish_request(request, client_address)
 
     def handle_error(self, *_: object) -> None:
-        """A guest that hangs up is not a fault of the server."""
+        """Ignores a guest that hangs up, which is not a fault of the server."""
 
 
 def main(listening_fd: int, content_fd: int, delay_s: float, named: Mapping[str, str]) -> None:

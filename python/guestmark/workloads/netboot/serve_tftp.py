@@ -115,7 +115,7 @@ class Server:
         self._send_packet(transfer, header + self._read_block(transfer, at), client)
 
     def _read_block(self, transfer: _Transfer, at: int) -> bytes:
-        """A block of the file, which is the content turned by `begin`."""
+        """Returns a block of the file, which is the content rotated to its beginning."""
         end = min(at + transfer.block_size, transfer.size)
         begin = transfer.begin + at
         first = bytes(transfer.content[begin : min(transfer.begin + end, transfer.size)])

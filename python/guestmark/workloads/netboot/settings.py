@@ -63,7 +63,7 @@ class Settings:
 
     @classmethod
     def read_settings(cls, cell: Cell, file_size: int) -> Settings:
-        """From the cell's factors. Raises `UsageError` if it cannot boot, else `PlatformUnusableError`."""
+        """Reads the cell's factors. Raises `UsageError` if it cannot boot, else `PlatformUnusableError`."""
         accelerator = inner_of(cell.platform) if cell.platform.is_nested else cell.platform.inner.kind
         if accelerator not in ACCELERATORS:
             raise UsageError(
@@ -120,7 +120,7 @@ class Settings:
 
     @property
     def ipxe_platform(self) -> str:
-        """How iPXE calls the firmware it runs under."""
+        """iPXE's name of the firmware it runs under."""
         return "pcbios" if self.firmware == "bios" else "efi"
 
     @property
@@ -129,7 +129,7 @@ class Settings:
         return self.ovmf[0] if self.ovmf else ""
 
     def qemu_arguments(self, scratch: Path) -> list[str]:
-        """QEMU's command line but for network and monitor; files it changes are made in `scratch`."""
+        """Returns QEMU's command line without network and monitor; files that it changes are made in `scratch`."""
         # Without graphics SeaBIOS prints what it would show on the screen to the serial line.
         graphics = ",graphics=off" if self.console == "serial" else ""
         command = [
@@ -154,7 +154,7 @@ class Settings:
         return command
 
     def card_argument(self, netdev: str) -> str:
-        """The network card as QEMU's `-device` takes it."""
+        """Returns the network card in the form of QEMU's `-device`."""
         # Without `romfile` QEMU loads the distribution's and changes the identity in it to the card's.
         own = f",romfile={self.romfile}" if self.rom.own else ""
         order = "" if self.rom.is_kernel else ",bootindex=0"

@@ -83,7 +83,7 @@ class NetbootTrial(NetbootWorkload):
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[BareMachine]:
-        """The machine that this workload brings in place of the platform's; see `BringsMachine`."""
+        """Starts the machine that this workload brings in place of the platform's; see `BringsMachine`."""
         settings = Settings.read_settings(self.cell, self._size)
         if self._nested:
             with nested.outer_guest(platform, self.cell, settings.memory, self._size * self._files) as guest:
@@ -124,7 +124,7 @@ class NetbootTrial(NetbootWorkload):
         self._check_room(mine.scratch)
 
     def run(self, machine: BareMachine) -> list[Measurement]:
-        """All files once, one after the other; nested, with a boot of their own."""
+        """Fetches all files once, one after the other; nested, with a boot of their own."""
         if self._nested:
             inside = nested.run_inside(cast("Guest", machine), self.cell, self.limit_s)
             self.warnings += inside.warnings
@@ -144,7 +144,7 @@ class NetbootTrial(NetbootWorkload):
             capture.unlink(missing_ok=True)
 
     def _handed_over(self, machine: NetbootMachine) -> list[Measurement]:
-        """The kernel's files, and how long it took until its agent answered."""
+        """Checks the kernel's files, and measures how long it took until its agent answered."""
         kernel = self._kernel
         assert kernel is not None
         link, capture = machine.link, machine.scratch / "kernel.pcap"
@@ -164,7 +164,7 @@ class NetbootTrial(NetbootWorkload):
         ]
 
     def _download_files(self, machine: NetbootMachine, numbers: range, capture: Path) -> float:
-        """Seconds from iPXE's going on to its next message, summed over the files."""
+        """Returns the seconds from iPXE's continuing to its next message, summed over the files."""
         assert self._content is not None
         link, wall_s = machine.link, 0.0
         ends = time.monotonic() + self.limit_s
@@ -275,9 +275,10 @@ _PIECE = 1 << 20
 
 
 def check_fetched(machine: NetbootMachine, content: Content, number: int) -> int:
-    """The guest-physical address of file `number`. Raises `WorkloadError` if it is nowhere in one piece.
+    """Returns the guest-physical address of file `number`.
 
-    iPXE keeps what it has fetched in one piece, under BIOS and UEFI alike.
+    Raises `WorkloadError` if it is nowhere in one piece; iPXE keeps what it has fetched in one piece, under BIOS and
+    UEFI alike.
     """
     file = machine.scratch / "memory.bin"
     if machine.fetched_to is not None and _is_at(machine, content, number, machine.fetched_to, file):
@@ -306,7 +307,7 @@ def _dump_memory(machine: NetbootMachine, file: Path, begin: int, size: int) -> 
 
 
 def _is_at(machine: NetbootMachine, content: Content, number: int, address: int, file: Path) -> bool:
-    """Whether the file, every byte of it, is at that guest-physical address."""
+    """Tells whether the file, every byte of it, is at that guest-physical address."""
     first, second = content.file_parts(number)
     try:
         _dump_memory(machine, file, address, len(content))
@@ -323,7 +324,7 @@ def _is_at(machine: NetbootMachine, content: Content, number: int, address: int,
 
 
 def _equal_bytes(one: memoryview, other: memoryview) -> bool:
-    """Compared by pieces: of memory views Python compares every element on its own."""
+    """Compares piece by piece, as Python compares memory views element by element."""
     with one, other:
         return len(one) == len(other) and all(
             bytes(one[at : at + _PIECE]) == bytes(other[at : at + _PIECE])

@@ -51,10 +51,10 @@ _TRIAL = "/guestmark-disks-12345678/guestmark-trial-12345678/mounted/data"  # as
 
 
 def check_cells(cells: Iterable[Cell], account: Account) -> list[str]:
-    """Remarks for the user.
+    """Checks the cells and returns remarks for the user.
 
     Raises `PlatformUnusableError` naming the package of what is missing, `UsageError` for tables that cannot fit on
-    their disk, or a directory on the host that the server could not work in.
+    their disk, or for a directory on the host that the server could not work in.
     """
     find_sysbench()
     remarks: dict[str, None] = {}
@@ -172,7 +172,7 @@ class OltpTrial(OltpWorkload):
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
-        """The platform's machine with the loaded tables on its disk; at its end, whether the server ended cleanly."""
+        """Starts the platform's machine with the loaded tables on its disk; says at its end if the server ended cleanly."""
         made = self._find_prepared()
         self._found.prepared_s, self._found.from_cache = made.seconds, made.was_there
         disks = [{**disk, "tree": str(made.tree)} for disk in self.params.disks]
@@ -213,7 +213,7 @@ class OltpTrial(OltpWorkload):
             )
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """One measurement. Raises `WorkloadError`, or `MachineError` with the log when the server has ended."""
+        """Measures once. Raises `WorkloadError`, or `MachineError` with the log when the server has ended."""
         server = self._server
         assert server is not None
         with self._explain_failures(machine):
@@ -255,7 +255,7 @@ class OltpTrial(OltpWorkload):
         )
 
     def _open_launcher(self, data: str) -> Launcher:
-        """What the server is left with, until the machine is gone."""
+        """Opens a launcher for the server, which lasts until the machine is gone."""
         return self._stack.enter_context(
             open_launcher(data, self._settings, self._account, on_host=self._on_host)
         )
@@ -280,8 +280,9 @@ class OltpTrial(OltpWorkload):
 
     @contextlib.contextmanager
     def _explain_failures(self, machine: Machine) -> Iterator[None]:
-        """What goes wrong inside keeps the server's log, beside the machine's console; that a disk is full, which
-        servers say in many ways or not at all, is added.
+        """Adds the server's log, beside the machine's console, to errors raised inside.
+
+        Also says if the disk is full, which servers report in many ways or not at all.
         """
         try:
             yield
@@ -296,7 +297,7 @@ class OltpTrial(OltpWorkload):
             raise
 
     def _free_bytes(self, machine: Machine) -> float:
-        """Bytes that users other than root can still write on the disk under test; infinite if unknown."""
+        """Returns the bytes that users other than root can still write on the disk under test; infinite if unknown."""
         assert self._server is not None
         try:
             there = machine.agent.statfs(self._server.data)
@@ -331,7 +332,7 @@ def _of_sysbench(report: Report, result: ExecResult) -> list[tuple[Metric, float
 def _for_each(
     report: Report, server_flushes: int, changes: Changes, on_host: bool
 ) -> list[tuple[Metric, float]]:
-    """What happened below, for one transaction; what cannot be known is left out."""
+    """Returns what happened below, per transaction; what cannot be known is left out."""
     assert report.sql is not None
     transactions, counted = report.sql.transactions, changes.counters
     reached: Mapping[str, int | None] = {Reached.NO: 0, Reached.YES: counted.guest_flushes}

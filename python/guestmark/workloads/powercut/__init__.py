@@ -27,7 +27,7 @@ ALL = (LOSING, STATES, REPAIRED)
 
 
 def to_measurements(found: Proven) -> list[Measurement]:
-    """As measurements of a trial."""
+    """Converts a proof to measurements of a trial."""
     values = ((STATES, found.states), (LOSING, found.losing), (REPAIRED, found.repaired))
     return [Measurement(metric, float(value), (float(value),)) for metric, value in values]
 

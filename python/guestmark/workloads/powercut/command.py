@@ -55,7 +55,7 @@ class Acknowledging:
         self.calls: list[Call] | None = None
 
     def follow_program(self, cures: Sequence[tuple[str, str]]) -> None:
-        """From now on the program is followed, and everything is synced after these calls, by kind and path."""
+        """Has the program followed from now on, and everything synced after these calls, given by kind and path."""
         self._cures = cures
 
     def run(self, agent: Agent, directory: str, mark: Callable[[int], None], limit_s: float) -> int:
@@ -161,21 +161,21 @@ class Printed:
 
     @property
     def has_lines(self) -> bool:
-        """Whether there are lines to take."""
+        """True if there are lines to take."""
         return bool(self._lines)
 
     def take_lines(self) -> list[bytes]:
-        """The whole lines since the last time."""
+        """Returns the whole lines since the last call."""
         lines, self._lines = self._lines, []
         return lines
 
     def take_last_line(self) -> list[bytes]:
-        """The last line, if the program ended in it."""
+        """Returns the last line, if the program ended within one."""
         return [bytes(self._begun)] if self._begun else []
 
     @property
     def quoted_errors(self) -> str:
-        """The end of a sentence: its last errors; empty without any."""
+        """The last errors as the end of a sentence; empty without any."""
         lines = self.errors.decode(errors="replace").strip().splitlines()
         return f": {' | '.join(lines[-3:])}" if lines else ""
 
@@ -334,6 +334,6 @@ class Syncing:
         return Recovered(dict.fromkeys(names, None if lost else b""), lost=lost)
 
     def _map_path(self, path: str, directory: Path) -> str:
-        """Where a file of the machine's is now, likewise in hexadecimal."""
+        """Returns where a file of the machine is now, in hexadecimal as well."""
         below = bytes.fromhex(path).removeprefix(self._root.encode()).lstrip(b"/")
         return (bytes(directory) + b"/" + below).hex()

@@ -42,16 +42,16 @@ class Rows:
 
     @property
     def unsafe_setting(self) -> str:
-        """The setting of the control."""
+        """The setting that the control is run with."""
         return self._kind.unsafe[0]
 
     def find_prepared(self) -> Prepared:
-        """A data directory of the server, from the cache or made now."""
+        """Returns a data directory of the server, from the cache or made now."""
         return find_prepared(self._kind, self._settings, tables=1, rows=1, account=self._account)
 
     @contextlib.contextmanager
     def serve_rows(self, agent: Agent, directory: str, *, on_host: bool) -> Iterator[None]:
-        """The server on the machine, with a table to fill; it is killed at the end, as by a power cut."""
+        """Runs the server on the machine, with a table to fill, and kills it at the end, as a power cut would."""
         data = f"{directory}/{DATA}"
         with open_launcher(data, self._settings, self._account, on_host=on_host) as launched:
             server = Server(agent, self._kind, data, self._settings, account=self._account, launcher=launched)

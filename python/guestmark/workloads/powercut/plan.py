@@ -19,7 +19,7 @@ _TITLE = "what a power cut leaves"
 
 
 def build_plan(given: Overrides, raw: Mapping[str, Any], caller: Caller) -> Plan:
-    """The plan for `given.on`. Raises `UsageError` for contradictory or unsupported options."""
+    """Builds the plan for `given.on`. Raises `UsageError` for contradictory or unsupported options."""
     kind = registry.workload_kind("powercut")
     try:
         params = kind.check_params(raw)

@@ -25,7 +25,7 @@ _KEPT = {
 
 
 def render_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """One row for each cell, and in small print how that was found out."""
+    """Renders a row for each cell, and in small print how that was found."""
     shown = _collect_proofs(workload)
     if not shown:
         return []
@@ -38,7 +38,7 @@ def render_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def conclude_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """What a power cut does to each cell, and the command that shows a loss."""
+    """Says what a power cut does to each cell, and names the command that shows a loss."""
     shown = _collect_proofs(workload)
     said: list[Node] = [
         Note(
@@ -81,7 +81,7 @@ def _describe_log(found: Proven) -> str:
 
 
 def _comes_to(found: Proven) -> str:
-    """How many crash states lose what was acknowledged; for another verdict why."""
+    """Says how many crash states lose what was acknowledged; for other verdicts, why."""
     records = describe_acknowledged(found)
     if found.word in {Durability.CONSISTENT, Durability.BROKEN}:
         return _describe_consistency(found)
@@ -102,7 +102,7 @@ def _describe_second_log(again: Again | None) -> str:
 
 
 def _describe_consistency(found: Proven) -> str:
-    """Of a program that acknowledges nothing."""
+    """Describes the result for a program that acknowledges nothing."""
     if found.losing:
         again = _describe_second_log(found.again)
         return f"the check fails on {found.losing:,} of {found.states:,} crash states{again}"
@@ -113,14 +113,14 @@ _REASONS_NAMED = 4
 
 
 def describe_reasons(found: Proven) -> str:
-    """What the check said, by how often: `91 states: HEAD lost; 5 states: fsck`; empty when it had nothing to say."""
+    """Says what the check reported, by how often: `91 states: HEAD lost; 5 states: fsck`; empty if nothing."""
     named = [f"{format_count(each.states, 'state')}: {each.said}" for each in found.reasons[:_REASONS_NAMED]]
     more = sum(each.states for each in found.reasons[_REASONS_NAMED:])
     return "; ".join([*named, *([f"{format_count(more, 'more state')}"] if more else [])])
 
 
 def describe_explanation(found: Proven) -> str:
-    """Why it was lost, and whether syncs cured it; empty where that is not known."""
+    """Says why it was lost, and whether syncs cured it; empty if unknown."""
     why = found.explanation
     if why is None:
         return ""
@@ -144,7 +144,7 @@ def describe_explanation(found: Proven) -> str:
 
 
 def list_limits(found: Proven) -> list[str]:
-    """What limits a proof by a check."""
+    """Lists what limits a proof by a check."""
     said = []
     if found.stopped and found.coverage is not None and found.word is not Durability.UNKNOWN:
         said.append(f"{found.states:,} crash states were judged, until {found.stopped}: {found.coverage}")
@@ -162,7 +162,7 @@ def list_limits(found: Proven) -> list[str]:
 
 
 def describe_acknowledged(found: Proven) -> str:
-    """What was looked for in each state: records that a check or guestmark counts, or the program's own syncs."""
+    """Says what was looked for in each state: records that a check or guestmark counts, or the program's own syncs."""
     return format_count(found.acknowledged, "sync" if found.syncs else "acknowledged record")
 
 
@@ -170,7 +170,7 @@ _FILES_NAMED = 3
 
 
 def not_covered(found: Proven) -> str:
-    """What the program left on the disk without a sync, as the end of a sentence; empty where it synced all."""
+    """Says what the program left on the disk without a sync, as the end of a sentence; empty if it synced all."""
     if not found.unsynced:
         return ""
     named = [_describe_uncovered(file) for file in found.unsynced[:_FILES_NAMED]]
@@ -207,7 +207,7 @@ def _read_promises(workload: WorkloadResult) -> Promised | None:
 def build_proof_table(
     headings: Sequence[str], found: Sequence[tuple[RowName, Proven]], promised: Promised | None = None
 ) -> Table:
-    """A row for each proof, with what the program `promised`."""
+    """Builds a row for each proof, with what the program `promised`."""
     columns = [
         Column("durability"), *(Column(title, (Align.POINT,)) for title in ("lose", "repairs")),
         Column("controls"), *((Column("promised"), Column("faults in 2014")) if promised else ()),
@@ -237,13 +237,13 @@ def _said_before(promised: Promised | None) -> tuple[Cell, ...]:
 
 
 def proof_of(result: CellResult) -> Proven | None:
-    """The last proof among its trials."""
+    """Returns the last proof among a cell's trials."""
     found = [proof.proven for trial in result.trials if (proof := trial.facts.find_fact(Proof)) is not None]
     return found[-1] if found else None
 
 
 def describe_controls(found: Proven) -> str:
-    """Which controls were caught."""
+    """Says which controls were caught."""
     said = [
         f"{control.name} {'not applicable' if not control.applies else f'{control.losing} of {control.states}'}"
         for control in found.controls
@@ -252,13 +252,13 @@ def describe_controls(found: Proven) -> str:
 
 
 def summarize_controls(found: Proven) -> str:
-    """Whether the controls were caught, or which were not."""
+    """Says whether the controls were caught, or which were not."""
     missed = [control.name for control in found.controls if not control.caught]
     return f"missed: {', '.join(missed)}" if missed else "caught" if found.controls else "none"
 
 
 def summarize_proof(found: Proven) -> str:
-    """The result in one line, or a few sentences."""
+    """Says the result in one line, or a few sentences."""
     counts = (
         f"{found.states:,} crash states ({found.coverage})"
         if found.coverage

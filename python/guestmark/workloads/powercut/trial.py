@@ -83,7 +83,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         self._disk: AttachedDisk | None = None
 
     def _make_program(self, plan: Plan) -> Acknowledging | Syncing | None:
-        """The user's, of the methods that run one."""
+        """Makes the user's program, for the methods that run one."""
         params = self.params
         if self._method is Method.COMMAND:
             return Acknowledging(params.command, params.acknowledge, self._add_remark)
@@ -123,7 +123,7 @@ class PowercutTrial(powercut.PowercutWorkload):
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """Why nothing can be proven on this host."""
+        """Returns why nothing can be proven on this host."""
         target = cell.view(Disks).target
         params = cls.params_of(cell.workload)
         if why := _no_log(target) or _not_here(params.needs, params.package):
@@ -146,7 +146,7 @@ class PowercutTrial(powercut.PowercutWorkload):
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
-        """The platform's machine; for a database server with a data directory on its disk."""
+        """Starts the platform's machine; for a database server with a data directory on its disk."""
         self._platform = platform
         with self._start_machine(platform) as machine:
             yield machine
@@ -270,13 +270,16 @@ class PowercutTrial(powercut.PowercutWorkload):
         )  # fmt: skip
 
     def _await_settled_log(self, agent: Agent, disk: AttachedDisk, log: Path) -> int:
-        """The length of the log when the machine, and those around it, have written all they had."""
+        """Returns the log's length once the machine, and those around it, have written everything."""
         self._unmount_disk(agent)
         disk.image.flush()
         return writelog.count_requests(log)
 
     def _record_again(self) -> tuple[Explanation | None, Again]:
-        """What a log of another machine shows: a loss may be a fault of one recording. And why something is lost."""
+        """Records a log on another machine, as a loss may be a fault of one recording.
+
+        Returns why something is lost, and what the second log shows.
+        """
         self._seed += 1
         self._confirms = True
         self.tell("writing a second log, to confirm the loss")
@@ -305,7 +308,7 @@ class PowercutTrial(powercut.PowercutWorkload):
                 self._unmount_disk(machine.agent)
 
     def _try_cures(self, explained: Explanation) -> Explanation:
-        """With what was found when syncs are added where they were missing, until nothing fails or no more help."""
+        """Adds syncs where they were missing until nothing fails or none helps; returns the explanation with that."""
         assert isinstance(self._command, Acknowledging)
         files, calls = list(explained.files), list(explained.calls)
         added: list[tuple[str, str]] = []
@@ -394,7 +397,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             raise self._not_written(disk, said[-1] if said else f"status {program.ended.status}", late=False)
 
     def _not_written(self, disk: AttachedDisk, said: str, *, late: bool) -> WorkloadError:
-        """Why the records were not written; nothing hangs in the disk any more after it."""
+        """Returns why the records were not written; afterwards nothing hangs in the disk any more."""
         files = disk.image.logged
         assert files is not None
         there = os.statvfs(files.log.parent)
@@ -413,7 +416,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         return WorkloadError(f"the records cannot be written: {said}", hint=hint)
 
     def _without_barriers(self, agent: Agent, disk: AttachedDisk) -> proof.LogPart | None:
-        """Once more on a disk that is mounted without barriers; None where the filesystem cannot be."""
+        """Writes once more on a disk mounted without barriers; None where the filesystem cannot be."""
         if disk.spec.filesystem not in _BARRIERS or disk.spec.mount_options:
             return None
         self._disk = replace(disk, spec=disk.spec.with_levels(mount="barrier=0"), facts=Mount())
@@ -435,7 +438,7 @@ class PowercutTrial(powercut.PowercutWorkload):
 
 @functools.cache
 def _not_here(needs: str, package: str) -> str:
-    """Why the program of a plan is not to be had; empty when it is."""
+    """Returns why the program of a plan is not available; empty if it is."""
     if not needs:
         return ""
     try:
@@ -450,7 +453,7 @@ def _not_here(needs: str, package: str) -> str:
 
 
 def _no_log(target: DiskSpec) -> str:
-    """Why there is no log of what is written to a target; empty when there can be one."""
+    """Returns why there can be no log of what is written to a target; empty if there can."""
     if target.is_directory:
         return f"{target.filesystem} is a directory of this host, whose own disk has no log of writes"
     if target.is_device:
@@ -459,7 +462,7 @@ def _no_log(target: DiskSpec) -> str:
 
 
 def _prove_nothing(elsewhere: str, method: str) -> Proven:
-    """There is nothing to judge: no call has promised anything, or none that was seen."""
+    """Makes a proof without anything to judge: no call has promised anything, or none that was seen."""
     return Proven(
         word=Durability.UNKNOWN if elsewhere else Durability.NOTHING,
         why=elsewhere or "it made no call that promises durability",
@@ -490,7 +493,7 @@ def _subtract(now: int | None, before: int | None) -> int | None:
 
 
 def _count_flushes(machine: Machine, disk: AttachedDisk) -> _Flushes:
-    """By the guest's kernel (Documentation/block/stat.rst) and by the hypervisor's own account."""
+    """Counts flushes by the guest's kernel (Documentation/block/stat.rst) and by the hypervisor's own account."""
     guest = None
     with contextlib.suppress(AgentError):
         columns = read_block_columns(machine, disk)

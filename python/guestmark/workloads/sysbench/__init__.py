@@ -59,7 +59,7 @@ MEMORY = (THROUGHPUT, OPERATIONS)
 
 
 def metrics_of_test(test: str) -> tuple[Metric, ...]:
-    """The metrics of one of sysbench's tests; the primary one, which is of every test, first."""
+    """Returns the metrics of one of sysbench's tests; the primary one, which every test has, first."""
     if test == "fileio":
         return (EVENTS_RATE, *FILEIO, *COMMON[1:], *BELOW)
     if test == "memory":

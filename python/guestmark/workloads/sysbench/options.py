@@ -34,7 +34,7 @@ class Option:
 
     @property
     def command_flag(self) -> str:
-        """As on sysbench's command line."""
+        """The option on sysbench's command line."""
         return f"--{self.name.replace('_', '-')}"
 
 
@@ -49,7 +49,7 @@ def _canonical_size(text: str) -> str:
 
 
 def whole_seconds(text: str) -> str:
-    """sysbench counts its time in whole seconds: the nearest, at least one; 0 is no limit."""
+    """Rounds to sysbench's whole seconds: the nearest, at least one; 0 means no limit."""
     seconds = parse_duration(text)
     return str(max(1, round(seconds))) if seconds else "0"
 
@@ -155,7 +155,7 @@ def _spell_option(value: object) -> object:
 
 
 def _choose_limits(test: str, given: Mapping[str, str]) -> dict[str, str]:
-    """sysbench's 10 seconds unless a limit is given; a limit that is given is the only one."""
+    """Returns the limits: sysbench's 10 seconds, unless a limit is given, which then is the only one."""
     if test in _END_BY_THEMSELVES:
         return {"events": "0", "time": given.get("time", "0")}
     limits = {"events": given.get("events", "0"), "time": given.get("time", "0")}

@@ -67,7 +67,7 @@ _NUMBERS = {"N": r"\d+", "X": r"\d+\.\d+"}
 
 
 def _line_pattern(form: str) -> re.Pattern[str]:
-    """A line with numbers in it: `{name:N}` is a whole one, `{name:X}` one with decimals; blanks may be any number."""
+    """Compiles a line with numbers in it: `{name:N}` is a whole number, `{name:X}` has decimals; blanks may vary."""
     parts = re.split(r"\{(\w+):([NX])\}", form)
     pattern = "".join(
         re.escape(part).replace(r"\ ", r"\s+") if at % 3 == 0 else f"(?P<{part}>{_NUMBERS[parts[at + 1]]})"
@@ -201,7 +201,7 @@ class Report:
 
     @property
     def event_total_s(self) -> float:
-        """The time of all events, summed over threads: the "e.total" of older publications."""
+        """Time of all events, summed over threads: the "e.total" of older publications."""
         return self.latency_sum_s
 
     @property
@@ -240,7 +240,7 @@ class _Reader:
                 self._lines.append((number, line))
 
     def read_report(self) -> Report:
-        """Everything, or the error about the first line that is wrong."""
+        """Returns everything, or raises the error about the first line that is wrong."""
         self._take_line(_VERSION)
         begin = self._at
         while self._peek_line() != _STARTED:
@@ -257,7 +257,7 @@ class _Reader:
         return self._make_report()
 
     def _read_result(self, asked: list[str]) -> None:
-        """The test's own part, which what was asked for tells."""
+        """Reads the test's own part; the test that was asked for tells which."""
         if _MEMORY_ASKED in asked:
             self._take_line(_OPERATIONS)
             if _NO_TRANSFER not in asked:
@@ -372,6 +372,6 @@ class _Reader:
 
 
 def _check_agreement(what: str, one: float, other: float, tolerance: float) -> None:
-    """Two places of the output that say the same. Raises `WorkloadError` when they do not."""
+    """Compares two places of the output that say the same. Raises `WorkloadError` when they do not."""
     if abs(one - other) > tolerance + 1e-9:
         raise WorkloadError(f"sysbench's output contradicts itself: {what} are {one:g} and {other:g}")

@@ -39,7 +39,7 @@ _DEFAULT_MEMORY = "1G"  # of QEMU's and UML's guests
 
 
 def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
-    """Remarks for the user about cells with their options. Raises `UsageError` for files larger than their disk."""
+    """Checks cells with their options and returns remarks. Raises `UsageError` for files larger than their disk."""
     remarks: dict[str, list[str]] = {}
     for cell, options in cells:
         found = [warn_of_shared_processors(cell, int(options["threads"]))]
@@ -56,7 +56,10 @@ def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
 
 
 def lies_of_memory(options: Mapping[str, str], memory: int) -> str:
-    """Why the figure would mislead, or empty: the files fit into the machine's memory (bytes), whose cache is used."""
+    """Returns why the figure would mislead: the files fit into the machine's memory (bytes), whose cache is used.
+
+    Empty if it does not.
+    """
     size = parse_size(options["file_total_size"])
     if size >= memory or "direct" in options["file_extra_flags"]:
         return ""
@@ -67,7 +70,7 @@ def lies_of_memory(options: Mapping[str, str], memory: int) -> str:
 
 
 def _lies_of_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> str:
-    """A guest's O_DIRECT that ends in the host's page cache."""
+    """Returns why a guest's O_DIRECT ends in the host's page cache; empty if it does not."""
     if "direct" not in options["file_extra_flags"] or disk.cache.direct:
         return ""
     if cell.platform.is_this_host and not disk.loop:
@@ -117,7 +120,7 @@ _MIB = 1 << 20
 
 
 def options_of(cell: Cell) -> dict[str, str]:
-    """sysbench's options in a cell: those of the workload, over which levels of factors go."""
+    """Returns sysbench's options in a cell: those of the workload, overridden by levels of factors."""
     given: dict[str, str] = dict(cell.workload.read_params(SysbenchRun).options)
     given |= {name: level for name, level in cell.factors.items() if name in OPTIONS}
     if "file_total_size" in given:
@@ -210,7 +213,7 @@ class SysbenchTrial(SysbenchWorkload):
         self._found.cleanup_s = self._run_sysbench(machine, "cleanup").wall_s
 
     def _through_cache(self) -> bool:
-        """Whether what was just written may be read from the machine's own page cache."""
+        """Tells whether what was just written may be read from the machine's own page cache."""
         return "direct" not in self._options["file_extra_flags"] or self._options["file_io_mode"] == "mmap"
 
     def _sysbench_command(self, command: str) -> list[str]:
@@ -255,7 +258,7 @@ class SysbenchTrial(SysbenchWorkload):
 
 
 def spread_of_events(report: Report) -> list[tuple[Metric, float]]:
-    """How the events' times spread, and with several threads, how evenly these shared them."""
+    """Returns how the events' times spread, and with several threads, how evenly these shared them."""
     values = [
         (sysbench.LATENCY_AVG, report.latency_avg_s),
         (sysbench.LATENCY_P95, report.percentile_s or 0.0),
@@ -296,7 +299,10 @@ def _of_memory(report: Report) -> list[tuple[Metric, float]]:
 
 
 def _of_files(report: Report, options: Mapping[str, str]) -> dict[Metric, float]:
-    """Rates of fileio, bytes a second. Raises `WorkloadError` when sysbench's figures contradict each other."""
+    """Returns fileio's rates in bytes a second.
+
+    Raises `WorkloadError` when sysbench's figures contradict each other.
+    """
     files = report.files
     if files is None:
         raise WorkloadError("sysbench fileio did not print its file operations")
@@ -314,7 +320,7 @@ def _of_files(report: Report, options: Mapping[str, str]) -> dict[Metric, float]
 
 
 def _precise_throughput(printed_mib: float, computed: float, options: Mapping[str, str]) -> float:
-    """MiB/s have two decimals, too few for slow disks; operations times their size say the same more precisely."""
+    """Returns operations times size, more precise than MiB/s with two decimals, which are too few for slow disks."""
     if options["file_merged_requests"] != "0":  # requests of several sizes
         return printed_mib * _MIB
     rounding = 0.0051 * (_MIB + parse_size(options["file_block_size"]))

@@ -35,12 +35,12 @@ COUNTED = {"kvm_exits": EXITS, "uml_stops": STOPS, "tcg_tlb_flushes": FLUSHES, "
 
 
 def call_metric(name: str) -> Metric:
-    """Nanoseconds of one operation of that name: the median over batches."""
+    """Returns the metric of one operation: nanoseconds, the median over batches."""
     return Metric(f"{name}_ns", "ns")
 
 
 def call_metrics(names: Sequence[str]) -> tuple[Metric, ...]:
-    """All that a mix of these operations can measure, in table order."""
+    """Returns all metrics of a mix of these operations, in table order."""
     return (GEOMEAN, *map(call_metric, names), *COUNTED.values(), PROCESSOR, WALL)
 
 

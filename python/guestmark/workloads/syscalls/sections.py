@@ -13,7 +13,7 @@ from guestmark.workloads.syscalls import Syscalls
 
 
 def render_calls(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Nanoseconds and counts of each system call, averages over a cell's good trials; nothing where none were told."""
+    """Renders nanoseconds and counts of each system call, averaged over a cell's good trials; nothing without any."""
     found = [(result, each) for result in workload.shown_cells if (each := average_calls(result))]
     if not found:
         return []
@@ -63,7 +63,7 @@ def render_calls(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def average_calls(result: CellResult) -> dict[str, dict[str, float]]:
-    """By call: `ns` and each counter per operation, averaged over the good trials that have them."""
+    """Returns, by call, `ns` and each counter per operation, averaged over the good trials that have them."""
     sums: dict[str, dict[str, list[float]]] = {}
     for trial in result.trials:
         found = trial.facts.find_fact(Syscalls)
@@ -78,7 +78,7 @@ def average_calls(result: CellResult) -> dict[str, dict[str, float]]:
 
 
 def _describe_exits(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list[Inline]:
-    """What KVM's exits were for, in a sentence, over one of each call."""
+    """Says what KVM's exits were for, in a sentence, over one of each call."""
     totals: dict[str, float] = {}
     for call in calls.values():
         for counter, value in call.items():

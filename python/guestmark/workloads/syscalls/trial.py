@@ -64,7 +64,7 @@ class SyscallsTrial(SyscallsWorkload):
             )
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """The whole mix once. Raises `WorkloadError` when the agent cannot do a call, or at the time limit."""
+        """Runs the whole mix once. Raises `WorkloadError` when the agent cannot do a call, or at the time limit."""
         from guestmark.platforms import counters
 
         before = machine.agent.ping()
@@ -96,7 +96,7 @@ class SyscallsTrial(SyscallsWorkload):
         return [Measurement(metric, value, (value,)) for metric, value in values]
 
     def _check_clocks(self, before: Ping, after: Ping) -> None:
-        """All figures are the machine's clock's, so it must run as fast as the host's."""
+        """Warns unless the machine's clock, which all figures are read from, runs as fast as the host's."""
         uncertain_s = (before.round_trip_ns + after.round_trip_ns) / 1e9
         ours, theirs = ((after.host_ns - before.host_ns) / 1e9, (after.guest_ns - before.guest_ns) / 1e9)
         if warning := warn_of_clocks(ours, theirs, uncertain_s):
@@ -104,7 +104,7 @@ class SyscallsTrial(SyscallsWorkload):
 
 
 def per_operation(section: Section, nothing: Section, counter: str) -> float:
-    """How far a counter went on for each operation; what a part with nothing takes is subtracted."""
+    """Returns how far a counter advanced for each operation, less what an empty part takes."""
     counted = section.counted[counter] - nothing.counted.get(counter, 0.0)
     return max(0.0, counted / section.measured.operations)
 

@@ -43,7 +43,7 @@ class Link:
             raise ConnectionError(self._relay.read_text().strip() or "the connection timed out")
 
     def settimeout(self, limit_s: float | None) -> None:
-        """How long to wait for an answer; None, which for a socket means for ever, is a minute."""
+        """Sets how long to wait for an answer; None, which for a socket means for ever, is a minute."""
         self._limit_s = _DEFAULT_S if limit_s is None else limit_s
 
     def sendall(self, data: bytes) -> None:
@@ -53,7 +53,7 @@ class Link:
         self._relay.send_input(bytes(data))
 
     def recv(self, size: int) -> bytes:
-        """At least one byte, at most `size`; empty when the server has closed the connection."""
+        """Receives at least one byte, at most `size`; empty when the server has closed the connection."""
         relay, begin = self._relay, self._taken
         if not relay.wait(self._limit_s, lambda said: len(said) > begin):
             raise TimeoutError("no answer in time")
@@ -61,7 +61,7 @@ class Link:
         return bytes(relay.output[begin : self._taken])
 
     def makefile(self, mode: Literal["rb", "rwb"]) -> io.BufferedReader | io.BufferedRWPair:
-        """Buffered reading, or reading and writing."""
+        """Returns a buffered reader, or reader and writer."""
         stream = _Stream(self)
         return io.BufferedReader(stream) if mode == "rb" else io.BufferedRWPair(stream, stream)
 
@@ -110,7 +110,7 @@ class Account:
 
     @classmethod
     def choose_account(cls, uid: int, gid: int) -> Account:
-        """The caller's own account; for root, `nobody`."""
+        """Returns the caller's own account; for root, `nobody`."""
         if uid != 0:
             return cls(uid, gid)
         try:
@@ -120,7 +120,7 @@ class Account:
         return cls(entry.pw_uid, entry.pw_gid)
 
     def exec_arguments(self, *, on_host: bool) -> dict[str, int | list[int]]:
-        """For `Agent.exec`; nothing where the agent is that account already, and may not change it."""
+        """Returns arguments of `Agent.exec`; none where the agent already is that account, and may not change it."""
         if on_host and os.geteuid() == self.uid:
             return {}
         return {"uid": self.uid, "gid": self.gid, "groups": [self.gid]}
@@ -130,10 +130,10 @@ class Session(Protocol):
     """A connected session with a running server; raises what `Database.session` raises."""
 
     def count_flushes(self) -> int:
-        """The number of times the server has flushed its files since it started."""
+        """Returns how many times the server has flushed its files since it started."""
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
-        """The rows of one statement, a transaction of its own."""
+        """Returns the rows of one statement, run in a transaction of its own."""
 
     def close(self) -> None:
         """Closes the session."""
@@ -169,12 +169,12 @@ class Database(ABC):
 
     @classmethod
     def program_folders(cls) -> Sequence[str]:
-        """Directories, in addition to the usual ones, where its programs may be."""
+        """Returns directories, in addition to the usual ones, where its programs may be."""
         return ()
 
     @classmethod
     def find_program(cls, program: str) -> str:
-        """Absolute path. Raises `PlatformUnusableError` naming the package."""
+        """Returns a program's absolute path. Raises `PlatformUnusableError` naming the package."""
         path = os.pathsep.join([*cls.program_folders(), ENVIRONMENT["PATH"]])
         found = shutil.which(program, path=path)
         if found is None:
@@ -186,19 +186,19 @@ class Database(ABC):
 
     @abstractmethod
     def derive_settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
-        """The server's settings, the user's included, by name."""
+        """Returns the server's settings, the user's included, by name."""
 
     @abstractmethod
     def install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
-        """Commands that make the data directory `data` without tables."""
+        """Returns commands that make the data directory `data` without tables."""
 
     @abstractmethod
     def server_command(self, data: str, settings: Mapping[str, str]) -> list[str]:
-        """The server in the foreground on the data directory; its log goes to its standard error."""
+        """Returns the command of the server in the foreground, which logs to its standard error."""
 
     @abstractmethod
     def sysbench_options(self, data: str) -> list[str]:
-        """sysbench's options for connecting over the local socket."""
+        """Returns sysbench's options for connecting over the local socket."""
 
     @abstractmethod
     def open_session(self, link: Link) -> Session:
@@ -206,19 +206,19 @@ class Database(ABC):
 
     @abstractmethod
     def session_errors(self) -> tuple[type[Exception], ...]:
-        """What the driver of its sessions raises."""
+        """Returns the exceptions that the driver of its sessions raises."""
 
     @abstractmethod
     def pid_file(self, data: str) -> str:
-        """Path of the file whose first line is the process id of the running server."""
+        """Returns the path of the file whose first line is the process id of the running server."""
 
     @abstractmethod
     def socket_path(self, data: str) -> str:
-        """Path of the local socket."""
+        """Returns the path of the local socket."""
 
 
 def find_sysbench() -> str:
-    """Path of sysbench. Raises `PlatformUnusableError` naming the package."""
+    """Returns the path of sysbench. Raises `PlatformUnusableError` naming the package."""
     found = shutil.which(SYSBENCH, path=ENVIRONMENT["PATH"])
     if found is None:
         raise PlatformUnusableError("sysbench is not installed", hint="install the package sysbench")

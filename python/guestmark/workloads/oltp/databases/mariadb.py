@@ -51,8 +51,9 @@ class MariaDB(Database):
         return self.programs["mariadbd"]
 
     def derive_settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
-        """The same input and output calls everywhere: no io_uring, no log mapped into memory, which
-        MariaDB would choose by kernel and filesystem; and caches that begin empty.
+        """Returns settings under which input and output are the same everywhere, and caches begin empty.
+
+        No io_uring and no log mapped into memory, which MariaDB would choose by kernel and filesystem.
         """
         return {
             "innodb_buffer_pool_size": sizes.buffer,
@@ -70,7 +71,7 @@ class MariaDB(Database):
         }
 
     def install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
-        """mariadb-install-db's data directory, without the schema `sys`."""
+        """Runs mariadb-install-db, without the schema `sys`."""
         return [
             [
                 self.programs["mariadb-install-db"], "--no-defaults", f"--datadir={data}",
@@ -90,7 +91,7 @@ class MariaDB(Database):
         ]  # fmt: skip
 
     def sysbench_options(self, data: str) -> list[str]:
-        """The driver mysql, at the local socket."""
+        """Uses the driver mysql, at the local socket."""
         return [
             "--db-driver=mysql",
             f"--mysql-socket={self.socket_path(data)}",
@@ -99,21 +100,21 @@ class MariaDB(Database):
         ]
 
     def open_session(self, link: Link) -> Session:
-        """One of PyMySQL's."""
+        """Opens a session of PyMySQL's."""
         return _Session(link)
 
     def session_errors(self) -> tuple[type[Exception], ...]:
-        """All of PyMySQL's errors."""
+        """Returns PyMySQL's base error."""
         import pymysql
 
         return (pymysql.MySQLError,)
 
     def pid_file(self, data: str) -> str:
-        """In the data directory."""
+        """Returns a path in the data directory."""
         return f"{data}/server.pid"
 
     def socket_path(self, data: str) -> str:
-        """In the data directory."""
+        """Returns a path in the data directory."""
         return f"{data}/server.sock"
 
 
@@ -129,14 +130,14 @@ class _Session:
         self._connection.connect(link)
 
     def count_flushes(self) -> int:
-        """Those of InnoDB's files and log."""
+        """Counts those of InnoDB's files and log."""
         with self._connection.cursor() as cursor:
             cursor.execute(_FLUSHES)
             ((found,),) = cursor.fetchall()
         return int(found)
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
-        """As the server commits by itself."""
+        """Runs a statement, which the server commits by itself."""
         with self._connection.cursor() as cursor:
             cursor.execute(statement)
             return list(cursor.fetchall())

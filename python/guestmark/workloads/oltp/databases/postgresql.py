@@ -60,7 +60,7 @@ class PostgreSQL(Database):
 
     @classmethod
     def program_folders(cls) -> Sequence[str]:
-        """Debian's directories of each installed version, the newest first."""
+        """Returns Debian's directories of each installed version, the newest first."""
 
         def version(folder: Path) -> tuple[int, ...]:
             return tuple(int(number) for number in re.findall(r"\d+", folder.parent.name))
@@ -68,7 +68,7 @@ class PostgreSQL(Database):
         return [str(folder) for folder in sorted(_VERSIONS.glob("*/bin"), key=version, reverse=True)]
 
     def derive_settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
-        """A log that may grow as far as was asked, and no listening on the network."""
+        """Returns settings with a log that may grow as far as was asked, and without listening on the network."""
         return {
             "shared_buffers": f"{parse_size(sizes.buffer) >> 20}MB",
             "max_wal_size": f"{max(_SMALLEST_LOG, parse_size(sizes.log)) >> 20}MB",
@@ -78,7 +78,7 @@ class PostgreSQL(Database):
         }
 
     def install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
-        """One call of initdb."""
+        """Calls initdb once."""
         return [
             [
                 self.programs["initdb"], "-D", data, "-U", _USER, "-A", "trust", "--locale=C", "-E", "UTF8",
@@ -99,7 +99,7 @@ class PostgreSQL(Database):
         ]
 
     def sysbench_options(self, data: str) -> list[str]:
-        """The driver pgsql, at the local socket."""
+        """Uses the driver pgsql, at the local socket."""
         return [
             "--db-driver=pgsql",
             f"--pgsql-host={data}",
@@ -109,21 +109,21 @@ class PostgreSQL(Database):
         ]
 
     def open_session(self, link: Link) -> Session:
-        """One of pg8000's."""
+        """Opens a session of pg8000's."""
         return _Session(link)
 
     def session_errors(self) -> tuple[type[Exception], ...]:
-        """All of pg8000's native errors."""
+        """Returns pg8000's native errors."""
         from pg8000 import native
 
         return (native.Error,)
 
     def pid_file(self, data: str) -> str:
-        """PostgreSQL's own lock of the data directory."""
+        """Returns the path of PostgreSQL's own lock of the data directory."""
         return f"{data}/postmaster.pid"
 
     def socket_path(self, data: str) -> str:
-        """PostgreSQL names it after its port."""
+        """Returns the path that PostgreSQL derives from its port."""
         return f"{data}/.s.PGSQL.{_PORT}"
 
 
@@ -137,13 +137,13 @@ class _Session:
             self._connection = native.Connection(_USER, database="postgres", sock=link, ssl_context=False)
 
     def count_flushes(self) -> int:
-        """Those of the write-ahead log."""
+        """Counts those of the write-ahead log."""
         with _plain_errors():
             ((found,),) = self._connection.run(_FLUSHES)
         return int(found)
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
-        """As the server commits by itself."""
+        """Runs a statement, which the server commits by itself."""
         with _plain_errors():
             return [tuple(row) for row in self._connection.run(statement) or ()]
 
@@ -154,7 +154,7 @@ class _Session:
 
 @contextlib.contextmanager
 def _plain_errors() -> Iterator[None]:
-    """The server's complaint in its own words: pg8000's errors hold all fields of the protocol's message."""
+    """Raises the server's complaint in its own words: pg8000's errors hold all fields of the protocol's message."""
     from pg8000 import native
 
     try:

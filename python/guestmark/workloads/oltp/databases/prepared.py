@@ -40,9 +40,9 @@ class Prepared:
 def find_prepared(
     database: Database, settings: Mapping[str, str], *, tables: int, rows: int, account: Account
 ) -> Prepared:
-    """The loaded data directory, from the cache or made now with the host's own server.
+    """Returns the loaded data directory, from the cache or made now with the host's own server.
 
-    Raises `MachineError` with the server's log, or with what sysbench says.
+    Raises `MachineError` with the server's log, or with sysbench's message.
     """
     begin = time.monotonic()
     folder = cache_directory() / "databases"
@@ -130,7 +130,7 @@ def _load_tables(server: Server, tables: int, rows: int) -> None:
 
 
 def _forget_old(folder: Path) -> None:
-    """The most recently used ones stay; what a killed process left goes after a day."""
+    """Keeps the most recently used directories; removes leftovers of killed processes after a day."""
     by_use = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
     kept = [path for path in by_use if path.suffix != ".part"]
     stale = [path for path in by_use if path.suffix == ".part" and path.stat().st_mtime < time.time() - 86400]

@@ -35,17 +35,20 @@ class Launcher:
     over_temporary: Path | None = None
 
     def exec_identity(self, account: Account) -> dict[str, Any]:
-        """Whose they are, for `Agent.exec`: on this host they become another user only when they are confined."""
+        """Returns whose the processes are, for `Agent.exec`.
+
+        On this host they become another user only if they are confined.
+        """
         return {} if self.confinement is not None else account.exec_arguments(on_host=False)
 
     def wrap_command(self, command: Sequence[str]) -> list[str]:
-        """The command to be given to the agent."""
+        """Returns the command that the agent has to run."""
         if self.confinement is None:
             return list(command)
         return self.confinement.wrap_command(command, self.writable, over_temporary=self.over_temporary)
 
     def attest_confinement(self, pid_file: str) -> Confined | None:
-        """What holds for the server whose process id is in that file; None in guests, and where it cannot be known."""
+        """Returns the confinement of the server whose process id is in that file; None in guests, or if unknown."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             if self.confinement is not None:
                 number = int(Path(pid_file).read_text().split()[0])
@@ -56,7 +59,7 @@ class Launcher:
 
 
 def _asks_for_rings(settings: Mapping[str, str]) -> bool:
-    """PostgreSQL and MariaDB have a setting each that makes them use io_uring."""
+    """Tells whether settings make the server use io_uring; PostgreSQL and MariaDB have one each."""
     native = settings.get("innodb_use_native_aio", "0").lower()
     return settings.get("io_method") == "io_uring" or native not in ("0", "off")
 
@@ -65,7 +68,7 @@ def _asks_for_rings(settings: Mapping[str, str]) -> bool:
 def open_launcher(
     data: str, settings: Mapping[str, str], account: Account, *, on_host: bool
 ) -> Iterator[Launcher]:
-    """For a server with that data directory; directories that its settings name are its own as well."""
+    """Opens a launcher of a server with that data directory, and with the directories that its settings name."""
     if not on_host:
         yield Launcher()
         return
@@ -113,17 +116,17 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What the server has said."""
+        """The server's log so far."""
         return self._process.read_text() if self._process else ""
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and its exit has not been reported."""
+        """True from the start until the exit has been reported."""
         return self._process is not None and self._process.is_running
 
     @property
     def version(self) -> str:
-        """The version it printed when it started; empty before that."""
+        """The version that it printed when it started; empty before that."""
         said = self.database.version.search(self.log)
         return said[1] if said else ""
 
@@ -153,15 +156,15 @@ class Server:
         return result
 
     def count_flushes(self) -> int:
-        """How often it has flushed its files since its start. Raises `WorkloadError` when it does not say.
+        """Returns how often it has flushed its files since its start.
 
-        One session is for all questions.
+        All such questions share one session. Raises `WorkloadError` when it does not answer.
         """
         with self._explain_failures("does not say how often it has flushed"):
             return self._connect_session().count_flushes()
 
     def execute_statement(self, statement: str) -> list[tuple[object, ...]]:
-        """The rows of a statement, in the same session. Raises `WorkloadError` with what the server says."""
+        """Returns the rows of a statement, in the same session. Raises `WorkloadError` with the server's message."""
         with self._explain_failures("refuses a statement"):
             return self._connect_session().execute(statement)
 
@@ -208,7 +211,7 @@ class Server:
         return time.monotonic() - begin
 
     def make_error(self, what: str) -> MachineError:
-        """The error for what went wrong, with the log's most telling lines, and all of it as console."""
+        """Makes the error for a failure, with the log's most telling lines, and the whole log as console."""
         ended = self._process.ended if self._process else None
         how = ""
         if ended is not None:
@@ -236,7 +239,7 @@ class Server:
 
 
 def pick_telling_lines(log: str) -> str:
-    """What of a log belongs into a one-line reason: its complaints, else its last line."""
+    """Returns the lines of a log that belong into a one-line reason: complaints, else the last line."""
     lines = [" ".join(line.split()) for line in log.splitlines() if line.strip()]
     complaints = [line for line in lines if any(mark in line for mark in _TELLING)]
     said = "; ".join(complaints[:3] or lines[-1:])
