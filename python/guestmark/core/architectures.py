@@ -72,7 +72,7 @@ class Architecture:
     kernel_image: str = ""
     # Bytes of which a kernel image has one at the given offset.
     kernel_marks: tuple[tuple[int, bytes], ...] = ()
-    # Whether an image names its release, and is unpacked here so that it can be entered directly (PVH).
+    # Whether an image names its release, and is unpacked here so that it can be entered directly.
     kernel_unpacked: bool = False
     # Whether User-Mode Linux exists for it.
     user_mode_linux: bool = False

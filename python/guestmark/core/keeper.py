@@ -1,11 +1,12 @@
-"""What has to be removed however this process ends: named to a keeper before it is made.
+"""What has to be removed however this process ends: it is named to a keeper before it is made.
 
 The keeper (`guestmark-agent keep`) is started before the first thing it may have to remove, and reads names from a pipe
-whose write end only this process and its supervisors have. A SIGKILL at any moment thus finds every name in the pipe,
-and the keeper removes what they stand for when the last supervisor has ended what it supervised. The names are also in
-a file that supervisors hold: if both processes of the keeper are killed with this one, they remove what it names. Where
-there is no supervisor either, the next keeper of this user does. It finds the file in the cache, locked as long as
-anybody has it. Where nothing can be written there, the file has no name.
+whose write end only this process and its supervisors have. So even after a SIGKILL at any moment every name is in the
+pipe, and the keeper removes the named paths when the last supervisor has ended what it supervised.
+
+The names are also in a file that supervisors hold: if both processes of the keeper are killed together with this one,
+the supervisors remove what it names. Without a supervisor, the next keeper of this user does. It finds the file in the
+cache, locked as long as any process has it open. If the cache cannot be written, the file has no name.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _EMPTY_S = 1.0
 
 
 class Keeper:
-    """The keeper of this process; see the module. It is two processes; one is replaced when both are gone."""
+    """The keeper of this process; see the module. It consists of two processes and is replaced when both have ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +49,7 @@ class Keeper:
         self._process: subprocess.Popen[bytes] | None = None
 
     def directory(self, name: str, parent: Path | str, mode: int = 0o700) -> Path:
-        """Makes the directory `guestmark-NAME-…` in `parent`, which must be absolute. Raises `OSError`."""
+        """Make the directory `guestmark-NAME-…` in `parent`, which must be absolute. Raises `OSError`."""
         for _ in range(_ATTEMPTS):
             path = self.free_path(name, parent)
             try:
@@ -66,7 +67,7 @@ class Keeper:
         raise FileExistsError(f"no free name in {parent}")
 
     def free_path(self, name: str, parent: Path | str) -> Path:
-        """A free path `guestmark-NAME-…` in `parent`, which must be absolute: what is made there is removed.
+        """Return a free path `guestmark-NAME-…` in `parent`, which must be absolute; whatever is made there is removed.
 
         Raises `OSError`.
         """
@@ -77,7 +78,7 @@ class Keeper:
                 return path
 
     def remove(self, path: Path) -> None:
-        """Removes what was made, with all that is in it. May be called twice."""
+        """Remove what was made, with everything in it. May be called twice."""
         if (path / _MEMBERS).exists():
             _remove_control_group(path)
         elif path.is_dir() and not path.is_symlink():
@@ -89,7 +90,7 @@ class Keeper:
             self.forget(path)
 
     def forget(self, path: Path) -> None:
-        """From now on somebody else answers for it."""
+        """Leave the path to its new owner: the keeper no longer removes it."""
         with self._lock:
             descriptor = self._kept.pop(path, None)
             if descriptor is None:
@@ -101,7 +102,7 @@ class Keeper:
 
     @property
     def handles(self) -> tuple[int, int]:
-        """For supervisors: as long as they hold these, nothing is removed. Starts the keeper if there is none."""
+        """Descriptors for supervisors: nothing is removed while they hold them. Starts the keeper if there is none."""
         with self._lock:
             self._ensure()
             return self._lifeline, self._names
@@ -145,7 +146,7 @@ class Keeper:
             _remove_unkept(self._record)
 
     def _begin_record(self) -> None:
-        """A file for the names, in the cache and locked; without a name where that cannot be."""
+        """Create the file of names, in the cache and locked, or without a name if that is impossible."""
         with contextlib.suppress(OSError):
             folder = cache_home() / _RECORDS / os.uname().nodename
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -160,7 +161,7 @@ class Keeper:
 
 
 def _start_keeper(*handles: int) -> tuple[subprocess.Popen[bytes], int]:
-    """A keeper, and the end of its lifeline to write to; `handles` tell it when its controller has ended."""
+    """Start a keeper; return it with the write end of its lifeline. `handles` report the end of its controller."""
     lifeline, ours = os.pipe()
     words = [str(find_agent_binary()), "keep", "--lifeline", str(lifeline)]
     try:
@@ -185,7 +186,7 @@ def _announce(sign: bytes, path: Path) -> bytes:
 
 
 def _create_locked(record: Path) -> int:
-    """A new file that is locked. Raises `OSError`, also on filesystems that have no locks."""
+    """Create a locked file. Raises `OSError`, also on filesystems without locks."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(record, flags, 0o600)
     try:
@@ -197,7 +198,7 @@ def _create_locked(record: Path) -> int:
 
 
 def _remove_unkept(own: Path) -> None:
-    """Has keepers remove what others have named, of whom nobody is left: by the records beside `own`."""
+    """Remove through keepers what others have named and no longer hold, by the records next to `own`."""
     for record in own.parent.glob(f"{PREFIX}names-*"):
         if record == own:
             continue
@@ -210,7 +211,7 @@ def _remove_unkept(own: Path) -> None:
 
 
 def _remove_named(record: Path, said: bytes) -> None:
-    """Has a keeper remove what a record names and has not taken back, and it. Raises `OSError`."""
+    """Remove through a keeper what a record still names, then the record. Raises `OSError`."""
     kept = {os.fsencode(record): True}
     for one in said.split(b"\0")[:-1]:
         kept[one[1:]] = one[:1] == b"+"
@@ -221,21 +222,21 @@ def _remove_named(record: Path, said: bytes) -> None:
 
 
 def _open_handle() -> int:
-    """A descriptor that tells whoever has it when this process has ended; -1 where there is none."""
+    """Return a descriptor that tells its holder when this process has ended; -1 if there is none."""
     with contextlib.suppress(OSError):  # kernels before 5.3
         return os.pidfd_open(os.getpid())
     return -1
 
 
 def _has_no_reader(pipe: int) -> bool:
-    """Whether nobody reads from a pipe any more."""
+    """Return whether nobody reads from a pipe any more."""
     poll = select.poll()
     poll.register(pipe, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _remove_control_group(path: Path) -> None:
-    """Removes a control group, whose processes have been ended: it stays while the kernel is not done with them."""
+    """Remove a control group whose processes have ended, waiting while the kernel still uses it."""
     deadline = time.monotonic() + _EMPTY_S
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
@@ -245,7 +246,7 @@ def _remove_control_group(path: Path) -> None:
 
 
 def is_in_use(path: Path) -> bool:
-    """Whether a process that made the directory is still there. Raises `OSError`."""
+    """Return whether the process that made the directory is still running. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -257,7 +258,7 @@ def is_in_use(path: Path) -> bool:
 
 
 def _hold_lock(path: Path) -> int:
-    """A descriptor whose lock says so, until it is closed or this process ends."""
+    """Return a descriptor whose lock marks the directory as in use, until it is closed or this process ends."""
     # Some filesystems have no locks.
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -270,5 +271,5 @@ _keeper = Keeper()
 
 
 def keeper() -> Keeper:
-    """The keeper of this process."""
+    """Return the keeper of this process."""
     return _keeper

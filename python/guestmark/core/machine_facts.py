@@ -13,7 +13,7 @@ from guestmark.core.findings import Fact, Facts
 
 
 class Placed(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Which of this host's processors had what: lists as in `0,2-3`."""
+    """Which of this host's processors each part of a machine had; lists as in `0,2-3`."""
 
     level: str  # of the factor
     processors: int
@@ -25,7 +25,7 @@ class Placed(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Confined(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What keeps a hypervisor from its host, as the host's kernel says of its process."""
+    """What confines a hypervisor, as the host's kernel reports it for its process."""
 
     # Whether every mount is read-only, except for the paths it needs.
     mounts: bool = False
@@ -71,7 +71,7 @@ class HostMachine(MachineFacts, kw_only=True):
 
 
 class EmulatedPrograms(HostMachine, kw_only=True):
-    """This host, where programs are of another architecture and emulated one by one."""
+    """This host running programs of another architecture, each emulated on its own."""
 
     programs_arch: str  # as `uname -m` says it there
     # Whether every program is emulated, or only the first one.
@@ -79,7 +79,7 @@ class EmulatedPrograms(HostMachine, kw_only=True):
 
 
 class Sandboxed(HostMachine, kw_only=True, omit_defaults=True):
-    """A sandbox on this host; `kernel` is what answers `uname` in it."""
+    """A sandbox on this host; `kernel` is the kernel that answers `uname` in it."""
 
     # The runtime's program, and below its version.
     runtime: str
@@ -106,7 +106,7 @@ class Sandboxed(HostMachine, kw_only=True, omit_defaults=True):
 
 
 class Connection(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The way to another machine, and how its clock and this host's have run since the trial began."""
+    """The connection to another machine, and how its clock has drifted from this host's since the trial began."""
 
     # The fastest of several pings before the trial.
     round_trip_ns: int
@@ -145,7 +145,7 @@ class RemoteMachine(MachineFacts, kw_only=True, omit_defaults=True):
 
 
 class LibvirtDisk(msgspec.Struct, kw_only=True):
-    """One disk of a domain, as libvirt has it."""
+    """One disk of a domain, as libvirt describes it."""
 
     name: str
     bus: str
@@ -156,7 +156,7 @@ class LibvirtDisk(msgspec.Struct, kw_only=True):
 
 
 class Libvirt(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What libvirt says of a domain that runs."""
+    """What libvirt reports about a running domain."""
 
     domain: str
     uuid: str
@@ -172,7 +172,7 @@ class Libvirt(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class LibvirtMachine(RemoteMachine, kw_only=True, omit_defaults=True):
-    """A domain of libvirt, as the agent on it and libvirt see it."""
+    """A domain of libvirt, as libvirt and the agent on it see it."""
 
     libvirt: Libvirt
 
@@ -212,7 +212,7 @@ class OwnMachine(RemoteMachine, kw_only=True, omit_defaults=True):
 
 
 class Vmm(msgspec.Struct, kw_only=True):
-    """What a hypervisor says it is running."""
+    """What a hypervisor reports about the machine it runs."""
 
     accelerator: str
     kvm_present: bool
@@ -223,14 +223,14 @@ class Vmm(msgspec.Struct, kw_only=True):
 
 
 class RunBy(msgspec.Struct, kw_only=True):
-    """A hypervisor that is not asked: which program it is."""
+    """The program and version of a hypervisor without a monitor."""
 
     name: str
     version: str
 
 
 class Inside(msgspec.Struct, kw_only=True):
-    """What a guest's own kernel says of the machine."""
+    """What a guest's own kernel reports about the machine."""
 
     kernel: str
     root: str  # type of the root filesystem
@@ -245,7 +245,7 @@ class Inside(msgspec.Struct, kw_only=True):
 
 
 class Disk(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One disk: its size and cache as the guest sees them, the rest as QEMU (where there is one) and the host do."""
+    """One disk: size and cache as the guest sees them, the rest as the host and, if there is one, QEMU report it."""
 
     size: int
     write_cache: str
@@ -262,7 +262,7 @@ class Disk(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Restored(msgspec.Struct, kw_only=True):
-    """What a guest has gone on from, instead of booting."""
+    """The saved machine from which a guest continued instead of booting."""
 
     # Distinguishes the template from others of the block.
     template: str
@@ -274,7 +274,7 @@ class Restored(msgspec.Struct, kw_only=True):
 
 
 class Backing(msgspec.Struct, kw_only=True):
-    """What a guest's memory is on this host, as its kernel says of the hypervisor's process."""
+    """What a guest's memory is on this host, as the kernel reports it for the hypervisor's process."""
 
     page_bytes: int
     resident_bytes: int
@@ -292,7 +292,7 @@ class Backing(msgspec.Struct, kw_only=True):
 
 
 class GuestMachine(MachineFacts, kw_only=True):
-    """A guest: what was asked for, and what hypervisor and guest say of it. UML has no monitor that could be asked."""
+    """A guest: what was asked for, and what hypervisor and guest report. UML has no monitor to ask."""
 
     asked: dict[str, str]
     vmm: Vmm | None = None
@@ -304,7 +304,7 @@ class GuestMachine(MachineFacts, kw_only=True):
 
 
 class OuterMachine(GuestMachine, kw_only=True):
-    """A guest that holds others."""
+    """A guest that contains others."""
 
     started_for_each: str  # block or trial
     inner_guest: int  # how many it has held by now
@@ -317,19 +317,19 @@ class RemoteGuestMachine(GuestMachine, kw_only=True):
 
 
 class NestedMachine(MachineFacts, kw_only=True):
-    """The outermost guest as this host sees it, and the innermost one as it is seen in the guest around it."""
+    """The outermost guest as this host sees it, and the innermost one as seen from the guest around it."""
 
     outer: OuterMachine
     inner: GuestMachine
 
 
 def find_placement(machine: MachineFacts) -> Placed | None:
-    """Where a machine is on this host; that of nested guests is their outer one's."""
+    """Return where a machine runs on this host; for nested guests, where the outermost one runs."""
     return machine.outer.placement if isinstance(machine, NestedMachine) else machine.placement
 
 
 def attested_placement(facts: Facts) -> Placed | None:
-    """The same of a trial that has ended."""
+    """Return the same for a trial that has ended."""
     machine = facts.find_fact(NestedMachine) or facts.find_fact(MachineFacts)
     return None if machine is None else find_placement(machine)
 
@@ -340,7 +340,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One of them."""
+    """One mount, as in /proc/PID/mountinfo."""
 
     number: int
     device: str  # major:minor
@@ -354,17 +354,17 @@ class Mount:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """All of them."""
+        """The options of the mount and of its filesystem."""
         return (*self.own, *self.shared)
 
 
 def read_mounts(process: str | int = "self") -> list[Mount]:
-    """Those of a process, the oldest first. Raises `OSError`."""
+    """Return the mounts of a process, the oldest first. Raises `OSError`."""
     return parse_mounts(Path(f"/proc/{process}/mountinfo").read_text(errors="surrogateescape"))
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """From the text of mountinfo; lines of another form are left out."""
+    """Return the mounts in the text of mountinfo; lines of another form are left out."""
     found = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def read_meminfo(file: Path = Path("/proc/meminfo")) -> dict[str, int]:
-    """Its sizes in bytes, by name: `MemTotal`, `MemAvailable`, …; empty where there is no such file."""
+    """Return the sizes in bytes by name: `MemTotal`, `MemAvailable`, …; empty if the file does not exist."""
     try:
         lines = file.read_text().splitlines()
     except OSError:
@@ -14,6 +14,9 @@ def read_meminfo(file: Path = Path("/proc/meminfo")) -> dict[str, int]:
 
 
 def spare_memory(share: int, least: int) -> int:
-    """Bytes that may be taken now: what is available, less one in `share` of all, or `least`, that the host keeps."""
+    """Return the bytes that may be taken now: available memory less what the host keeps.
+
+    The host keeps a `share`th of all memory, but no less than `least` bytes.
+    """
     found = read_meminfo()
     return found["MemAvailable"] - max(found["MemTotal"] // share, least)

@@ -1,4 +1,4 @@
-"""What is measured, and what one trial measured of it."""
+"""Metrics, and what one trial measured of them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,7 +17,7 @@ class Better(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What is measured. A trial reduces to the median over its iterations."""
+    """What is measured. A trial is reduced to the median of its iterations."""
 
     name: str
     unit: str
@@ -38,5 +38,5 @@ _LARGEST = 1e60
 
 
 def can_be_compared(value: float) -> bool:
-    """Whether sums, ratios and squares of such figures are finite: zero, or between 1e-60 and 1e60 in size."""
+    """Return whether sums, ratios and squares of such values are finite: zero, or between 1e-60 and 1e60 in size."""
     return value == 0 or (isfinite(value) and 1 / _LARGEST <= abs(value) <= _LARGEST)

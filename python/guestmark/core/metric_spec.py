@@ -1,7 +1,7 @@
 """Metrics that are read from a program's output: `NAME[:UNIT[:higher|lower]]=REGEX`, or `=json:PATH`.
 
 `file:PATH#REGEX` and `file:PATH#json:PATH` read a file that the program wrote instead, `perf:EVENT` counts a
-performance event, and `expr:ARITHMETIC` makes a metric out of others.
+performance event, and `expr:ARITHMETIC` computes a metric from others.
 """
 
 import json
@@ -47,24 +47,24 @@ class MetricSpec:
 
     @property
     def file(self) -> str:
-        """The path of the file that holds it; empty where it is in the output."""
+        """The path of the file that contains it; empty if it is in the output."""
         return self.pattern.removeprefix(_FILE).partition("#")[0] if self.pattern.startswith(_FILE) else ""
 
     @property
     def event(self) -> PerformanceEvent | None:
-        """The performance event that it counts, if it does."""
+        """The performance event that it counts; None for others."""
         return EVENTS.get(self.pattern.removeprefix(_PERF)) if self.pattern.startswith(_PERF) else None
 
     @property
     def searched(self) -> str:
-        """What is looked for in that file, or in the output."""
+        """The expression that is looked for in that file or in the output."""
         return self.pattern.partition("#")[2] or _ANY_NUMBER if self.file else self.pattern
 
     def extract_value(self, *texts: str, limit_s: float = regex.LIMIT_S) -> float:
-        """The value in the first of `texts` that contains the metric; the last of several matches counts.
+        """Return the value in the first of `texts` that contains the metric; of several matches the last one counts.
 
         Programs print interim figures first and the final one last. Raises `WorkloadError` when nothing matches, when
-        what matches is not a finite number, and when the expression takes more than `limit_s` of processor time.
+        the match is not a finite number, and when matching takes more than `limit_s` of processor time.
         """
         if self.searched.startswith(_JSON):
             return self._read_json(texts)
@@ -85,7 +85,7 @@ class MetricSpec:
             raise WorkloadError(f"metric {self.metric.name}: {error}") from error
 
     def _read_json(self, texts: Iterable[str]) -> float:
-        """The number at a path in the first text that is JSON, or whose last line is."""
+        """Return the number at a path in the first text that is JSON, or whose last line is."""
         path = [part for part in self.searched.removeprefix(_JSON).split(".") if part]
         for text in texts:
             for candidate in (text, text.strip().rpartition("\n")[2]):
@@ -100,7 +100,7 @@ class MetricSpec:
         raise WorkloadError(f"metric {self.metric.name}: {where} JSON with a number at {'.'.join(path)!r}")
 
     def to_params(self) -> dict[str, Any]:
-        """As it is kept in a workload's parameters."""
+        """Return it in the form of a workload's parameters."""
         metric = self.metric
         return {
             "name": metric.name,
@@ -111,12 +111,12 @@ class MetricSpec:
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> "MetricSpec":
-        """Reads `to_params` back."""
+        """Return the metric that `to_params` made this from."""
         return cls(Metric(params["name"], params["unit"], Better(params["better"])), params["pattern"])
 
 
 def parse_metric(text: str) -> MetricSpec:
-    """Parses one `--metric` value. Raises `UsageError` that points at a mistake in the expression."""
+    """Parse one `--metric` value. Raises `UsageError` that points at a mistake in the expression."""
     head, equals, pattern = text.partition("=")
     if not equals or not pattern:
         raise UsageError(f"--metric {text!r}: the regular expression is missing", hint=_FORM)
@@ -137,7 +137,7 @@ def parse_metric(text: str) -> MetricSpec:
 
 
 def _check_pattern(name: str, made: MetricSpec) -> None:
-    """Raises `UsageError` for a path, arithmetic or a regular expression that cannot be."""
+    """Raises `UsageError` for an invalid path, arithmetic or regular expression."""
     pattern = made.searched
     if made.pattern.startswith(_FILE) and not made.file:
         raise UsageError(f"--metric {name}: the file's path is missing", hint="e.g. n=file:out.json#json:n")
@@ -166,7 +166,7 @@ def _check_pattern(name: str, made: MetricSpec) -> None:
 
 
 def parse_metrics(texts: Iterable[str]) -> tuple[MetricSpec, ...]:
-    """All `--metric` values in order. Raises `UsageError` for a name given twice."""
+    """Return all `--metric` values in order. Raises `UsageError` for a name given twice."""
     specs = tuple(parse_metric(text) for text in texts)
     names = [spec.metric.name for spec in specs]
     for name in names:
@@ -176,7 +176,7 @@ def parse_metrics(texts: Iterable[str]) -> tuple[MetricSpec, ...]:
 
 
 def split_metrics(specs: Iterable[MetricSpec]) -> tuple[tuple[MetricSpec, ...], tuple[Derived, ...]]:
-    """Those that are read from what a program says, and those that follow from others."""
+    """Return the metrics that are read from a program's output, and those that are derived from others."""
     every = tuple(specs)
     read = tuple(spec for spec in every if not spec.pattern.startswith(EXPRESSION))
     made = tuple(

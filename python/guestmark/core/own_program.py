@@ -1,4 +1,4 @@
-"""Where guestmark's own programs are: in a checkout where cargo put them, else beside the package's scripts."""
+"""Where guestmark's own programs are: where cargo put them in a checkout, else next to the package's scripts."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _PROFILES = ("checkout", "release")
 
 
 def find_checkout() -> Path:
-    """The directory above `python/`; not a checkout where guestmark is installed."""
+    """Return the directory above `python/`, which is not a checkout where guestmark is installed."""
     return Path(__file__).resolve().parents[3]
 
 
 def is_program(path: Path) -> bool:
-    """Whether this user can run that file."""
+    """Return whether this user can run that file."""
     return path.is_file() and os.access(path, os.X_OK)
 
 
 def find_own_program(name: str, override: str | None, *, variable: str) -> Path | None:
-    """The program `name`: `override`, else the newest that was built in this checkout, else the installed one.
+    """Return the program `name`: `override`, else the newest one built in this checkout, else the installed one.
 
     None when there is none. Raises `GuestmarkError` when `override`, the value of `variable`, is not a program.
     """
@@ -61,7 +61,8 @@ def _find(override: str | None) -> Path:
 
 
 def find_agent_binary() -> Path:
-    """Path of `guestmark-agent`: `GUESTMARK_AGENT`, else the checkout's build, else beside the package's scripts.
+    """Return the path of `guestmark-agent`: `GUESTMARK_AGENT`, else the checkout's build, else next to the package's
+    scripts.
 
     Raises `GuestmarkError` when there is none.
     """
@@ -70,7 +71,9 @@ def find_agent_binary() -> Path:
 
 @functools.cache  # tried once
 def run_setup(part: str) -> bool:
-    """Has set-up make a part of the checkout, which tells its steps on standard error; False if that did not work."""
+    """Make a part of the checkout through set-up, which prints its steps to standard error; return False if that
+    failed.
+    """
     script = find_checkout() / "tools" / "setup.sh"
     if not script.is_file():
         return False
@@ -82,9 +85,9 @@ def run_setup(part: str) -> bool:
 
 
 def install_extra(module: str, extra: str, what: str) -> None:
-    """Has `module` installed where it is missing: a checkout does that itself, by its lock.
+    """Install `module` if it is missing and this is a checkout, which installs by its lock.
 
-    `extra` is its name in pyproject.toml, `what` says in plural who needs it. Raises `GuestmarkError`, at every call.
+    `extra` is its name in pyproject.toml; `what` says in plural who needs it. Raises `GuestmarkError`, at every call.
     """
     if importlib.util.find_spec(module) is None:
         done = run_setup(extra)

@@ -1,4 +1,4 @@
-"""What the kernel can count while a program runs: performance events by the names that perf gives them."""
+"""Performance events that the kernel can count while a program runs, by perf's names."""
 
 import os
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ _HARDWARE, _SOFTWARE = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class PerformanceEvent:
-    """One event, by the numbers of perf_event_open(2); those of hardware leave the kernel out."""
+    """One event, by the numbers of perf_event_open(2); hardware events exclude the kernel."""
 
     name: str
     kind: int
@@ -18,7 +18,7 @@ class PerformanceEvent:
 
     @property
     def user_only(self) -> bool:
-        """Whether what happens in the kernel is left out."""
+        """Whether events in the kernel are excluded."""
         return self.kind == _HARDWARE
 
 
@@ -43,7 +43,7 @@ EVENTS: Mapping[str, PerformanceEvent] = {
 
 
 def explain_errno(errno: int) -> str:
-    """Why an event cannot be counted, in words."""
+    """Return in words why an event cannot be counted."""
     if errno in _NOT_THERE:
         return "this processor, or the hypervisor around it, has no such counter"
     if errno in _NOT_ALLOWED:

@@ -1,6 +1,6 @@
-"""Which of the host's processors a machine, its emulator's own threads and the control plane get: pure choosing.
+"""Which of the host's processors a machine, its emulator's other threads and the control plane get.
 
-Nothing here changes a process, `platforms.affinity` does. Importing this costs next to nothing.
+Functions here only choose; `platforms.affinity` changes processes. This module is cheap to import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 
 
 def read_list(text: str) -> tuple[int, ...]:
-    """The numbers of a list as Linux writes it (`0,2-3`), ascending. Raises `ValueError` with one line."""
+    """Return the numbers of a list in Linux's form (`0,2-3`), ascending. Raises `ValueError` with one line."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
         found = _RANGE.fullmatch(part.strip())
@@ -34,7 +34,7 @@ def read_list(text: str) -> tuple[int, ...]:
 
 
 def write_list(numbers: Iterable[int]) -> str:
-    """The inverse of `read_list`."""
+    """Return the list in Linux's form; the inverse of `read_list`."""
     ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
         if ranges and number == ranges[-1][1] + 1:
@@ -45,7 +45,7 @@ def write_list(numbers: Iterable[int]) -> str:
 
 
 def parse_placement(text: str) -> str:
-    """A level of the factor in its one spelling. Raises `ValueError`."""
+    """Return a level of the factor in its canonical spelling. Raises `ValueError`."""
     word = text.strip().lower()
     if word in (PINNED, FREE):
         return word
@@ -56,7 +56,7 @@ def parse_placement(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """One processor of the host, as Linux counts them; hyper-threads of one core have the same `core`."""
+    """One processor of the host, by Linux's number; hyper-threads of one core have the same `core`."""
 
     number: int
     core: tuple[int, int]  # package, core
@@ -77,12 +77,12 @@ class Topology:
         return tuple(processor.number for processor in self.processors)
 
     def find_processor(self, number: int) -> Processor:
-        """The processor of that number."""
+        """Return the processor of that number."""
         return next(processor for processor in self.processors if processor.number == number)
 
 
 class Crowded(StrEnum):
-    """What could not be kept apart, or is not alike; ledgers hold these words."""
+    """What could not be kept apart, or is not equal; ledgers store these words."""
 
     THREADS = "some of the machine's processors are hyper-threads of one core"
     UNEQUAL = "the machine's processors are not equally fast"
@@ -92,8 +92,10 @@ class Crowded(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where everything of one machine is to run. Virtual processor i has `machine[i]` when there are as many of them
-    (`one_each`), otherwise they share all of `machine`.
+    """Where everything of one machine runs.
+
+    Virtual processor i has `machine[i]` if there are as many of them (`one_each`), otherwise they share all of
+    `machine`.
     """
 
     level: str
@@ -107,15 +109,15 @@ class Placement:
 
     @property
     def one_each(self) -> bool:
-        """Whether every virtual processor has a processor of its own."""
+        """Whether every virtual processor has a host processor to itself."""
         return self.level != FREE and len(self.machine) == self.processors
 
 
 def choose_processors(topology: Topology, level: str, processors: int, *, emulator: bool = True) -> Placement:
-    """The places of a machine with that many processors (0: all that this process may use).
+    """Choose the places of a machine with that many processors (0: all that this process may use).
 
-    `emulator`: it has threads beside its virtual processors that are worth a place of their own; otherwise everything
-    of the machine shares the same processors. Raises `UsageError` for a list that this process may not use.
+    `emulator`: it has threads besides its virtual processors that deserve a place; otherwise everything of the machine
+    shares the same processors. Raises `UsageError` for a list that this process may not use.
     """
     every = topology.numbers
     wanted = processors or len(every)
@@ -169,7 +171,10 @@ def _make_placement(  # noqa: PLR0917 (the three places in the order of `Placeme
 
 
 def _rank_for_machine(topology: Topology, wanted: int) -> tuple[int, ...]:
-    """Equally fast, one on each core, on one node where that can be had; high numbers first: 0 serves interrupts."""
+    """Return equally fast processors, one on each core, on one node if possible.
+
+    High numbers come first, because processor 0 usually serves interrupts.
+    """
     first, second = _split_threads(topology.processors)
     by_number = sorted(first, key=lambda processor: -processor.number)
     classes = sorted({processor.capacity for processor in first}, reverse=True)
@@ -189,8 +194,10 @@ def _rank_for_machine(topology: Topology, wanted: int) -> tuple[int, ...]:
 
 
 def _rank_for_emulator(topology: Topology, machine: Collection[int]) -> list[int]:
-    """The other processors, the best place for an emulator first: not the other thread of a core that the machine has,
-    near its memory, fast; the control plane takes the last of them that is not such a thread.
+    """Return the other processors, the best place for an emulator first: on other cores than the machine's, near its
+    memory, fast.
+
+    The last of them that is the first thread of its core is for the control plane.
     """
     mine = [topology.find_processor(number) for number in machine]
     cores = {processor.core for processor in mine}
@@ -208,7 +215,7 @@ def _rank_for_emulator(topology: Topology, machine: Collection[int]) -> list[int
 
 
 def _split_threads(processors: Iterable[Processor]) -> tuple[list[Processor], list[Processor]]:
-    """The first thread of every core, and the other ones."""
+    """Return the first thread of every core, and the others."""
     first: list[Processor] = []
     second: list[Processor] = []
     seen: set[tuple[int, int]] = set()

@@ -23,7 +23,7 @@ _known: set[str] = set()
 
 
 def register_secret(secret: str | None) -> None:
-    """From now on this is a secret, in each spelling that a URL has for it."""
+    """Register a secret, in each spelling that a URL has for it, so that `redact_text` removes it."""
     from urllib.parse import quote, quote_plus, unquote  # which most calls do without
 
     if secret and len(secret) >= _SHORTEST:
@@ -31,7 +31,7 @@ def register_secret(secret: str | None) -> None:
 
 
 def redact_text(text: str) -> str:
-    """The text with `***` for every secret in it."""
+    """Return the text with `***` for every secret in it."""
     text = _PARAMETER.sub(rf"\1{GONE}", _IN_TEXT.sub(rf"\1:{GONE}@", text))
     for secret in sorted(_known | _list_variable_secrets(), key=len, reverse=True):
         text = text.replace(secret, GONE)
@@ -39,17 +39,17 @@ def redact_text(text: str) -> str:
 
 
 def redact_words(words: Iterable[str]) -> list[str]:
-    """The words of a command line with `***` for every secret in them."""
+    """Return the words of a command line with `***` for every secret in them."""
     return [redact_text(_IN_WORD.sub(rf"\1:{GONE}@", word)) for word in words]
 
 
 def redact_url(url: str) -> str:
-    """A URL as it is shown: with `***` for its password."""
+    """Return a URL for display, with `***` for its password."""
     return redact_words([url])[0]
 
 
 def drop_password(url: str) -> str:
-    """A URL as it is stored to be used again: the password is taken from elsewhere then."""
+    """Return a URL for storage without its password, which is looked up again when the URL is used."""
     bare = _IN_WORD.sub(r"\1@", url)
     return re.sub(r"(?<=[?&])(?:ssl)?password=[^&]*&?", "", bare).rstrip("?&")
 

@@ -40,7 +40,7 @@ _PARAMETER = re.compile(r"own\.[a-z][a-z0-9_]{0,30}", re.ASCII)
 
 @functools.cache
 def factors() -> Mapping[str, Factor]:
-    """All factors by name: those of platforms, then those of workloads."""
+    """Return all factors by name: those of platforms, then those of workloads."""
     found: list[Factor] = []
     for platform in platform_kinds().values():
         found += [*platform.accepted_factors, *platform.accepted_inside]
@@ -50,7 +50,7 @@ def factors() -> Mapping[str, Factor]:
 
 
 def programs(workloads: Iterable[str] | None = None) -> tuple[Program, ...]:
-    """The programs that platforms and these workloads (None: all) run on this host."""
+    """Return the programs that platforms and these workloads (None: all) run on this host."""
     kinds = workload_kinds()
     named = kinds.values() if workloads is None else [kinds[name] for name in workloads if name in kinds]
     found = [program for kind in platform_kinds().values() for program in kind.programs]
@@ -59,7 +59,9 @@ def programs(workloads: Iterable[str] | None = None) -> tuple[Program, ...]:
 
 
 def find_factor(name: str) -> Factor:
-    """The factor of that name; `-` and `_` are equivalent. Raises `UsageError` suggesting the nearest known name."""
+    """Return the factor of that name; `-` and `_` are equivalent. Raises `UsageError` suggesting the nearest known
+    name.
+    """
     if name.strip().startswith(VARIABLE):
         return _make_variable_factor(name.strip())
     if name.strip().startswith(OWN_PARAMETER):
@@ -71,13 +73,13 @@ def find_factor(name: str) -> Factor:
 
 
 def is_crowd(cell: Cell) -> bool:
-    """Whether several machines of the cell are there at once; False for a workload that is not installed here."""
+    """Return whether the cell runs several machines at once; False for a workload that is not installed here."""
     kind = workload_kinds().get(cell.workload.name)
     return kind is not None and kind.runs_several_machines(cell)
 
 
 def is_variable(name: str) -> bool:
-    """Whether the factor is an environment variable of the measured command."""
+    """Return whether the factor is an environment variable of the measured command."""
     return name.startswith(VARIABLE)
 
 
@@ -99,7 +101,7 @@ def _own_parameter(name: str) -> Factor:
 
 
 def describe_takers(factor: Factor) -> str:
-    """What can be given it, in words: kinds of platforms, else workloads."""
+    """Return in words what takes the factor: kinds of platforms, else workloads."""
     if is_variable(factor.name):
         return "the workload exec"
     kinds = [kind for kind in platform_kinds().values() if kind.is_supported]
@@ -112,7 +114,7 @@ def describe_takers(factor: Factor) -> str:
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    r"""Canonical levels by factor, in order, from `FACTOR=LEVEL[,LEVEL…]` texts.
+    r"""Return canonical levels by factor, in order, from `FACTOR=LEVEL[,LEVEL…]` texts.
 
     A comma inside a level is written `\,`. Raises `UsageError` for an unknown factor, a bad level, or one given twice.
     """
@@ -140,7 +142,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def parse_level(factor: Factor, text: str) -> str:
-    """One level in canonical spelling. Raises `UsageError`."""
+    """Return one level in canonical spelling. Raises `UsageError`."""
     try:
         return factor.parse_level(text)
     except ValueError as error:

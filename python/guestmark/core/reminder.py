@@ -1,4 +1,4 @@
-"""Says that something still goes on, for whoever reads a log."""
+"""Reminders in a log that something is still in progress."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from types import TracebackType
 
 
 class Reminder:
-    """Calls `tell` with the seconds since it was started: after `first_s`, then every `every_s`.
+    """Calls `tell` with the seconds since the start: after `first_s`, then every `every_s`.
 
-    `postpone` starts the wait anew, for instance when something else was said. A context manager; what `tell` does must
-    be quick, as it runs in a thread beside what is measured.
+    `postpone` restarts the wait, for instance after another message. A context manager; `tell` must be quick, as it
+    runs in a thread next to what is measured.
     """
 
     def __init__(self, tell: Callable[[float], None], *, first_s: float, every_s: float) -> None:
@@ -33,7 +33,7 @@ class Reminder:
         self._ended.set()
 
     def postpone(self) -> None:
-        """Waits `every_s` from now on."""
+        """Wait another `every_s` from now on."""
         self._next = time.monotonic() + self._every_s
 
     def _run(self) -> None:

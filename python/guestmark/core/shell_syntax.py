@@ -1,4 +1,4 @@
-"""What in a text only a shell understands, so that it gets one."""
+"""Recognising text that only a shell understands, so that it is given to one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _OWN = frozenset({
 
 
 def needs_shell(text: str) -> bool:
-    """Whether something in the text means something to a shell: a sign outside of quotes, or its first word."""
+    """Return whether the text has a special character outside quotes, or begins with a word of the shell's."""
     return _SIGNS.search(_QUOTED.sub("", text)) is not None or is_of_shell((text.split() or [""])[0])
 
 
 def is_of_shell(word: str) -> bool:
-    """Whether a first word is one for a shell: an assignment, a reserved word, or what it does itself."""
+    """Return whether a first word belongs to the shell: an assignment, a reserved word, or a builtin."""
     return word in _OWN or _ASSIGNMENT.match(word) is not None
 
 
 def join_for_shell(words: Sequence[str]) -> str:
-    """The words as a text for a shell, of which the first is one for it."""
+    """Join the words into a text for a shell; the first one belongs to the shell."""
     name, equals, value = words[0].partition("=")
     first = f"{name}={shlex.quote(value)}" if equals else words[0]
     return " ".join([first, *map(shlex.quote, words[1:])])

@@ -1,4 +1,4 @@
-"""Programs of the host that end with us, however we end, before what they write to is removed."""
+"""Programs on the host that end with this process, however it ends, before what they write to is removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from guestmark.core.own_program import find_agent_binary
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """What begins a command that ends with us, and the keyword arguments of `subprocess` for it."""
+    """The beginning of a command that ends with this process, and the keyword arguments of `subprocess` for it."""
 
     before: tuple[str, ...]
     options: dict[str, Any]
@@ -22,7 +22,7 @@ class Supervision:
 
 @contextlib.contextmanager
 def supervision() -> Iterator[Supervision]:
-    """Any number of commands may be started with it. What is left of them when the block is left, ends."""
+    """Yield a supervision for any number of commands; those still running at the end of the block are ended."""
     handles, (lifeline, ours) = keeper().handles, os.pipe()
     words = ("supervise", f"--lifeline={lifeline}", *(f"--hold={handle}" for handle in handles), "--")
     try:

@@ -1,7 +1,7 @@
-"""Where temporary files and directories are made, and nowhere else: each is named to the keeper before it exists.
+"""The only place where temporary files and directories are made: each is named to the keeper before it exists.
 
-So a SIGKILL at any moment leaves none of them, wherever it was to be. What is made here is called `guestmark-…`, by
-which `guestmark clean` knows it if the machine itself goes down.
+So none of them remains after a SIGKILL at any moment, wherever it was to be. Their names begin with `guestmark-`, by
+which `guestmark clean` finds them after a power failure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from guestmark.core.keeper import keeper
 
 
 def default_parent() -> Path:
-    """`$TMPDIR`, or where temporary files are otherwise."""
+    """Return `$TMPDIR`, or the system's directory for temporary files."""
     # Not what every command line waits for.
     import tempfile
 
@@ -26,7 +26,7 @@ def default_parent() -> Path:
 
 @contextlib.contextmanager
 def scratch_directory(name: str, parent: Path | None = None, mode: int = 0o700) -> Iterator[Path]:
-    """A directory, by default in the usual place, which is removed at the end. Raises `OSError`."""
+    """Yield a directory, by default in the usual place, that is removed at the end. Raises `OSError`."""
     path = keeper().directory(name, (parent or default_parent()).absolute(), mode)
     try:
         yield path
@@ -36,10 +36,10 @@ def scratch_directory(name: str, parent: Path | None = None, mode: int = 0o700) 
 
 @contextlib.contextmanager
 def replace_file(target: Path, mode: int = 0o600) -> Iterator[Path]:
-    """A path beside `target`, at which something is to be made that takes its place when the block has ended.
+    """Yield a path next to `target`; what is made there replaces `target` when the block has ended.
 
-    If the block fails, or the process is killed in it, nothing of it is left and `target` is as it was. An empty file
-    with that mode is there; the block fills it, or replaces it. Raises `OSError`.
+    If the block fails, or the process is killed in it, nothing of it remains and `target` is unchanged. An empty file
+    with `mode` exists at the path; the block fills or replaces it. Raises `OSError`.
     """
     part = keeper().free_path("part", target.parent.absolute())
     try:
@@ -53,7 +53,7 @@ def replace_file(target: Path, mode: int = 0o600) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def open_unnamed_file() -> Iterator[IO[bytes]]:
-    """A file that nobody else can open, as it has no name: it is gone with whoever has it."""
+    """Open a file without a name, which no other process can open and which disappears with its last user."""
     import tempfile
 
     with (

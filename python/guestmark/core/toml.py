@@ -1,7 +1,7 @@
-"""TOML of users, read within one budget: of size, depth, values and digits, and so of time.
+"""Users' TOML, parsed within a budget of size, depth, values and digits, and thus of time.
 
-Python's reader takes the square of a key's parts in time, and whatever comes after it recurses: a plan of 2 kB could
-take all of the stack, one of 40 kB a minute. So depth is looked at before anything is parsed, in one pass.
+Python's parser takes time quadratic in the parts of a key, and later steps recurse: a plan of 2 kB could exhaust the
+stack, one of 40 kB take a minute. So one pass checks the depth before anything is parsed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TOKEN = re.compile(
 
 
 def read_toml(text: str, where: str, hint: str = _HINT) -> dict[str, Any]:
-    """The tables of a text that users know as `where`. Raises `UsageError`, also for more than any plan needs."""
+    """Return the tables of a text that users know as `where`. Raises `UsageError`, also for excessive content."""
     problem = _find_excess(text)
     if not problem:
         try:
@@ -58,7 +58,7 @@ def _shorten_text(said: str) -> str:
 
 
 def _find_excess(text: str) -> str:
-    """What the text has more of than any plan, as a predicate; empty: nothing. In time that grows with its length."""
+    """Return as a predicate what the text has too much of; empty if nothing. Takes linear time."""
     if len(text) > LARGEST:
         return "is larger than 1 MiB"
     depth = parts = values = 0
@@ -85,7 +85,7 @@ def _find_excess(text: str) -> str:
 
 
 def _find_out_of_range(found: dict[str, Any]) -> str:
-    """As `_too_much`, of what was read: headers and keys together, and numbers."""
+    """Return the same about the parsed values: headers with keys, and numbers."""
     level: list[Any] = [found]
     for _ in range(_DEEPEST + 1):
         inner = [value for table in level for value in (table.values() if isinstance(table, dict) else table)]

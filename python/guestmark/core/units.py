@@ -15,7 +15,7 @@ _GROUPED_NUMBER = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", re.A
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from `90`, `90s`, `1.5m`, `10min`, `1h30m`, `250ms`; a number without a unit is seconds."""
+    """Return seconds from `90`, `90s`, `1.5m`, `10min`, `1h30m`, `250ms`; a number without a unit is seconds."""
     rest = text.strip().lower()
     if not rest:
         raise ValueError("a duration is missing")
@@ -37,7 +37,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_positive_duration(text: str) -> float:
-    """Seconds as `parse_duration` reads them, but above 0."""
+    """Return seconds as `parse_duration` does, but only above 0."""
     seconds = parse_duration(text)
     if seconds <= 0:
         raise ValueError(f"{text!r} is not above 0 (write 90s, 10m or 1h30m)")
@@ -45,7 +45,7 @@ def parse_positive_duration(text: str) -> float:
 
 
 def parse_fraction(text: str) -> float:
-    """A fraction from `2%` or `0.02`; `2` is refused because it is ambiguous."""
+    """Return a fraction from `2%` or `0.02`; `2` is refused because it is ambiguous."""
     stripped = text.strip()
     is_percent = stripped.endswith("%")
     number = stripped.removesuffix("%").strip()
@@ -59,9 +59,9 @@ def parse_fraction(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Bytes from `512M`, `1GiB`, `0.5g`, `268435456`: units are powers of 1024 in every usual spelling.
+    """Return bytes from `512M`, `1GiB`, `0.5g`, `268435456`: units are powers of 1024 in every usual spelling.
 
-    Hypervisors and qemu-img read `M` and `MB` so; only whole bytes are accepted.
+    Hypervisors and qemu-img read `M` and `MB` in this way; only whole bytes are accepted.
     """
     match = _SIZE.fullmatch(text)
     if match is None:
@@ -76,7 +76,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """The shortest exact spelling, e.g. 536870912 → `512M`; `parse_size` reads it back."""
+    """Return the shortest exact spelling, e.g. 536870912 → `512M`; `parse_size` reads it back."""
     for power, prefix in ((5, "P"), (4, "T"), (3, "G"), (2, "M"), (1, "K")):
         if size and size % 1024**power == 0:
             return f"{size // 1024**power}{prefix}"
@@ -84,7 +84,9 @@ def format_size(size: int) -> str:
 
 
 def parse_number(text: str) -> float:
-    """A finite number as printed by programs: `12`, `-0.5`, `1e3`, `1,234.5` (commas only as thousands separators)."""
+    """Return a finite number as printed by programs: `12`, `-0.5`, `1e3`, `1,234.5` (commas only as thousands
+    separators).
+    """
     stripped = text.strip()
     if _GROUPED_NUMBER.fullmatch(stripped):
         stripped = stripped.replace(",", "")
@@ -97,7 +99,7 @@ def parse_number(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for display: `0.42 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Return a duration for display: `0.42 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds < 10:
         return f"{seconds:.2g} s"
     whole = round(seconds)
@@ -109,13 +111,13 @@ def format_duration(seconds: float) -> str:
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Each name once, with commas, or with dots where the names themselves hold commas."""
+    """Join each distinct name once, by commas, or by middle dots if the names themselves contain commas."""
     once = list(dict.fromkeys(names))
     return (" · " if any("," in name for name in once) else ", ").join(once)
 
 
 def format_count(count: int, noun: str) -> str:
-    """`1 block`, `2 blocks`; the noun takes an s."""
+    """Return the number with its noun, such as `1 block` or `2 blocks`; the plural takes an s."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -143,7 +145,7 @@ _UNITS = {
 
 
 def unit_size(unit: str, measured: str) -> float:
-    """How many of the `measured` unit one `unit` is; 1.0 when they are the same. Raises `KeyError`."""
+    """Return how many of the `measured` unit one `unit` is; 1.0 when they are the same. Raises `KeyError`."""
     if unit == measured:
         return 1.0
     own, size = _UNITS[unit]

@@ -26,9 +26,9 @@ _SWITCHES = (
 
 
 def how_to_allow(settings: Path = Path("/proc/sys"), *, root: bool | None = None) -> str:
-    """What forbids them to this user and how to change it, in a line; empty where nothing is known to.
+    """Return in one line what forbids them to this user and how to change it; empty if nothing known does.
 
-    `root` says whether the user is root; None: find out.
+    `root` says whether the user is root; None means that this is looked up.
     """
     is_root = os.geteuid() == 0 if root is None else root
     for switch in _SWITCHES:

@@ -28,29 +28,35 @@ def check_disks(cells: Sequence[Cell]) -> None:
     Raises `UsageError` for contradictory levels, for images that do not fit and where direct I/O is refused, and
     `PlatformUnusableError` naming the package of a missing program.
     """
-    by_cell = [(cell, cell.view(Disks)) for cell in cells]
+    by_cell: list[tuple[Cell, Sequence[DiskSpec]]] = [(cell, cell.view(Disks)) for cell in cells]
     disks = [spec for _, specs in by_cell for spec in specs]
     for device in dict.fromkeys(spec.location for spec in disks if spec.is_device):
         devices.check_device(device)
     locations = dict.fromkeys(spec.location for spec in disks if not spec.is_device)
     for location in locations:
-        _check_room(
-            location,
-            [(cell, [spec for spec in specs if spec.location == location]) for cell, specs in by_cell],
-        )
+        here = []
+        for cell, specs in by_cell:
+            here.append((cell, [spec for spec in specs if spec.location == location]))
+        _check_room(location, here)
     for cell, specs in by_cell:
+        # The host's own disk is a directory, for which nothing is made, unless it is mounted from an image.
+        if cell.platform.is_this_host:
+            specs = [spec for spec in specs if spec.loop]  # noqa: PLW2901
         for spec in specs:
-            if cell.platform.is_this_host and not spec.loop:
-                continue
-            daemon.find_program("qemu-img")
-            if spec.filesystem.maker:
-                daemon.find_program(spec.filesystem.maker)
-            if spec.cache.direct and not spec.is_device and not supports_direct_io(spec.location):
-                raise UsageError(
-                    f"cache={spec.cache} needs O_DIRECT, which {spec.location} does not support"
-                    f"{' (shared memory does since Linux 6.6)' if is_in_memory(spec.location) else ''}",
-                    hint="choose a directory on a disk with --set location=DIRECTORY, or cache=writeback",
-                )
+            _check_image(spec)
+
+
+def _check_image(spec: DiskSpec) -> None:
+    """Raises `PlatformUnusableError` for a missing program, `UsageError` for direct I/O that is refused."""
+    daemon.find_program("qemu-img")
+    if spec.filesystem.maker:
+        daemon.find_program(spec.filesystem.maker)
+    if spec.cache.direct and not spec.is_device and not supports_direct_io(spec.location):
+        remark = " (shared memory does since Linux 6.6)" if is_in_memory(spec.location) else ""
+        raise UsageError(
+            f"cache={spec.cache} needs O_DIRECT, which {spec.location} does not support{remark}",
+            hint="choose a directory on a disk with --set location=DIRECTORY, or cache=writeback",
+        )
 
 
 def check_filesystems(cells: Sequence[Cell]) -> None:

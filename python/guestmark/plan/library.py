@@ -1,4 +1,4 @@
-"""Plans by name or file: the built-in ones, what a plan extends, and values given on the command line."""
+"""Plans by name or file: the built-in ones, those that a plan extends, and values from the command line."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _BUILTIN = Path(__file__).parent / "builtin"
 
 
 def list_plan_names() -> list[str]:
-    """The built-in plans in alphabetical order."""
+    """Return the names of the built-in plans in alphabetical order."""
     return sorted(file.stem for file in _BUILTIN.glob("*.toml"))
 
 
 def read_builtin(name: str) -> str:
-    """The TOML of a built-in plan. Raises `UsageError` with the nearest name."""
+    """Return the TOML of a built-in plan. Raises `UsageError` with the nearest name."""
     if name not in list_plan_names():
         raise unknown_name_error("plan", name, list_plan_names())
     return (_BUILTIN / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def find_plan(wanted: str) -> tuple[str, str]:
-    """Text of a plan and what to call it: a built-in one by its name, else a file. Raises `UsageError`."""
+    """Return a plan's text and what to call it: a built-in plan by its name, else a file. Raises `UsageError`."""
     looks_like_file = "/" in wanted or wanted.endswith(".toml")
     if not looks_like_file and wanted in list_plan_names():
         return read_builtin(wanted), f"the built-in plan {wanted}"
@@ -59,10 +59,10 @@ EXTENDS = "extends"
 
 
 def resolve_extends(data: Mapping[str, Any], where: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The plan with what it extends below it: tables are merged key by key, everything else is replaced.
+    """Return the plan merged over the plans it extends: tables key by key, everything else is replaced.
 
-    A path is seen from the directory of the plan that names it; a name without a slash or `.toml` is a built-in plan.
-    Raises `UsageError` for one that cannot be read, or that extends itself.
+    A path is relative to the plan that names it; a name without a slash or `.toml` is a built-in plan. Raises
+    `UsageError` for a plan that cannot be read, or that extends itself.
     """
     wanted = data.get(EXTENDS)
     if wanted is None:
@@ -89,7 +89,7 @@ def _resolve_name(name: str, where: str) -> str:
 
 
 def merge_tables(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both tables as one; what is in `above` counts."""
+    """Merge two tables; values in `above` take precedence."""
     result = copy.deepcopy(dict(below))
     for key, value in above.items():
         old = result.get(key)
@@ -99,9 +99,9 @@ def merge_tables(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str
 
 
 def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The plan with values of its keys replaced, each given as `KEY.KEY=VALUE`.
+    """Return the plan with some values replaced, each given as `KEY.KEY=VALUE`.
 
-    A value is TOML, or text where it is no TOML. Raises `UsageError`.
+    A value is TOML, or plain text if it is not valid TOML. Raises `UsageError`.
     """
     result = dict(data)
     for text in overrides:

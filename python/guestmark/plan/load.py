@@ -32,11 +32,10 @@ if TYPE_CHECKING:
 
 
 def load_outline(text: str, where: str, *, scale: float = 1.0, overrides: Sequence[str] = ()) -> Outline:
-    """The outline of the plan `text`, which users know as `where` (a path), with what it marks multiplied by `scale`.
+    """Return the outline of the plan `text`, known to users as `where` (a path).
 
-    `overrides` replace values of its keys: `KEY.KEY=VALUE`.
-
-    Raises `UsageError` with every mistake, its path and its line.
+    What the plan marks is multiplied by `scale`. `overrides` replace values of its keys: `KEY.KEY=VALUE`. Raises
+    `UsageError` with every mistake, its path and its line.
     """
     from pydantic import ValidationError
 
@@ -72,7 +71,7 @@ class _OutlineReader:
         self._derived: tuple[Derived, ...] = ()
 
     def read_outline(self) -> Outline:
-        """The outline; meaningless when there are problems."""
+        """Return the outline; it is meaningless when there are problems."""
         model = self._model
         platforms = self._read_platforms(("platforms",), model.platforms)
         common = self._read_levels(("factors",), model.factors)
@@ -129,13 +128,16 @@ class _OutlineReader:
     def _read_question_levels(
         self, path: tuple[str | int, ...], table: Mapping[str, Sequence[str]]
     ) -> dict[str, tuple[str, ...]]:
-        """As a pattern, but for the name that only questions know."""
-        named = {name: levels for name, levels in table.items() if name != NESTED}
-        found = {condition.name: condition.levels for condition in self._read_pattern(path, named)}
-        return {**found, **({NESTED: tuple(table[NESTED])} if NESTED in table else {})}
+        """Return the levels of a pattern, in which `nested` is allowed too."""
+        # Patterns do not know `nested`, which is no factor.
+        known = {name: levels for name, levels in table.items() if name != NESTED}
+        found = {condition.name: condition.levels for condition in self._read_pattern(path, known)}
+        if NESTED in table:
+            found[NESTED] = tuple(table[NESTED])
+        return found
 
     def _read_baseline(self, given: Mapping[str, str] | str | None) -> pattern.Pattern | str | None:
-        """A pattern, or what `--baseline` would take."""
+        """Return a pattern, or the text that `--baseline` would take."""
         return (
             given
             if given is None or isinstance(given, str)
@@ -143,7 +145,7 @@ class _OutlineReader:
         )
 
     def _read_race(self, metrics: Sequence[Metric]) -> Settings | None:
-        """What `[tune]` asks for; None without it."""
+        """Return the settings of `[tune]`; None without that table."""
         model = self._model.tune
         if model is None:
             return None
@@ -154,7 +156,7 @@ class _OutlineReader:
             return None
 
     def _check_levels(self, shape: Shape) -> None:
-        """Finds levels in `exclude` and `baseline` that no cell can have. (Platforms may also come from `--on`.)"""
+        """Report levels in `exclude` and `baseline` that no cell can have, except platforms, which `--on` may add."""
         there: dict[str, set[str]] = {}
         for levels in [*(entry.levels for entry in shape.entries), *(row.levels for row in shape.include)]:
             for name, some in levels.items():
@@ -166,13 +168,12 @@ class _OutlineReader:
             patterns.append((("baseline",), shape.baseline))
         for path, conditions in patterns:
             for condition in conditions:
-                if condition.name in {WORKLOAD, PLATFORM}:
+                name = condition.name
+                if name in {WORKLOAD, PLATFORM}:
                     continue
                 for level in condition.levels:
-                    if level not in there.get(condition.name, ()):
-                        self._problems.add_mistake(
-                            (*path, condition.name), f"no cell of the plan has {condition.name}={level}"
-                        )
+                    if level not in there.get(name, ()):
+                        self._problems.add_mistake((*path, name), f"no cell of the plan has {name}={level}")
 
     # --- workloads, platforms, factors
 
@@ -269,7 +270,7 @@ class _OutlineReader:
         return self._read_pattern(path, {name: [level] for name, level in table.items()})
 
     def _scale_levels(self, name: str, levels: Sequence[str]) -> Sequence[str]:
-        """Levels of a scaled factor are written unscaled everywhere in the plan."""
+        """Scale the levels of a scaled factor, which are written unscaled everywhere in the plan."""
         if self._scale == 1.0 or name not in self._model.scale:
             return levels
         scaled: Sequence[str] = scale_table({name: levels}, [name], self._scale)[name]
@@ -348,7 +349,7 @@ class _OutlineReader:
         return Policy(**values)
 
     def _read_seconds(self, table: str, given: Mapping[str, str]) -> dict[str, float]:
-        """Seconds by platform, or by a kind of platforms."""
+        """Return seconds by platform, or by kind of platform."""
         found = {}
         for name, text in given.items():
             with self._problems.collect_at(table, name):
@@ -398,7 +399,7 @@ class _OutlineReader:
     def _find_published_baseline(
         self, cell: Mapping[str, str], cells: Sequence[Mapping[str, str]], wanted: Mapping[str, str]
     ) -> int | None:
-        """Index of the figure that `cell`'s own was compared with: in its group, and all of the baseline's levels.
+        """Return the index of the figure that `cell`'s own was compared with: in its group, with the baseline's levels.
 
         The baseline may name more than the publication varied, so only the keys of a figure have to match.
         """

@@ -21,7 +21,7 @@ _IDS_SHOWN = 3  # cells, in a note
 
 
 class NullCells(StrEnum):
-    """Which cells get a second copy, so that A against A gives the noise floor."""
+    """Which cells get a second copy, so that comparing A with A gives the noise floor."""
 
     BASELINE = "baseline"
     ALL = "all"
@@ -30,7 +30,7 @@ class NullCells(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """The cells in plan order, and remarks the user should read (factors that do not apply everywhere)."""
+    """The cells in plan order, and remarks for the user (such as factors that do not apply everywhere)."""
 
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Matrix:
 class Entry:
     """One workload of a matrix with the levels of its factors, in order.
 
-    `platforms` limits it to some of the matrix's. Without `spans` it has only the cells that rows include.
+    `platforms` limits it to some of the matrix's platforms. Without `spans` it has only the cells that rows include.
     """
 
     workload: WorkloadSpec
@@ -54,11 +54,11 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """What patterns call it."""
+        """The name by which patterns refer to it."""
         return self.workload.key or self.workload.name
 
     def applies(self, factor: str, platform: PlatformSpec) -> bool:
-        """Whether its cells on that platform have the factor."""
+        """Return whether its cells on that platform have the factor."""
         if factor in self.own:
             return True
         if registry.is_variable(factor):
@@ -70,7 +70,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Cells that a plan names individually: `levels` by factor; None for workload and platforms means all.
+    """Cells that a plan names individually: `levels` by factor; None for workload and platforms stands for all.
 
     Factors of the workload that the row does not name have their first level.
     """
@@ -90,11 +90,11 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Everything that decides which cells there are.
+    """Everything that determines which cells there are.
 
     `baseline` is a pattern, or what the user typed. `within` names what must be equal in cells that are compared with
-    each other (`workload`, `platform`, factors); every such group has its own baseline. `None`: cells of one workload,
-    without a name for their group. `asked` are the factors the user set by hand: one that applies nowhere is an error.
+    each other (`workload`, `platform`, factors); every such group has a baseline. None: the cells of one workload form
+    a group without a name. `asked` are the factors the user set by hand: one that applies nowhere is an error.
     """
 
     entries: tuple[Entry, ...]
@@ -111,9 +111,9 @@ class Shape:
 
 
 def make_cell_id(platform: str, levels: Mapping[str, str], key: str = "") -> str:
-    """What a cell is called in documents and by `--baseline` and `--only`: `tcg memory=512M smp=2`.
+    """Return a cell's id in documents and for `--baseline` and `--only`: `tcg memory=512M smp=2`.
 
-    The workload's `key` comes first in plans that have several. `levels` are the levels to show.
+    The workload's `key` comes first in plans with several workloads. `levels` are the levels to show.
     """
     words = [key] if key else []
     return " ".join([*words, platform, *(f"{name}={level}" for name, level in levels.items())])
@@ -127,7 +127,7 @@ def expand_workload(
     baseline: str | None = None,
     null: NullCells = NullCells.BASELINE,
 ) -> Matrix:
-    """The matrix of one workload whose factors were all set by hand; see `span`."""
+    """Return the matrix of one workload whose factors were all set by hand; see `expand_shape`."""
     asked = frozenset(settings)
     return expand_shape(
         Shape((Entry(workload, settings),), tuple(platforms), baseline=baseline, null=null, asked=asked)
@@ -135,32 +135,19 @@ def expand_workload(
 
 
 def expand_shape(shape: Shape) -> Matrix:
-    """Every workload on every platform at every combination of the factors' levels that apply there.
+    """Return every workload on every platform at every combination of the levels of factors that apply there.
 
-    A platform a factor does not apply to has its cells without that factor, with a note; when no platform takes a
-    factor set with `--set`, that is a `UsageError`. A repeated platform becomes the null cell of the first one. A
-    `baseline` typed by the user is a cell id, a platform, or some of a cell's levels; a platform that is not among the
-    platforms is added in front.
+    A platform that does not take a factor has its cells without that factor, with a note; a factor set with `--set`
+    that no platform takes is a `UsageError`. A repeated platform becomes the null cell of the first one. A `baseline`
+    typed by the user is a cell id, a platform, or some of a cell's levels; a platform that is not among the platforms
+    is added in front.
     """
     unique = list(dict.fromkeys(shape.platforms))
     if isinstance(shape.baseline, str) and "=" not in shape.baseline and "#" not in shape.baseline:
         _add_platform(unique, shape.baseline, [entry.key for entry in shape.entries])
     notes = _check_applicable(shape, unique)
-    left_out: dict[str, list[str]] = {}
-    found = {
-        cell.id: cell for cell in _make_cells(shape, unique)
-    }  # a row may name a cell that already exists
-    cells = []
-    for cell in found.values():
-        why = next(
-            (exclusion for exclusion in shape.exclude if pattern.matches_pattern(exclusion.pattern, cell)),
-            None,
-        )
-        if why is None:
-            cells.append(cell)
-        elif why.reason:
-            left_out.setdefault(why.reason, []).append(cell.id)
-    notes += [f"left out: {_shorten_ids(ids)}: {reason}" for reason, ids in left_out.items()]
+    cells, exclusions = _leave_out_excluded(shape, unique)
+    notes += exclusions
     if not cells:
         raise UsageError("the plan has no cell on these platforms", hint="choose others with --on")
     if shape.only is not None:
@@ -180,8 +167,25 @@ def _add_platform(unique: list[PlatformSpec], baseline: str, keys: Sequence[str]
                 unique.insert(0, asked)
 
 
+def _leave_out_excluded(shape: Shape, platforms: Sequence[PlatformSpec]) -> tuple[list[Cell], list[str]]:
+    """Return the cells that the plan does not exclude, and a note for each reason that it gives for the others."""
+    # A row may name a cell that the factors span already.
+    found = {cell.id: cell for cell in _make_cells(shape, platforms)}
+    cells: list[Cell] = []
+    left_out: dict[str, list[str]] = {}
+    for cell in found.values():
+        for exclusion in shape.exclude:
+            if pattern.matches_pattern(exclusion.pattern, cell):
+                if exclusion.reason:
+                    left_out.setdefault(exclusion.reason, []).append(cell.id)
+                break
+        else:
+            cells.append(cell)
+    return cells, [f"left out: {_shorten_ids(ids)}: {reason}" for reason, ids in left_out.items()]
+
+
 def _make_cells(shape: Shape, platforms: Sequence[PlatformSpec]) -> Iterator[Cell]:
-    """The cells the factors span, then those of the rows, both in plan order; some may come twice."""
+    """Yield the cells that the factors span, then those of the rows, both in plan order; some may occur twice."""
     named = len(shape.entries) > 1
     for entry in shape.entries:
         if entry.spans:
@@ -205,53 +209,57 @@ def _select_platforms(
 def _expand_entry(
     entry: Entry, levels: Levels, platforms: Sequence[PlatformSpec], asked: frozenset[str], *, named: bool
 ) -> Iterator[Cell]:
-    # A level shared by all but the included rows would lengthen every id and tell nothing.
-    usual = {
-        name: levels[0] for name, levels in entry.levels.items() if len(levels) == 1 and name not in asked
-    }
+    # A level that all cells but those of rows share would lengthen every id and tell nothing.
+    usual: dict[str, str] = {}
+    for name, some in entry.levels.items():
+        if len(some) == 1 and name not in asked:
+            usual[name] = some[0]
     for spec in platforms:
         applicable = {name: some for name, some in levels.items() if entry.applies(name, spec)}
         for combination in itertools.product(*applicable.values()):
-            chosen = dict(zip(applicable, combination, strict=True))
-            labels = {name: level.label for name, level in chosen.items() if isinstance(level, Labelled)}
-            said = {
-                name: labels.get(name, level) for name, level in chosen.items() if usual.get(name) != level
-            }
-            yield Cell(
-                make_cell_id(str(spec), said, entry.key if named else ""),
-                entry.workload,
-                spec,
-                {name: str(level) for name, level in chosen.items()},
-                labels=labels,
-            )
+            factors: dict[str, str] = {}
+            labels: dict[str, str] = {}
+            shown: dict[str, str] = {}
+            for name, level in zip(applicable, combination, strict=True):
+                factors[name] = str(level)
+                if isinstance(level, Labelled):
+                    labels[name] = level.label
+                if usual.get(name) != level:
+                    shown[name] = labels.get(name, level)
+            cell_id = make_cell_id(str(spec), shown, entry.key if named else "")
+            yield Cell(cell_id, entry.workload, spec, factors, labels=labels)
 
 
 def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
+    """Return notes on factors that some platforms do not take.
+
+    Raises `UsageError` for a factor that the user set by hand and that none of them takes.
+    """
     absent: dict[tuple[str, ...], list[str]] = {}
     for name in dict.fromkeys(name for entry in shape.entries for name in entry.levels):
         users = [entry for entry in shape.entries if name in entry.levels]
-        takers = [spec for spec in specs if any(entry.applies(name, spec) for entry in users)]
-        if not takers and name in shape.asked:
-            others = ", ".join(str(spec) for spec in specs)
-            what = (
-                ""
-                if any_platform_takes(name, specs)
-                else f"it applies to {registry.describe_takers(registry.find_factor(name))}"
-            )
-            raise UsageError(
-                f"factor {name} cannot be set on {others}", hint=what or "no workload in the plan uses it"
-            )
-        without = tuple(str(spec) for spec in specs if spec not in takers)
+        without = tuple(str(spec) for spec in specs if not any(entry.applies(name, spec) for entry in users))
+        if name in shape.asked and len(without) == len(specs):
+            raise _describe_unusable_factor(name, specs)
+        # A factor at one level that the user did not ask for makes no difference between cells.
         if without and (name in shape.asked or any(len(entry.levels[name]) > 1 for entry in users)):
             absent.setdefault(without, []).append(name)
-    return [
-        f"{', '.join(names)} {'does' if len(names) == 1 else 'do'} not apply to {', '.join(without)}"
-        for without, names in absent.items()
-    ]
+    notes = []
+    for without, names in absent.items():
+        verb = "does" if len(names) == 1 else "do"
+        notes.append(f"{', '.join(names)} {verb} not apply to {', '.join(without)}")
+    return notes
+
+
+def _describe_unusable_factor(name: str, specs: Sequence[PlatformSpec]) -> UsageError:
+    hint = "no workload in the plan uses it"
+    if not any_platform_takes(name, specs):
+        hint = f"it applies to {registry.describe_takers(registry.find_factor(name))}"
+    return UsageError(f"factor {name} cannot be set on {', '.join(map(str, specs))}", hint=hint)
 
 
 def any_platform_takes(name: str, specs: Sequence[PlatformSpec]) -> bool:
-    """Whether any of these platforms takes the factor."""
+    """Return whether any of these platforms takes the factor."""
     return any(spec.takes_factor(name) for spec in specs)
 
 
@@ -270,7 +278,7 @@ def _name_group(cell: Cell, shape: Shape) -> str:
 
 
 def _mark_baselines(cells: Sequence[Cell], asked: Pattern | str | None) -> tuple[list[Cell], list[str]]:
-    """The cells with one baseline in each group, and remarks about groups that do not have the one asked for."""
+    """Mark one baseline in each group; also return remarks about groups that lack the one asked for."""
     wanted = _parse_baseline(cells, asked) if isinstance(asked, str) else asked
     chosen, notes = [], []
     left = list(cells)
@@ -286,10 +294,10 @@ def _mark_baselines(cells: Sequence[Cell], asked: Pattern | str | None) -> tuple
 
 
 def change_baseline(cells: Sequence[Cell], asked: str) -> tuple[Cell, ...]:
-    """The cells of a measured run, compared with another one of them than they were planned to be.
+    """Return the cells of a measured run with another baseline than planned.
 
-    `asked` is what `--baseline` takes. Groups in which it is not keep their baseline. Raises `UsageError` when it is in
-    none.
+    `asked` is what `--baseline` takes. Groups that do not contain it keep their baseline. Raises `UsageError` when no
+    group contains it.
     """
     measured = [cell for cell in cells if cell.null_of is None]
     wanted = _parse_baseline(measured, asked)
@@ -306,23 +314,24 @@ def change_baseline(cells: Sequence[Cell], asked: str) -> tuple[Cell, ...]:
 
 
 def _parse_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
-    """The cell that `--baseline` selects. Raises `UsageError` when it matches none."""
+    """Return the pattern that `--baseline` stands for. Raises `UsageError` when no cell matches it."""
     exact = next((cell for cell in cells if cell.id == " ".join(asked.split())), None)
+    conditions: list[pattern.Condition] = []
     if exact is not None:
-        return tuple(
-            pattern.Condition(name, (level,))
-            for name in (WORKLOAD, PLATFORM, *exact.factors)
-            if (level := get_level(exact, name)) is not None
-        )
+        for name in (WORKLOAD, PLATFORM, *exact.factors):
+            level = get_level(exact, name)
+            if level is not None:
+                conditions.append(pattern.Condition(name, (level,)))
+        return tuple(conditions)
     keys = {cell.workload.key for cell in cells} - {""}
-    conditions = []
     for token in asked.split():
-        name, equals, level = token.partition("=")
+        name, equals, text = token.partition("=")
         if equals:
-            conditions.append(pattern.make_condition(name, level, cells))
+            conditions.append(pattern.make_condition(name, text, cells))
         elif token in keys:
             conditions.append(pattern.Condition(WORKLOAD, (token,)))
         else:
+            # `tcg#2` is the id of a null cell, which has no baseline of its own.
             platform = parse_platform(name.partition("#")[0])
             conditions.append(pattern.Condition(PLATFORM, (str(platform),)))
     wanted = tuple(conditions)
@@ -340,20 +349,17 @@ def _make_null_copies(
         number = counts.get(cell.platform, 1) - 1
         if null is NullCells.ALL or (null is NullCells.BASELINE and cell.baseline):
             number = max(number, 1)
-        copies += [
-            replace(
-                cell,
-                id=f"{cell.id}#{index}",
-                baseline=False,
-                null_of=cell.id,
-                added=index > counts.get(cell.platform, 1),
-            )
-            for index in range(2, number + 2)
-        ]
+        for index in range(2, number + 2):
+            # A repeated platform asks for its copies; others are added for the noise floor and shown apart.
+            added = index > counts.get(cell.platform, 1)
+            copy = replace(cell, id=f"{cell.id}#{index}", baseline=False, null_of=cell.id, added=added)
+            copies.append(copy)
     return copies
 
 
 def _shorten_ids(ids: Sequence[str]) -> str:
-    """The first of some cells, and how many more there are."""
-    more = f" and {format_count(len(ids) - _IDS_SHOWN, 'more cell')}" if len(ids) > _IDS_SHOWN else ""
-    return f"{', '.join(ids[:_IDS_SHOWN])}{more}"
+    """Return the first of some cells, and how many more there are."""
+    shown = ", ".join(ids[:_IDS_SHOWN])
+    if len(ids) <= _IDS_SHOWN:
+        return shown
+    return f"{shown} and {format_count(len(ids) - _IDS_SHOWN, 'more cell')}"

@@ -67,7 +67,7 @@ class Overrides(PolicyOptions):
 
 
 def override_outline(outline: Outline, given: Overrides) -> Outline:
-    """The outline with the user's options applied. Raises `UsageError` for contradictory or unsupported options."""
+    """Return the outline with the user's options applied. Raises `UsageError` for contradictory options."""
     check_conflicts(policy_values(given))
     shape = outline.shape
     settings = {**registry.parse_settings(given.settings), **given.parameters}
@@ -95,15 +95,15 @@ def override_outline(outline: Outline, given: Overrides) -> Outline:
 def _set_entries(
     entries: tuple[Entry, ...], settings: Mapping[str, tuple[str, ...]], own: frozenset[str]
 ) -> tuple[Entry, ...]:
-    """Levels given with `--set` replace the plan's; a factor that no workload has yet is given to all of them."""
+    """Replace the plan's levels by those of `--set`; a factor that no workload has yet is given to all of them."""
     result = []
     for entry in entries:
-        mine = {
-            name: levels
-            for name, levels in settings.items()
-            if name in entry.levels or not any(name in other.levels for other in entries)
-        }
-        result.append(replace(entry, levels={**entry.levels, **mine}, own=entry.own | own))
+        levels = dict(entry.levels)
+        for name, some in settings.items():
+            is_new = not any(name in other.levels for other in entries)
+            if name in entry.levels or is_new:
+                levels[name] = some
+        result.append(replace(entry, levels=levels, own=entry.own | own))
     return tuple(result)
 
 
@@ -139,7 +139,7 @@ def _override_policy(policy: Policy, given: Overrides) -> Policy:
 
 
 def _note_too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:
-    """A remark where so many cells are compared in so few blocks that hardly a difference can be claimed."""
+    """Return a remark if so many cells are compared in so few blocks that hardly any difference can be claimed."""
     most = policy.blocks or policy.max_blocks
     if most > _FEW_BLOCKS:
         return []
@@ -148,12 +148,11 @@ def _note_too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:
         blocks_to_claim,
     )  # here, as loading these takes longer than all else of a plan
 
-    sizes = [
-        sum(cell.null_of is None and cell.compares_with(baseline) for cell in cells) - 1
-        for baseline in cells
-        if baseline.baseline
-    ]
-    compared = max(sizes, default=0)
+    compared = 0
+    for baseline in cells:
+        if baseline.baseline:
+            group = sum(cell.null_of is None and cell.compares_with(baseline) for cell in cells)
+            compared = max(compared, group - 1)
     if compared < 1 or not MIN_BLOCKS <= most < (needed := blocks_to_claim(compared)):
         return []
     return [
@@ -163,7 +162,7 @@ def _note_too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:
 
 
 def assemble_plan(outline: Outline, caller: Caller) -> Plan:
-    """The plan with all its cells, for `caller`. Raises `UsageError`."""
+    """Return the plan with all its cells, for `caller`. Raises `UsageError`."""
     matrix = expand_shape(replace(outline.shape, title=outline.shape.title or outline.title or outline.name))
     cells = tuple(place_cells(matrix.cells))
     parse_gates(outline.gates, cells, {metric.name for metric in outline.metrics})
@@ -193,7 +192,7 @@ def assemble_plan(outline: Outline, caller: Caller) -> Plan:
 
 
 def _group_by_level(names: Collection[str], cells: Sequence[Cell]) -> tuple[tuple[str, ...], ...]:
-    """For each level of these names the cells that have it."""
+    """Return the ids of the cells that share each level of these names."""
     groups: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
         for name in sorted(names):
@@ -208,28 +207,26 @@ _MANY = 3
 
 
 def place_cells(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells, each with a placement where it can have one, and with the number of its processors.
+    """Return the cells, each with a placement if it can have one, and with its number of processors.
 
-    Machines have processors of their own, but several at once share all of them. A level that nobody asked for is no
-    part of a cell's id. The host is given as many processors as the guests it is
-    compared with have: of those whose number was set the fewest, else one; all of its own when there are no guests.
+    A machine has its processors to itself, but several machines at once share all of them. A level that the user did
+    not ask for is not part of a cell's id. The host gets as many processors as the guests it is compared with: of those
+    whose number was set the fewest, else one; without guests it has all of its own.
     """
-    placed = [
-        replace(
-            cell,
-            factors={
-                **cell.factors,
-                NAME: cell.factors.get(NAME, FREE if registry.is_crowd(cell) else PINNED),
-            },
-        )
-        if NAME in cell.factors or _can_be_placed(cell)
-        else cell
-        for cell in cells
-    ]
-    return [
-        replace(cell, processors=_choose_processors(cell, placed)) if NAME in cell.factors else cell
-        for cell in placed
-    ]
+    placed = []
+    for cell in cells:
+        if NAME in cell.factors or _can_be_placed(cell):
+            # Several machines at once would crowd on the processors of one.
+            usual = FREE if registry.is_crowd(cell) else PINNED
+            cell = replace(cell, factors={**cell.factors, NAME: cell.factors.get(NAME, usual)})  # noqa: PLW2901
+        placed.append(cell)
+    result = []
+    for cell in placed:
+        if NAME in cell.factors:
+            result.append(replace(cell, processors=_choose_processors(cell, placed)))
+        else:
+            result.append(cell)
+    return result
 
 
 def _can_be_placed(cell: Cell) -> bool:
@@ -246,13 +243,12 @@ def _choose_processors(cell: Cell, cells: Sequence[Cell]) -> int:
     guests = [other for other in cells if other.platform.is_guest and other.compares_with(cell)]
     if not guests:
         return 0
-    return min(
-        (other.platform.processors(other.levels) for other in guests if _SMP in other.factors), default=1
-    )
+    numbers = [other.platform.processors(other.levels) for other in guests if _SMP in other.factors]
+    return min(numbers, default=1)
 
 
 def note_unequal_processors(cells: Sequence[Cell]) -> list[str]:
-    """Remarks about cells that are compared although their machines have different numbers of processors."""
+    """Return remarks about compared cells whose machines have different numbers of processors."""
     remarks = []
     for baseline in (cell for cell in cells if cell.baseline):
         alone = (cell for cell in cells if cell.null_of is None and not registry.is_crowd(cell))
@@ -274,7 +270,7 @@ def _name_cells(ids: Sequence[str], group: Sequence[Cell]) -> str:
 
 
 def _count_processors(cell: Cell) -> int:
-    """How many processors a cell's machine has; 0 where that is not known beforehand."""
+    """Return how many processors a cell's machine has; 0 if that is not known in advance."""
     if cell.platform.is_guest:
         return cell.platform.processors(cell.levels)
     if cell.factors.get(NAME) == PINNED and cell.processors:

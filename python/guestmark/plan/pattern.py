@@ -23,7 +23,7 @@ class Condition:
     negated: bool = False
 
     def matches_cell(self, cell: Cell) -> bool:
-        """Whether the cell matches; a cell without the factor has none of its levels."""
+        """Return whether the cell matches; a cell without the factor has none of its levels."""
         return (get_level(cell, self.name) in self.levels) != self.negated
 
 
@@ -31,14 +31,14 @@ Pattern = tuple[Condition, ...]
 
 
 def matches_pattern(pattern: Iterable[Condition], cell: Cell) -> bool:
-    """Whether every condition holds; an empty pattern matches every cell."""
+    """Return whether every condition matches; an empty pattern matches every cell."""
     return all(condition.matches_cell(cell) for condition in pattern)
 
 
 def parse_condition_level(
     name: str, level: str, workloads: Collection[str], own: Collection[str] = ()
 ) -> tuple[str, str]:
-    """Name and level in canonical spelling; `own` are factors that the plan's commands have themselves.
+    """Return name and level in canonical spelling; `own` are factors that only the plan's own commands have.
 
     Raises `UsageError` for unknown names and impossible levels.
     """
@@ -63,7 +63,7 @@ def parse_condition_level(
 def parse_table(
     mapping: Mapping[str, Sequence[str]], workloads: Collection[str], own: Collection[str] = ()
 ) -> Pattern:
-    """The pattern of a plan's table. Raises `UsageError`."""
+    """Return the pattern of a plan's table. Raises `UsageError`."""
     conditions = []
     for name, levels in mapping.items():
         pairs = [parse_condition_level(name, level, workloads, own) for level in levels]
@@ -72,7 +72,7 @@ def parse_table(
 
 
 def parse_expression(text: str, cells: Sequence[Cell]) -> Pattern:
-    """The pattern of `--only`: `NAME=LEVEL[,LEVEL…]` or `NAME!=LEVEL…`, joined by `and` or commas.
+    """Return the pattern of `--only`: `NAME=LEVEL[,LEVEL…]` or `NAME!=LEVEL…`, joined by `and` or commas.
 
     Raises `UsageError` for syntax errors, unknown names, and levels that no cell has.
     """
@@ -95,19 +95,19 @@ def parse_expression(text: str, cells: Sequence[Cell]) -> Pattern:
 
 
 def _split_expression(text: str) -> list[str]:
-    """The parts of an expression that `and` or commas join; a comma after a backslash joins nothing."""
+    """Split an expression at `and` and commas; a comma after a backslash does not split."""
     parts = re.split(r"\s+and\s+|\s*&&\s*", text.strip(), flags=re.IGNORECASE)
     return [piece for part in parts for piece in re.split(r"(?<!\\),", part)]
 
 
 def list_names(text: str) -> set[str]:
-    """The names in an expression of `--only`, in canonical spelling; none where it is the id of a cell."""
+    """Return the names in an expression of `--only`, in canonical spelling; empty if it is the id of a cell."""
     found = (_CONDITION.fullmatch(piece) for piece in _split_expression(text))
     return {match[1].replace("-", "_").lower() for match in found if match is not None}
 
 
 def select_cells(cells: Sequence[Cell], text: str) -> list[Cell]:
-    """The cells that `--only` selects, in order. Raises `UsageError` when there are none."""
+    """Return the cells that `--only` selects, in order. Raises `UsageError` when there are none."""
     if any(cell.id == text.strip() for cell in cells):
         return [cell for cell in cells if cell.id == text.strip()]
     pattern = parse_expression(text, cells)
@@ -118,7 +118,7 @@ def select_cells(cells: Sequence[Cell], text: str) -> list[Cell]:
 
 
 def _parse_present_level(name: str, level: str, negated: bool, cells: Sequence[Cell]) -> Condition:
-    """A condition on a level that some cell has. Raises `UsageError` naming the levels there are."""
+    """Return a condition on a level that some cell has. Raises `UsageError` naming the existing levels."""
     workloads = {get_level(cell, WORKLOAD) or "" for cell in cells}
     names = dict.fromkeys([WORKLOAD, PLATFORM, *(factor for cell in cells for factor in cell.factors)])
     word = name if name in names else name.replace("-", "_").lower()
@@ -135,7 +135,7 @@ def _parse_present_level(name: str, level: str, negated: bool, cells: Sequence[C
 
 
 def make_condition(name: str, level: str, cells: Sequence[Cell]) -> Condition:
-    """The condition that a cell has this level, or the level of this label. Raises `UsageError`."""
+    """Return the condition that a cell has this level, or the level with this label. Raises `UsageError`."""
     if name in {factor for cell in cells for factor in cell.factors} and name not in registry.factors():
         return Condition(name, (level,))
     factor = registry.find_factor(name)
@@ -144,5 +144,5 @@ def make_condition(name: str, level: str, cells: Sequence[Cell]) -> Condition:
 
 
 def find_labelled_level(name: str, label: str, cells: Sequence[Cell]) -> str | None:
-    """The level that has this label in some cell; None when it is not a label."""
+    """Return the level that has this label in some cell; None when it is not a label."""
     return next((cell.factors[name] for cell in cells if cell.labels.get(name) == label), None)

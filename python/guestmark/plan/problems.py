@@ -31,12 +31,12 @@ class Problems:
     found: list[tuple[Path, str]] = field(default_factory=list)
 
     def add_mistake(self, path: Sequence[str | int], message: str, hint: str = "") -> None:
-        """One more mistake at this path."""
+        """Record a mistake at this path."""
         self.found.append((tuple(path), f"{message} ({hint})" if hint else message))
 
     @contextmanager
     def collect_at(self, *path: str | int) -> Iterator[None]:
-        """Records a `UsageError` or `ValueError` raised in the block, and continues after it."""
+        """Record a `UsageError` or `ValueError` raised in the block, and continue after it."""
         try:
             yield
         except UsageError as error:
@@ -47,7 +47,7 @@ class Problems:
     def add_invalid(
         self, error: "ValidationError", model: "type[BaseModel]", path: Sequence[str | int] = ()
     ) -> None:
-        """All of pydantic's errors, the common ones in our own words."""
+        """Record all errors of pydantic, the common ones in our own words."""
         for mistake in error.errors(include_url=False)[:_MOST_SHOWN]:
             loc = tuple(mistake["loc"])
             if mistake["type"] == "extra_forbidden":
@@ -64,7 +64,7 @@ class Problems:
                 self.add_mistake((*path, *loc), f"{said}{what}")
 
     def raise_if_any(self) -> None:
-        """Raises one `UsageError` with every mistake on a line of its own, in the order of the text."""
+        """Raise one `UsageError` with every mistake on its own line, in the order of the text."""
         if not self.found:
             return
         known = index_lines(self.text)
@@ -118,7 +118,7 @@ _STAND_INS: Mapping[str, Any] = {"name": "plan", "title": "plan", "platforms": [
 
 
 def drop_malformed(data: dict[str, Any], error: "ValidationError") -> schema.Plan | None:
-    """The plan without malformed keys, so that the others can be checked; None if that fails."""
+    """Return the plan without malformed keys, so that the others can be checked; None if that fails."""
     from pydantic import ValidationError
 
     rest = copy.deepcopy(data)
@@ -135,9 +135,9 @@ def drop_malformed(data: dict[str, Any], error: "ValidationError") -> schema.Pla
 
 
 def _remove_at(data: dict[str, Any], path: Sequence[int | str], *, missing: bool) -> None:
-    """Takes away what is at `path`: of a list the whole list, as its elements are known by number.
+    """Remove what is at `path`: for an element of a list the whole list, as elements are known by number.
 
-    Of a table in which a key is `missing`, the table.
+    If a key is `missing` from a table, remove that table.
     """
     where: Any = data
     steps = list(path[:-1]) if missing and len(path) > 1 else list(path)
@@ -164,12 +164,12 @@ _STRINGS = (
 
 
 def index_lines(text: str) -> dict[Path, int]:
-    """The line, from 1, of every table header, key and element by its path. `text` must be valid TOML."""
+    """Return the line, from 1, of every table header, key and element by its path. `text` must be valid TOML."""
     return _TomlWalker(text.replace("\r\n", "\n")).walk_document()
 
 
 def find_line(found: dict[Path, int], path: Sequence[str | int]) -> int | None:
-    """The line of the longest part of `path` that is known."""
+    """Return the line of the longest known beginning of `path`."""
     for length in range(len(path), 0, -1):
         if (line := found.get(tuple(path[:length]))) is not None:
             return line
@@ -188,7 +188,7 @@ class _TomlWalker:
         self._tables: dict[Path, int] = {}
 
     def walk_document(self) -> dict[Path, int]:
-        """Everything found. An unreadable rest (which valid TOML does not have) ends the walk."""
+        """Return every path found. An unreadable rest, which valid TOML does not have, ends the walk."""
         prefix: Path = ()
         self._skip_match(_BLANK)
         while self._at < len(self._text):
@@ -224,7 +224,7 @@ class _TomlWalker:
 
     @staticmethod
     def _element_depth(path: Path, parts: list[str]) -> int:
-        """The length `path` has when it stands for all of `parts`; only then it is a new element itself."""
+        """Return the length of `path` if it stands for all of `parts`, and so for a new element; else -1."""
         names = [part for part in path if isinstance(part, str)]
         return len(path) if names == parts else -1
 
@@ -261,7 +261,7 @@ class _TomlWalker:
             self._walk_pair(path)
 
     def _walk_items(self, end: str) -> Iterator[int]:
-        """The numbers of what stands between commas, each when it is its turn to be read, up to `end`."""
+        """Yield the number of each item between commas, up to `end`, when it is its turn to be read."""
         self._at += 1
         self._skip_match(_BLANK)
         for number in itertools.count():

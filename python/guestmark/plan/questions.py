@@ -19,7 +19,20 @@ if TYPE_CHECKING:
 def make_question(
     model: schema.Question, tables: Mapping[str, Mapping[str, tuple[str, ...]]], metrics: Sequence[Metric]
 ) -> Question:
-    """The question that a plan's table asks; `tables` are those of its levels. Raises `ValueError` in one line."""
+    """Return the question that a plan's table asks; `tables` are its levels. Raises `ValueError` in one line."""
+    _check_names(model, tables, metrics)
+    _check_keys(model)
+    return Question(
+        " ".join(model.ask.split()), QuestionKind(model.wants), model.metric, tables["where"], tuple(model.per),
+        tuple(model.durability or ()), tuple(model.disk or ()), tables["compare"], tables["against"],
+        tuple(model.parts), " ".join(model.conclusion.split()),
+    )  # fmt: skip
+
+
+def _check_names(
+    model: schema.Question, tables: Mapping[str, Mapping[str, tuple[str, ...]]], metrics: Sequence[Metric]
+) -> None:
+    """Raises `ValueError` for a metric, a name, a level of `nested` or a durability that does not exist."""
     known = [metric.name for metric in metrics]
     for name in (model.metric, *model.parts):
         if name and known and name not in known:
@@ -30,6 +43,13 @@ def make_question(
     for table in tables.values():
         if set(table.get(NESTED, ())) - set(YES_NO):
             raise ValueError(f"nested is one of {', '.join(YES_NO)}")
+    for word in (*(model.durability or ()), *(model.disk or ())):
+        if word not in tuple(Durability):
+            raise ValueError(f"durability {word!r} is none of {', '.join(Durability)}")
+
+
+def _check_keys(model: schema.Question) -> None:
+    """Raises `ValueError` for keys that belong to another kind of question."""
     wants = QuestionKind(model.wants)
     if (wants is QuestionKind.COMPARE) != bool(model.compare and model.against):
         raise ValueError("compare and against belong together, and to wants = 'compare'")
@@ -39,11 +59,3 @@ def make_question(
         raise ValueError("parts belong to wants = 'parts', which needs some")
     if (model.durability or model.disk) and (wants is not QuestionKind.BEST):
         raise ValueError("durability and disk limit wants = 'best' alone")
-    for word in (*(model.durability or ()), *(model.disk or ())):
-        if word not in tuple(Durability):
-            raise ValueError(f"durability {word!r} is none of {', '.join(Durability)}")
-    return Question(
-        " ".join(model.ask.split()), wants, model.metric, tables["where"], tuple(model.per),
-        tuple(model.durability or ()), tuple(model.disk or ()), tables["compare"], tables["against"],
-        tuple(model.parts), " ".join(model.conclusion.split()),
-    )  # fmt: skip

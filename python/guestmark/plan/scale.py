@@ -14,7 +14,7 @@ _DURATION = re.compile(r"(?:[0-9.]+\s*(?:ms|s|sec|min|h|d)\s*)+", re.ASCII)
 
 
 def parse_scale(text: str) -> float:
-    """A factor above 0 from `0.05` or `5%`. Raises `ValueError`."""
+    """Return a factor above 0 from `0.05` or `5%`. Raises `ValueError`."""
     stripped = text.strip()
     number = stripped.removesuffix("%").strip()
     if not _NUMBER.fullmatch(number):
@@ -26,10 +26,10 @@ def parse_scale(text: str) -> float:
 
 
 def scale_value(value: Any, factor: float) -> Any:
-    """A count, size (`1500M`) or duration (`30s`) times `factor`, in the same form.
+    """Return a count, size (`1500M`) or duration (`30s`) times `factor`, in the same form.
 
-    Counts stay at least 1. Sizes that are whole MiB stay so, others stay whole blocks of 4096 bytes, at least one.
-    Raises `ValueError` for anything else.
+    Counts stay at least 1. Sizes in whole MiB stay so; others stay whole blocks of 4096 bytes, at least one. Raises
+    `ValueError` for anything else.
     """
     if isinstance(value, list | tuple):
         return [scale_value(item, factor) for item in value]
@@ -57,7 +57,7 @@ def scale_value(value: Any, factor: float) -> Any:
 
 
 def scale_table(table: Mapping[str, Any], names: Iterable[str], factor: float) -> dict[str, Any]:
-    """The table with the values of `names` multiplied; `a.b` is the key `b` of the table `a`.
+    """Return the table with the values of `names` multiplied; `a.b` is the key `b` of the table `a`.
 
     Unknown names are ignored. Raises `UsageError` for values that cannot be scaled.
     """

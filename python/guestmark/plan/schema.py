@@ -26,7 +26,7 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 
 
 def _list_levels(value: object) -> object:
-    """Levels as a list of strings; a single level becomes a list, and numbers and booleans are levels too."""
+    """Return levels as a list of strings; a single level becomes a list, and numbers and booleans are levels too."""
     some = value if isinstance(value, list) else [value]
     return [_spell_level(item) for item in some]
 
@@ -44,13 +44,13 @@ Duration = Annotated[str, BeforeValidator(_spell_level)]
 
 
 class Strict(BaseModel):
-    """What all tables have in common."""
+    """The base of all tables: strict types, unknown keys refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class Workload(Strict):
-    """`[workloads.KEY]`: one workload; `kind` is the key when it is not given."""
+    """`[workloads.KEY]`: one workload; `kind` defaults to the key."""
 
     kind: str | None = None
     label: str | None = None
@@ -61,7 +61,7 @@ class Workload(Strict):
 
 
 def _key_type(name: str, option: Option) -> tuple[Any, Any]:
-    """What pydantic checks of a key of `[repetition]`: its type, and its default."""
+    """Return what pydantic checks for a key of `[repetition]`: its type and its default."""
     if name == "null":
         return Literal["baseline", "all", "none"], "baseline"
     if option.parse is parse_positive_duration:
@@ -137,12 +137,12 @@ class Question(Strict):
 
 
 def _wrap_expression(value: object) -> object:
-    """A derived metric that is only its expression."""
+    """Return the table that a plain expression of a derived metric stands for."""
     return {"of": value} if isinstance(value, str) else value
 
 
 class DerivedMetric(Strict):
-    """`[derived] NAME = "EXPRESSION"`, or a table with its unit, too."""
+    """`[derived] NAME = "EXPRESSION"`, or a table that also has a unit."""
 
     of: str
     unit: str = ""
@@ -170,7 +170,7 @@ class AroundTrial(Strict):
 
 
 class Around(Strict):
-    """`[around]`: what runs on this host around what is measured."""
+    """`[around]`: commands on this host around what is measured."""
 
     run: AroundRun = AroundRun()
     trial: AroundTrial = AroundTrial()
@@ -206,7 +206,7 @@ class Plan(Strict):
 
     @model_validator(mode="after")
     def _check_edition(self) -> Self:
-        """What only the second edition has."""
+        """Refuse what only the second edition has."""
         if self.schema_ == "guestmark-plan/1":
             for name in ("derived", "around"):
                 if name in self.model_fields_set:
@@ -219,9 +219,9 @@ class Plan(Strict):
 
 
 def find_own_factors(model: Plan) -> frozenset[str]:
-    """Factors of the user's own: names that no machine or workload knows, and that stand in some command as `{name}`.
+    """Return the user's own factors: unknown to machines and workloads, and used in some command as `{name}`.
 
-    The first edition of plans had none.
+    The first edition of plans has none.
     """
     if model.schema_ == "guestmark-plan/1":
         return frozenset()
@@ -231,7 +231,7 @@ def find_own_factors(model: Plan) -> frozenset[str]:
 
 
 def find_placeholders(params: Mapping[str, Any]) -> frozenset[str]:
-    """The names that stand in a command, or in what runs around it, as `{name}`."""
+    """Return the names that occur as `{name}` in a command, or in commands around it."""
     command = params.get("command")
     texts = [*(command if isinstance(command, list) else ()), *(params.get(hook) for hook in HOOKS)]
     return frozenset(name for text in texts if isinstance(text, str) for name in _PLACEHOLDER.findall(text))

@@ -1,4 +1,4 @@
-"""`[tune]` and the options of `guestmark tune`: what a race over a plan's cells is to find."""
+"""`[tune]` and the options of `guestmark tune`: what a race over a plan's cells looks for."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _LIMIT = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*")
 
 
 def make_race_settings(model: schema.Tune, metrics: Sequence[Metric]) -> Settings:
-    """The race that a plan asks for. Raises `ValueError` in one line."""
+    """Return the race that a plan asks for. Raises `ValueError` in one line."""
     known = {metric.name: metric for metric in metrics}
     name = model.objective or next(iter(known), "")
     if name not in known:
@@ -38,7 +38,7 @@ def make_race_settings(model: schema.Tune, metrics: Sequence[Metric]) -> Setting
 
 
 def parse_limit(text: str) -> Limit:
-    """`guest_cpu_s < 5`. Raises `ValueError` in one line."""
+    """Parse a limit such as `guest_cpu_s < 5`. Raises `ValueError` in one line."""
     match = _LIMIT.fullmatch(text)
     try:
         value = float(match[3]) if match else None

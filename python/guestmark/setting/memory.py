@@ -245,9 +245,9 @@ def check_memory(levels: Levels, *, here: bool, on_pci: bool) -> None:
         )
     if levels[START] is Start.RESTORED:
         raise _make_refusal(f"the memory of a restored guest is a file, without {name}", "give it start=cold")
-    size, pages = levels[MEMORY], levels[HUGEPAGES]
+    pages = levels[HUGEPAGES]
     if pages is not HugePages.OFF:
-        _check_hugepages(size, pages)
+        _check_hugepages(levels[MEMORY], pages)
     if THP in levels and levels[THP] is Switch.ON and "[never]" in _read_thp_mode():
         raise _make_refusal(
             "this host's kernel gives no transparent huge pages",
@@ -258,6 +258,12 @@ def check_memory(levels: Levels, *, here: bool, on_pci: bool) -> None:
         raise _make_refusal(f"this host has no memory node {node}", f"it has {_list_nodes()}")
     if levels.get(KSM) is Switch.ON and _read_ksm_state() != "1":
         raise _make_refusal("this host's kernel merges no pages now", f"echo 1 >{_KERNEL}/ksm/run")
+    _check_balloon(levels, name, on_pci=on_pci)
+
+
+def _check_balloon(levels: Levels, name: str, *, on_pci: bool) -> None:
+    # Both factors are features of one device, virtio-balloon-pci.
+    size = levels[MEMORY]
     balloon, reports = levels.get(BALLOON), levels.get(FREE_PAGE_REPORTING) is Switch.ON
     if (balloon is not None or reports) and not on_pci:
         raise _make_refusal(
