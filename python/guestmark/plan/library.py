@@ -67,6 +67,7 @@ def resolve_extends(data: Mapping[str, Any], where: str, seen: tuple[str, ...] =
     wanted = data.get(EXTENDS)
     if wanted is None:
         return dict(data)
+    # A plan's name alone is the usual case of a list of one.
     names = [wanted] if isinstance(wanted, str) else wanted
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         raise UsageError(f"{where}: extends is a plan's name or path, or a list of these")
@@ -121,6 +122,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _replace_leaves(path: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    return {
-        key: _replace_leaves(rest, value) if isinstance(rest, dict) else value for key, rest in path.items()
-    }
+    replaced = {}
+    for key, rest in path.items():
+        replaced[key] = _replace_leaves(rest, value) if isinstance(rest, dict) else value
+    return replaced

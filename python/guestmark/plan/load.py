@@ -75,7 +75,11 @@ class _OutlineReader:
         model = self._model
         platforms = self._read_platforms(("platforms",), model.platforms)
         common = self._read_levels(("factors",), model.factors)
-        entries = [entry for key in model.workloads if (entry := self._read_entry(key, common)) is not None]
+        entries = []
+        for key in model.workloads:
+            entry = self._read_entry(key, common)
+            if entry is not None:
+                entries.append(entry)
         metrics = self._read_metrics(entries)
         shape = Shape(
             entries=tuple(entries),
@@ -243,10 +247,11 @@ class _OutlineReader:
         for name, texts in given.items():
             with self._problems.collect_at(*path, name):
                 known = name if name in self._own else registry.find_factor(name).name
-                levels = (
-                    scale_table({name: texts}, marked, self._scale)[name] if self._scale != 1.0 else texts
-                )
+                levels = texts
+                if self._scale != 1.0:
+                    levels = scale_table({name: texts}, marked, self._scale)[name]
                 canonical = [pattern.parse_condition_level(name, level, (), self._own)[1] for level in levels]
+                # Different levels may become equal when they are scaled down; that is no mistake of the plan's.
                 for level in canonical:
                     if canonical.count(level) > 1 and self._scale == 1.0:
                         raise UsageError(f"level {level!r} is given twice")
@@ -369,9 +374,10 @@ class _OutlineReader:
                 raise unknown_name_error("metric", given.metric, known)
         usual = self._model.baseline
         asked = given.baseline if given.baseline is not None else usual
-        wanted = self._read_cell_levels(
-            (*path, "baseline"), {"platform": asked} if isinstance(asked, str) else asked or {}
-        )
+        # A baseline that is text can only name the platform: publications have no cell ids.
+        if isinstance(asked, str):
+            asked = {"platform": asked}
+        wanted = self._read_cell_levels((*path, "baseline"), asked or {})
         cells = [
             self._read_cell_levels((*path, "figures", at, "cell"), figure.cell)
             for at, figure in enumerate(given.figures)
@@ -379,9 +385,8 @@ class _OutlineReader:
         figures = []
         for cell, figure in zip(cells, given.figures, strict=True):
             base = self._find_published_baseline(cell, cells, wanted)
-            figures.append(
-                PublishedFigure(cell, figure.value, None if base is None else given.figures[base].value)
-            )
+            compared_with = None if base is None else given.figures[base].value
+            figures.append(PublishedFigure(cell, figure.value, compared_with))
         return Published(
             given.source,
             given.metric,

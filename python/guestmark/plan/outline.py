@@ -251,8 +251,11 @@ def note_unequal_processors(cells: Sequence[Cell]) -> list[str]:
     """Return remarks about compared cells whose machines have different numbers of processors."""
     remarks = []
     for baseline in (cell for cell in cells if cell.baseline):
-        alone = (cell for cell in cells if cell.null_of is None and not registry.is_crowd(cell))
-        group = [cell for cell in alone if cell.compares_with(baseline)]
+        group = []
+        for cell in cells:
+            # Machines of a crowd share all processors, so that their number is not comparable.
+            if cell.null_of is None and not registry.is_crowd(cell) and cell.compares_with(baseline):
+                group.append(cell)
         by_number: dict[int, list[str]] = {}
         for cell in group:
             if number := _count_processors(cell):
@@ -266,7 +269,9 @@ def note_unequal_processors(cells: Sequence[Cell]) -> list[str]:
 
 
 def _name_cells(ids: Sequence[str], group: Sequence[Cell]) -> str:
-    return "all others" if len(ids) > _MANY and 2 * len(ids) > len(group) else ", ".join(ids)
+    if len(ids) > _MANY and 2 * len(ids) > len(group):
+        return "all others"
+    return ", ".join(ids)
 
 
 def _count_processors(cell: Cell) -> int:

@@ -97,13 +97,20 @@ def parse_expression(text: str, cells: Sequence[Cell]) -> Pattern:
 def _split_expression(text: str) -> list[str]:
     """Split an expression at `and` and commas; a comma after a backslash does not split."""
     parts = re.split(r"\s+and\s+|\s*&&\s*", text.strip(), flags=re.IGNORECASE)
-    return [piece for part in parts for piece in re.split(r"(?<!\\),", part)]
+    pieces: list[str] = []
+    for part in parts:
+        pieces += re.split(r"(?<!\\),", part)
+    return pieces
 
 
 def list_names(text: str) -> set[str]:
     """Return the names in an expression of `--only`, in canonical spelling; empty if it is the id of a cell."""
-    found = (_CONDITION.fullmatch(piece) for piece in _split_expression(text))
-    return {match[1].replace("-", "_").lower() for match in found if match is not None}
+    names = set()
+    for piece in _split_expression(text):
+        match = _CONDITION.fullmatch(piece)
+        if match is not None:
+            names.add(match[1].replace("-", "_").lower())
+    return names
 
 
 def select_cells(cells: Sequence[Cell], text: str) -> list[Cell]:
@@ -128,9 +135,13 @@ def _parse_present_level(name: str, level: str, negated: bool, cells: Sequence[C
     if found is None:
         own = word not in {WORKLOAD, PLATFORM, *registry.factors()}
         found = level if own else parse_condition_level(word, level, workloads)[1]
-    there = dict.fromkeys(one for cell in cells if (one := get_level(cell, word)) is not None)
-    if found not in there:
-        raise UsageError(f"--only {word}={level}: no cell has that", hint=f"there are: {', '.join(there)}")
+    existing: dict[str, None] = {}
+    for cell in cells:
+        own_level = get_level(cell, word)
+        if own_level is not None:
+            existing[own_level] = None
+    if found not in existing:
+        raise UsageError(f"--only {word}={level}: no cell has that", hint=f"there are: {', '.join(existing)}")
     return Condition(word, (found,), negated)
 
 
@@ -140,7 +151,9 @@ def make_condition(name: str, level: str, cells: Sequence[Cell]) -> Condition:
         return Condition(name, (level,))
     factor = registry.find_factor(name)
     found = find_labelled_level(factor.name, level, cells)
-    return Condition(factor.name, (str(registry.parse_level(factor, level)) if found is None else found,))
+    if found is None:
+        found = str(registry.parse_level(factor, level))
+    return Condition(factor.name, (found,))
 
 
 def find_labelled_level(name: str, label: str, cells: Sequence[Cell]) -> str | None:

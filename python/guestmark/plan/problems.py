@@ -68,25 +68,29 @@ class Problems:
         if not self.found:
             return
         known = index_lines(self.text)
-        placed = sorted(
-            ((find_line(known, path) or 0, path, problem) for path, problem in self.found),
-            key=lambda place: place[0],
-        )
+        placed = []
+        for path, problem in self.found:
+            placed.append((find_line(known, path) or 0, path, problem))
+        placed.sort(key=lambda place: place[0])
         count = len(placed)
         more = " or more" if count >= _MOST_SHOWN else ""
-        raise UsageError(
-            f"{self.where} has {count}{more} mistake{'s' if count != 1 else ''}",
-            hint="\n".join(
-                f"{f'line {line}: ' if line else ''}{_format_path(path)}{problem}"
-                for line, path, problem in placed[:_MOST_SHOWN]
-            ),
-        )
+        rows = []
+        for line, path, problem in placed[:_MOST_SHOWN]:
+            # A key that is missing, or that an extended plan has, is on no line of this text.
+            begin = f"line {line}: " if line else ""
+            rows.append(f"{begin}{_format_path(path)}{problem}")
+        noun = "mistake" if count == 1 else "mistakes"
+        raise UsageError(f"{self.where} has {count}{more} {noun}", hint="\n".join(rows))
 
 
 def _format_path(path: Path) -> str:
     text = ""
     for part in path:
-        text += f"[{part + 1}]" if isinstance(part, int) else f"{'.' if text else ''}{part}"
+        # Users count from 1.
+        if isinstance(part, int):
+            text += f"[{part + 1}]"
+        else:
+            text += f".{part}" if text else part
     return f"{text}: " if text else ""
 
 
@@ -110,7 +114,11 @@ def _list_fields(model: "type[BaseModel]", path: Sequence[str | int]) -> list[st
 def _find_model(annotation: Any) -> Any:
     if hasattr(annotation, "model_fields"):
         return annotation
-    return next((found for part in get_args(annotation) if (found := _find_model(part)) is not None), None)
+    for part in get_args(annotation):
+        found = _find_model(part)
+        if found is not None:
+            return found
+    return None
 
 
 _PRUNINGS = 3
@@ -140,9 +148,13 @@ def _remove_at(data: dict[str, Any], path: Sequence[int | str], *, missing: bool
     If a key is `missing` from a table, remove that table.
     """
     where: Any = data
-    steps = list(path[:-1]) if missing and len(path) > 1 else list(path)
-    lists = [at for at, part in enumerate(steps) if isinstance(part, int)]
-    steps = steps[: lists[0]] if lists else steps
+    steps = list(path)
+    if missing and len(path) > 1:
+        steps.pop()
+    for at, part in enumerate(steps):
+        if isinstance(part, int):
+            steps = steps[:at]
+            break
     for part in steps[:-1]:
         if not isinstance(where, dict) or part not in where:
             return

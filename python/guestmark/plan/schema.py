@@ -225,13 +225,21 @@ def find_own_factors(model: Plan) -> frozenset[str]:
     """
     if model.schema_ == "guestmark-plan/1":
         return frozenset()
-    named = {*model.factors, *(name for workload in model.workloads.values() for name in workload.factors)}
-    standing = {name for workload in model.workloads.values() for name in find_placeholders(workload.params)}
-    return frozenset(name for name in named & standing if name not in registry.factors())
+    named = set(model.factors)
+    used: set[str] = set()
+    for workload in model.workloads.values():
+        named |= workload.factors.keys()
+        used |= find_placeholders(workload.params)
+    return frozenset((named & used) - registry.factors().keys())
 
 
 def find_placeholders(params: Mapping[str, Any]) -> frozenset[str]:
     """Return the names that occur as `{name}` in a command, or in commands around it."""
     command = params.get("command")
-    texts = [*(command if isinstance(command, list) else ()), *(params.get(hook) for hook in HOOKS)]
-    return frozenset(name for text in texts if isinstance(text, str) for name in _PLACEHOLDER.findall(text))
+    texts = list(command) if isinstance(command, list) else []
+    texts += [params.get(hook) for hook in HOOKS]
+    found: set[str] = set()
+    for text in texts:
+        if isinstance(text, str):
+            found.update(_PLACEHOLDER.findall(text))
+    return frozenset(found)
