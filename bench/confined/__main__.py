@@ -27,7 +27,7 @@ from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.platforms import registry
-from guestmark.platforms.qemu import platform as qemu
+from guestmark.platforms.qemu import command_line
 from guestmark.workloads.guestfs import libguestfs
 from guestmark.workloads.guestfs.libguestfs import Mark
 from guestmark.workloads.oltp.databases import KINDS
@@ -91,7 +91,10 @@ def _confinement(on: bool) -> Iterator[None]:
     if on:
         yield
         return
-    with patch.object(Confinement, "around", _plain), patch.object(qemu, "sandbox", lambda _emulator: ()):
+    with (
+        patch.object(Confinement, "wrap_command", _plain),
+        patch.object(command_line, "sandbox_arguments", lambda _emulator: ()),
+    ):
         yield
 
 

@@ -112,7 +112,7 @@ class Slowed(HostPlatform):
         self._sleep("prepare")
         with super().start(cell) as machine:
             self._slow(machine.agent, "ping", "answer")
-            self._slow(machine.agent, "touch", "touch")
+            self._slow(machine.agent, "touch_memory", "touch")
             yield machine
             self._sleep("end")
 

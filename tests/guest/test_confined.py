@@ -294,7 +294,7 @@ def test_a_hypervisor_is_ended_first_when_memory_runs_out(platform: str) -> None
 
 @needs_groups
 def test_a_guest_gets_no_more_processes_than_its_machine_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confinement, "PROCESSES", 60)
+    monkeypatch.setattr(confinement, "MOST_PROCESSES", 60)
     with start("uml") as machine:
         made = machine.agent.exec(["python3", "-c", _FORKS], timeout_s=60)
         assert int(made.stdout.split()[0]) < 60

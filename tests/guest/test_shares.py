@@ -71,7 +71,7 @@ def test_a_daemon_that_was_told_something_else_is_caught(monkeypatch: pytest.Mon
     ) -> AbstractContextManager[list[str]]:
         return started(hypervisor, replace(share, cache="always"), bus)
 
-    monkeypatch.setattr(virtiofs, "server", otherwise)
+    monkeypatch.setattr(virtiofs, "serve_directory", otherwise)
     with pytest.raises(AttestationError, match="never"):
         written("tcg", {"filesystem": "virtiofs", "share_cache": "never"})
 

@@ -64,20 +64,16 @@ def supervise_command(
     stay open until that is done. With `spare_keepers` the keepers of guestmarks inside it are left alive, to remove
     what those have made.
     """
-    removals = [argument for path in remove for argument in ("--remove", path)]
-    removals += [argument for fd in hold for argument in ("--hold", str(fd))]
-    grace = ["--grace", str(grace_ms)] if grace_ms else []
-    return [
-        str(find_agent_binary()),
-        "supervise",
-        "--lifeline",
-        str(lifeline_fd),
-        *removals,
-        *grace,
-        *(["--spare-keepers"] if spare_keepers else []),
-        "--",
-        *command,
-    ]
+    words = [str(find_agent_binary()), "supervise", "--lifeline", str(lifeline_fd)]
+    for path in remove:
+        words += ["--remove", path]
+    for fd in hold:
+        words += ["--hold", str(fd)]
+    if grace_ms:
+        words += ["--grace", str(grace_ms)]
+    if spare_keepers:
+        words.append("--spare-keepers")
+    return [*words, "--", *command]
 
 
 @contextlib.contextmanager

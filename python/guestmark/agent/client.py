@@ -113,7 +113,9 @@ def _read_exit_status(reply: frames.Reply) -> int:
         raise make_refusal(reply.error, command=True)
     assert reply.ok is not UNSET
     exited = msgspec.msgpack.decode(reply.ok, type=wire.Exited)
-    return 128 + exited.signal if exited.signal else exited.status or 0
+    if exited.signal:
+        return 128 + exited.signal
+    return exited.status or 0
 
 
 def _read_typed(stdin_fd: int) -> bytes | None:
@@ -354,11 +356,7 @@ class Agent(BulkCalls):
         """Returns the absolute path of what `exec` would run with this `PATH`. Raises `CommandError` if there is
         nothing.
         """
-        sought = wire.Lookup(
-            name=os.fsencode(name),
-            path=None if path is None else os.fsencode(path),
-            cwd=None if cwd is None else os.fsencode(cwd),
-        )
+        sought = wire.Lookup(name=os.fsencode(name), path=_encode_optional(path), cwd=_encode_optional(cwd))
         return os.fsdecode(self._call(wire.WHICH, sought, timeout_s, command=True).path)
 
     def sha256(self, path: str, timeout_s: float = 120.0) -> wire.Digest:
@@ -470,6 +468,10 @@ class Agent(BulkCalls):
         self._close_because("was switched off")
 
 
+def _encode_optional(text: str | None) -> bytes | None:
+    return None if text is None else os.fsencode(text)
+
+
 def _encode_path(path: str) -> wire.Path:
     return wire.Path(path=os.fsencode(path))
 
@@ -487,7 +489,7 @@ def _encode_program(
     return wire.Exec(
         argv=tuple(os.fsencode(argument) for argument in argv),
         env=None if env is None else tuple(os.fsencode(f"{name}={value}") for name, value in env.items()),
-        cwd=None if cwd is None else os.fsencode(cwd),
+        cwd=_encode_optional(cwd),
         uid=where.get("uid"),
         gid=where.get("gid"),
         groups=None if groups is None else tuple(groups),

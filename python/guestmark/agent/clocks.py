@@ -68,11 +68,15 @@ def on_host_clock(
     clamped to that, with a warning. Without pings the two clocks are the same.
     """
     (started_ns, ended_ns), (before, after), (sent_ns, received_ns) = span_ns, pings, bracket_ns
-    slack_before = before.round_trip_ns / 2 if before else 0.0
-    slack_after = after.round_trip_ns / 2 if after else 0.0
+    slack_before = slack_after = 0.0
+    start, end = float(started_ns), float(ended_ns)
     rate = _estimate_rate(before, after)
-    start = before.host_ns + (started_ns - before.guest_ns) * rate if before else float(started_ns)
-    end = after.host_ns - (after.guest_ns - ended_ns) * rate if after else float(ended_ns)
+    if before:
+        slack_before = before.round_trip_ns / 2
+        start = before.host_ns + (started_ns - before.guest_ns) * rate
+    if after:
+        slack_after = after.round_trip_ns / 2
+        end = after.host_ns - (after.guest_ns - ended_ns) * rate
     warning = ""
     if (
         start < sent_ns - slack_before

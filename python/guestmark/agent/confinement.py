@@ -60,28 +60,32 @@ class Confinement:
         empty directory `over_temporary` for that. It ends when the other end of the pipe `lifeline` is closed, and is
         put into the control groups `groups`. If it traces, its stops are counted in its directory `scratch`.
         """
-        return [
-            str(find_agent_binary()), "confine",
-            *(f"--writable={path}" for path in dict.fromkeys(writable)),
-            *([f"--temporary={temporary}"] if temporary else []),
-            *([f"--over-temporary={over_temporary}"] if over_temporary else []),
-            *(["--network"] if self.network else []),
-            *(["--serves-files"] if self.serves_files else []),
-            *(["--sockets"] if self.sockets else []),
-            *([] if self.rings else ["--no-io-uring"]),
-            *(["--kvm"] if self.kvm else []),
-            *(["--traces"] if self.memory_file else []),
-            *([f"--stops={scratch / STOPS_FILE}"] if self.memory_file and scratch else []),
-            *(["--own-memory"] if self.own_memory else []),
-            *(["--own-files"] if self.own_files else []),
-            *(["--metadata"] if self.metadata else []),
-            *([f"--user={self.user[0]}:{self.user[1]}"] if self.user else []),
-            *([f"--lifeline={lifeline}"] if lifeline is not None else []),
-            *(f"--group={group}" for group in groups),
-            f"--processes={MOST_PROCESSES}",
-            *self.more,
-            "--", *command,
-        ]  # fmt: skip
+        words = [str(find_agent_binary()), "confine"]
+        words += [f"--writable={path}" for path in dict.fromkeys(writable)]
+        if temporary:
+            words.append(f"--temporary={temporary}")
+        if over_temporary:
+            words.append(f"--over-temporary={over_temporary}")
+        switches = {
+            "--network": self.network,
+            "--serves-files": self.serves_files,
+            "--sockets": self.sockets,
+            "--no-io-uring": not self.rings,
+            "--kvm": self.kvm,
+            "--traces": self.memory_file,
+            "--own-memory": self.own_memory,
+            "--own-files": self.own_files,
+            "--metadata": self.metadata,
+        }
+        words += [switch for switch, is_set in switches.items() if is_set]
+        if self.memory_file and scratch:
+            words.append(f"--stops={scratch / STOPS_FILE}")
+        if self.user:
+            words.append(f"--user={self.user[0]}:{self.user[1]}")
+        if lifeline is not None:
+            words.append(f"--lifeline={lifeline}")
+        words += [f"--group={group}" for group in groups]
+        return [*words, f"--processes={MOST_PROCESSES}", *self.more, "--", *command]
 
 
 HYPERVISOR = Confinement()

@@ -131,7 +131,9 @@ class Conversation:
         once. If somebody else has the lock, the agent answers nothing else, and each call is made when it is needed.
         """
         with ConversationGuard(self, "ask"):
-            locking = [] if holder is None else [frames.encode_call(wire.LOCK, wire.Lock(holder=holder))]
+            locking = []
+            if holder is not None:
+                locking.append(frames.encode_call(wire.LOCK, wire.Lock(holder=holder)))
             sent = bytearray()
             for asked in (*locking, frames.encode_call(wire.CLOCK, None), *questions):
                 self._ahead.expect_reply(asked, self._next_id)
@@ -184,12 +186,17 @@ class Conversation:
     def find_last_reading(self) -> Ping:
         """Returns the last reading of the machine's clock: a call's if the round trip is long, else a new ping."""
         reading = self._reading
-        return reading if reading is not None and reading.round_trip_ns > _LONG_WAY_NS else self.ping()
+        if reading is not None and reading.round_trip_ns > _LONG_WAY_NS:
+            return reading
+        return self.ping()
 
     def _ping_if_needed(self) -> Ping | None:
         """Returns a reading to relate the machine's clock by; None if durations need not be converted."""
         assert self._hello is not None
-        return None if self._own_clock or self._hello.boot_id == clocks.read_host_boot_id() else self.ping()
+        # A machine of this boot is on this host's kernel, and reads the same clock.
+        if self._own_clock or self._hello.boot_id == clocks.read_host_boot_id():
+            return None
+        return self.ping()
 
     def _relate_duration(
         self, span_ns: tuple[int, int], before: Ping | None, bracket_ns: tuple[int, int]

@@ -197,7 +197,7 @@ def state(**changes: object) -> CampaignState:
 
 
 def test_which_boot_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaigns, "host_boot_id", lambda: "second")
+    monkeypatch.setattr(campaigns, "read_host_boot_id", lambda: "second")
     first = MeasuredBoot("A", "first", 0, "r", "6.1")
     assert not state().is_fresh  # nobody knows which side this is
     assert state(commands=SideCommands()).is_fresh

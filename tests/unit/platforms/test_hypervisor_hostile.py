@@ -22,7 +22,7 @@ from guestmark.disks import processes
 from guestmark.platforms.affinity import find_vcpu_threads
 from guestmark.platforms.counters import read_guest_counters, read_uml_stops
 from guestmark.platforms.place import open_plain_file, read_plain_file
-from guestmark.platforms.qemu.platform import query_vmm
+from guestmark.platforms.qemu.attest import query_vmm
 from guestmark.platforms.qmp import Monitor
 
 _LIMIT_S = 10.0

@@ -132,7 +132,7 @@ def status(pid: int) -> str:
 def test_helpers_of_a_user_mode_linux_that_nothing_confines(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a killed supervisor left before there were cages; storms could see it, and seldom killed that supervisor."""
     traces = [str(find_agent_binary()), "traces"]
-    monkeypatch.setattr(Confinement, "around", lambda _, command, *__, **___: [*traces, *command])
+    monkeypatch.setattr(Confinement, "wrap_command", lambda _, command, *__, **___: [*traces, *command])
     names: set[bytes] = set()  # of the machine, on the command line of all its processes
     try:
         with contextlib.suppress(GuestmarkError), start("uml") as machine:

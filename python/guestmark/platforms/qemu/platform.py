@@ -1,12 +1,9 @@
 """QEMU guests with KVM or TCG: the distribution's kernel, and the host's root filesystem shared read-only."""
 
 import contextlib
-import functools
-import mmap
 import os
 import re
 import shutil
-import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,14 +12,12 @@ from pathlib import Path
 from guestmark.agent.client import Agent
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
-from guestmark.appliance.kernel import Kernel, Notify
-from guestmark.core import procfs
+from guestmark.appliance.kernel import Notify
 from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.cause import Cause
 from guestmark.core.distribution import install_hint
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
-from guestmark.core.machine_facts import GuestMachine, Restored, Vmm
 from guestmark.core.model import Cell
 from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import Layer
@@ -31,29 +26,21 @@ from guestmark.foreign import parts
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import drives
 from guestmark.platforms.affinity import find_vcpu_threads, take_seat
-from guestmark.platforms.attest import (
-    attest_disks,
-    check_kernel,
-    describe_inside,
-    measure_backing,
-    require_checks,
-    require_same,
-)
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.drives import VirtioBus
-from guestmark.platforms.guest import Guest, await_ready, make_mismatch, stop_on_exit
+from guestmark.platforms.guest import Guest, await_ready, stop_on_exit
 from guestmark.platforms.phases import ANSWERED, Watch
-from guestmark.platforms.place import HERE, HypervisorProcess, Line, Place
+from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.process import SupervisedProcess
-from guestmark.platforms.qemu import restored, virtiofs
+from guestmark.platforms.qemu import command_line, restored
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accelerator
+from guestmark.platforms.qemu.attest import attest_daemons, attest_qemu, query_vmm
 from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, find_boot
-from guestmark.platforms.qmp import Monitor, require_shape
+from guestmark.platforms.qmp import Monitor
 from guestmark.setting import memory
 from guestmark.setting.disk import Disks
 from guestmark.setting.drive import Aio, Bus
-from guestmark.setting.filesystem import Filesystem, choose_share_cache
 from guestmark.setting.image import PROTOCOL, Protocol
 from guestmark.setting.machine import (
     CPU,
@@ -64,8 +51,6 @@ from guestmark.setting.machine import (
     SMP,
     START,
     Start,
-    StartedGuest,
-    attest_levels,
     iterate_guest_levels,
     list_kernel_words,
 )
@@ -93,67 +78,11 @@ def add_kvm_hint(found: Usable | Unusable) -> Usable | Unusable:
     return found
 
 
-def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot) -> GuestMachine:
-    """Compares accelerator, architecture, kernel, root and all factors that can be compared, by QMP and from inside.
-
-    Raises `AttestationError` with both values.
-    """
-    inside = describe_inside(guest)
-    # A guest that was restored has completed an incoming migration; one that booted has none.
-    loaded = guest.query("query-migrate").get("status") == "completed" if guest.query else None
-    require_same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
-    backing = measure_backing(guest) if memory.has_memory_factors(guest.cell.levels) else None
-    require_checks(
-        attest_levels(levels, StartedGuest(inside, vmm, _find_running_program(guest), loaded, backing)), guest
-    )
-    check_kernel(boot.kernel.release, inside, guest, boot.root_type)
-    if boot.share == NINE_P and guest.place is HERE and guest.vmm_pid is not None:
-        require_same(
-            "the root filesystem", str(boot.root), _find_shared_directory(guest.vmm_pid, boot.root), guest
-        )
-    expected = guest.cell.platform.foreign_architecture or host_architecture()
-    require_same("the architecture", expected.machine_name, inside.arch, guest)
-    return GuestMachine(
-        asked=dict(levels.texts),
-        vmm=vmm,
-        guest=inside,
-        disks=attest_disks(guest),
-        restored=guest.restored,
-        backing=backing,
-    )
-
-
-def _find_running_program(guest: Guest) -> str:
-    """Returns the hypervisor's executable; empty for one inside another guest, which is not looked at."""
-    if guest.place is not HERE or guest.vmm_pid is None:
-        return ""
-    return os.path.realpath(f"/proc/{guest.vmm_pid}/exe")
-
-
-def _find_shared_directory(pid: int, wanted: Path) -> str:
-    """Returns `wanted` if QEMU, process `pid`, has that very directory open; else the directories that it has open."""
-    expected, others = os.stat(wanted), []
-    for link, target in procfs.list_open_files(pid):
-        with contextlib.suppress(OSError):
-            found = link.stat()
-            # Paths may lead to the same directory by several names, so inodes are compared.
-            if os.path.samestat(found, expected):
-                return str(wanted)
-            if stat.S_ISDIR(found.st_mode):
-                others.append(target)
-    return ", ".join(others) or "no directory"
-
-
 # Defaults on the host's own architecture.
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}
-_SHARE_TAG = "guestmark-root"
-# QEMU's own seccomp filter, as libvirt sets it: no fork or exec, no change of user, no scheduling.
-_SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 _BALLOON_S = 60.0
 # QEMU cannot save the state of these devices.
 _UNSAVABLE_BUSES = (Bus.NVME, Bus.VHOST_USER, Bus.VIRTIOFS)
-# Ports of the channel's device: the agent's, and room for those that outer guests add.
-_LEAST_PORTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +138,7 @@ class QemuPlatform:
 
         `place` is where its hypervisor runs: this host, or an outer guest.
         """
+        limit_s = deadline_s or self.accelerator.start_limit_s
         levels = cell.levels.with_defaults(self._default_factors())
         self._check_processors(levels)
         boot = find_boot(self.architecture, cell, levels, self._notify)
@@ -232,25 +162,22 @@ class QemuPlatform:
             stack.enter_context(stop_on_exit(process, line.close, monitor.close, monitor_line.close))
             made = stack.enter_context(place.prepare_disks(cell))
             arguments = [
-                *_base_arguments(self.architecture, self.accelerator, levels, program),
-                *(sandbox_arguments(program) if place is HERE else ()),
-                *_console_arguments(watch, self.architecture),
-                *([] if is_restored else memory.make_memory_arguments(levels, shared=_needs_shared_memory(boot, made))),
-                *(_root_arguments(stack, process, virtio, boot) if boot.share else ()),
-                *_share_arguments(stack, process, virtio, made),
-                *_channel_arguments(line, virtio, max(_LEAST_PORTS, extras.ports)),
-                *_monitor_arguments(monitor_line),
+                *command_line.base_arguments(self.architecture, self.accelerator, levels, program),
+                *(command_line.sandbox_arguments(program) if place is HERE else ()),
+                *command_line.console_arguments(watch, self.architecture),
+                *_memory_arguments(levels, boot, made),
+                *command_line.root_arguments(stack, process, virtio, boot),
+                *command_line.share_arguments(stack, process, virtio, made),
+                *command_line.channel_arguments(line, virtio, extras.ports),
+                *command_line.monitor_arguments(monitor_line),
                 *drives.qemu_arguments(made, levels[MACHINE], virtio),
                 *(levels.get(QEMU_ARGS) or ()),
                 *extras.arguments,
-                *(["-device", "vmgenid,guid=auto"] if generation_id else []),
-                *_kernel_arguments(
-                    place,
-                    boot.kernel,
-                    initramfs,
-                    " ".join([self._format_kernel_words(place, boot.share, levels, watch), *extras.kernel]),
-                ),
-            ]  # fmt: skip
+            ]
+            if generation_id:
+                arguments += ["-device", "vmgenid,guid=auto"]
+            words = [self._format_kernel_words(place, boot.share, levels, watch), *extras.kernel]
+            arguments += command_line.kernel_arguments(place, boot.kernel, initramfs, " ".join(words))
             written = (*drives.list_writable_paths(made), *extras.writable)
             command = drives.add_storage_daemon(arguments, made, process.scratch, place)
             template, state = None, -1
@@ -279,24 +206,13 @@ class QemuPlatform:
             if seat.placement:
                 _place_threads(guest, monitor)
             if template is not None:
-                guest.restored = Restored(
-                    template=template.key,
-                    clone=template.clones,
-                    template_s=template.made_s if template.clones == 1 else 0.0,
-                    generation_id=generation_id,
-                )
-                answered = restored.resume_clone(
-                    monitor, state, line.own_socket(), deadline_s or self.accelerator.start_limit_s
-                )
+                guest.restored = template.describe_clone(generation_id=generation_id)
+                answered = restored.resume_clone(monitor, state, line.own_socket(), limit_s)
                 if answered is not None:
                     guest.phases[ANSWERED] = answered - process.started_at
-            await_ready(agent, process, deadline_s or self.accelerator.start_limit_s, guest.phases)
+            await_ready(agent, process, limit_s, guest.phases)
             stack.callback(agent.close)
-            guest.query = monitor.execute
-            # Only a guest that answers can be asked for its disks, and only then may levels change its memory.
-            guest.disks = drives.find_attached_disks(made, agent)
-            _attest_daemons(guest)
-            _apply_memory_orders(monitor, levels)
+            _complete_guest(guest, monitor, made, levels)
             yield guest
 
     @contextlib.contextmanager
@@ -390,24 +306,24 @@ class QemuPlatform:
         return add_kvm_hint(found) if self.accelerator is KVM else found
 
     def _format_kernel_words(self, place: Place, share: str, levels: Levels, watch: Watch | None) -> str:
-        # cache=loose lets the guest cache files without asking the host again, which a read-only root allows.
-        options = (
-            "trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any" if share == NINE_P else ""
-        )
         row = self.architecture
-        return " ".join(
-            [
-                *(watch.qemu_kernel_arguments(row) if watch else []),
-                f"console={row.console} quiet panic=-1",
-                self.accelerator.boot_args(row),
-                "guestmark.channel=virtio:guestmark",
-                f"guestmark.root={share}:{_SHARE_TAG}" if share else "guestmark.root=none",
-                *([f"guestmark.rootopts={options}"] if options else []),
-                *self._format_clock_rate(place),
-                *([] if row.is_host else [f"guestmark.realtime={time.time():.0f}"]),
-                *list_kernel_words(levels),
-            ]
-        ).strip()
+        words = watch.qemu_kernel_arguments(row) if watch else []
+        words += [
+            f"console={row.console} quiet panic=-1",
+            self.accelerator.boot_args(row),
+            "guestmark.channel=virtio:guestmark",
+        ]
+        words.append(f"guestmark.root={share}:{command_line.SHARE_TAG}" if share else "guestmark.root=none")
+        if share == NINE_P:
+            # cache=loose lets the guest cache files without asking the host again, which a read-only root allows.
+            words.append(
+                "guestmark.rootopts=trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any"
+            )
+        words += self._format_clock_rate(place)
+        # A foreign machine may have no clock that its kernel can read.
+        if not row.is_host:
+            words.append(f"guestmark.realtime={time.time():.0f}")
+        return " ".join([*words, *list_kernel_words(levels)]).strip()
 
     def _format_clock_rate(self, place: Place) -> list[str]:
         """Returns a word that tells a guest under TCG the rate of its time-stamp counter, which is the host's.
@@ -415,8 +331,9 @@ class QemuPlatform:
         Measuring the rate, as kernels do, fails on machines without a timer for it (microvm), and on a busy host gives
         clocks that run several times too fast.
         """
-        khz = place.tsc_khz() if self.accelerator.emulates and self.architecture.is_host else None
-        return [f"tsc_early_khz={khz}"] if khz else []
+        if self.accelerator.emulates and self.architecture.is_host and (khz := place.tsc_khz()):
+            return [f"tsc_early_khz={khz}"]
+        return []
 
 
 def _has_generation_id(architecture: Architecture) -> bool:
@@ -426,23 +343,30 @@ def _has_generation_id(architecture: Architecture) -> bool:
 
 def _require_restorable(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus, *, watched: bool) -> None:
     """Raises `PlatformUnusableError` for a guest that cannot be saved, or whose start is what is measured."""
-    why = (
-        "a guest inside another one cannot be restored"
-        if place is not HERE
-        else "guests whose root is not served by 9p cannot be saved"
-        if boot.share != NINE_P
-        else f"guests with a disk of bus={unsaved} cannot be saved"
-        if (unsaved := next((disk.bus for disk in cell.view(Disks) if disk.bus in _UNSAVABLE_BUSES), None))
-        else "disks whose writes are logged begin with their guest's boot"
-        if any(disk.logged for disk in cell.view(Disks))
-        else "machines without PCI are not restored"
-        if not virtio.on_pci
-        else "a workload that watches guests boot has nothing to see in restored ones"
-        if watched
-        else ""
-    )
-    if why:
-        raise PlatformUnusableError(why, hint="give them start=cold")
+    disks = cell.view(Disks)
+    unsavable = next((disk.bus for disk in disks if disk.bus in _UNSAVABLE_BUSES), None)
+    if place is not HERE:
+        why = "a guest inside another one cannot be restored"
+    elif boot.share != NINE_P:
+        why = "guests whose root is not served by 9p cannot be saved"
+    elif unsavable is not None:
+        why = f"guests with a disk of bus={unsavable} cannot be saved"
+    elif any(disk.logged for disk in disks):
+        why = "disks whose writes are logged begin with their guest's boot"
+    elif not virtio.on_pci:
+        why = "machines without PCI are not restored"
+    elif watched:
+        why = "a workload that watches guests boot has nothing to see in restored ones"
+    else:
+        return
+    raise PlatformUnusableError(why, hint="give them start=cold")
+
+
+def _memory_arguments(levels: Levels, boot: Boot, made: Sequence[Image]) -> list[str]:
+    """Returns the guest's memory on the command line; a restored guest gets its template's instead."""
+    if levels[START] is Start.RESTORED:
+        return []
+    return memory.make_memory_arguments(levels, shared=command_line.needs_shared_memory(boot, made))
 
 
 _DESCRIPTOR = re.compile(r"(?<=\bfd=)\d+")
@@ -465,6 +389,14 @@ def _place_threads(guest: Guest, monitor: Monitor) -> None:
     """
     with contextlib.suppress(MachineError):
         guest.seat.move_threads(find_vcpu_threads(monitor.execute("query-cpus-fast"), guest.vmm_pid))
+
+
+def _complete_guest(guest: Guest, monitor: Monitor, made: Sequence[Image], levels: Levels) -> None:
+    """Finds the disks of a guest that answers, and applies the levels that need a running guest."""
+    guest.query = monitor.execute
+    guest.disks = drives.find_attached_disks(made, guest.agent)
+    attest_daemons(guest)
+    _apply_memory_orders(monitor, levels)
 
 
 def _apply_memory_orders(monitor: Monitor, levels: Levels) -> None:
@@ -507,133 +439,9 @@ def find_missing_program(program: Program) -> Unusable | None:
     return Unusable(f"{program.name} is not installed", install_hint(program.package))
 
 
-def query_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
-    """Returns what QEMU says it runs: version, accelerator, processors and their model, memory in bytes."""
-    with require_shape():
-        kvm = monitor.execute("query-kvm")
-        processors = monitor.execute("query-cpus-fast")
-        model = monitor.execute("qom-get", {"path": processors[0]["qom-path"], "property": "type"})
-        version = monitor.execute("query-version")["qemu"]
-        return Vmm(
-            accelerator=KVM.name if kvm["enabled"] else TCG.name,
-            kvm_present=kvm["present"],
-            processors=len(processors),
-            cpu=str(model).removesuffix(architecture.cpu_suffix),
-            memory_bytes=monitor.execute("query-memory-size-summary")["base-memory"],
-            qemu=f"{version['major']}.{version['minor']}.{version['micro']}",
-        )
-
-
 def _list_modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> ModuleList:
     shared = {NINE_P: ("9p", "9pnet_virtio", "overlay"), VIRTIOFS: ("virtiofs", "overlay")}.get(share, ())
     also = restored.TEMPLATES.filesystems if cell.levels.get(START) is Start.RESTORED else ()
     for_disks, filesystems = drives.list_qemu_modules(cell, also)
     required = (*virtio.modules, "virtio_console", *shared, *for_disks, *memory.list_modules(cell.levels))
     return ModuleList(required, (*filesystems, *extras.modules))
-
-
-def _base_arguments(
-    architecture: Architecture, accelerator: Accelerator, levels: Levels, program: str
-) -> list[str]:
-    threads = ",thread=multi" if accelerator.emulates and levels[SMP] > 1 else ""
-    given = [
-        word for factor, level in iterate_guest_levels(levels) for word in factor.qemu(level, architecture)
-    ]
-    return [
-        program, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-        "-accel", accelerator.name + threads, *given,
-    ]  # fmt: skip
-
-
-@functools.cache
-def sandbox_arguments(emulator: str) -> tuple[str, ...]:
-    """Returns the option with which QEMU gives up system calls that it does not need.
-
-    Empty if this QEMU or this kernel was built without seccomp.
-    """
-    program = shutil.which(emulator)
-    with contextlib.suppress(OSError, ValueError):
-        if program and "\nSeccomp:" in Path("/proc/self/status").read_text():
-            # QEMU has no option that tells; a QEMU without the library refuses -sandbox and would not start.
-            with open(program, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                if content.find(b"libseccomp.so") >= 0:
-                    return ("-sandbox", _SANDBOX)
-    return ()
-
-
-def _console_arguments(watch: Watch | None, architecture: Architecture) -> list[str]:
-    shared = ",mux=on" if watch else ""
-    return [
-        "-chardev", f"stdio,id=console,signal=off{shared}", *architecture.console_device,
-        *(watch.qemu_arguments(architecture) if watch else []),
-    ]  # fmt: skip
-
-
-def _root_arguments(
-    stack: contextlib.ExitStack, process: HypervisorProcess, virtio: VirtioBus, boot: Boot
-) -> list[str]:
-    if boot.share == NINE_P:
-        return drives.plan9_arguments(_SHARE_TAG, boot.root, "none", virtio, read_only=True)
-    if not isinstance(process, SupervisedProcess):
-        raise PlatformUnusableError(
-            "a guest inside a guest gets its root over 9p, which its kernel does not have",
-            hint="give a kernel with 9p: --set kernel=FILE",
-        )
-    return stack.enter_context(virtiofs.serve_directory(process, virtiofs.root_share(_SHARE_TAG), virtio.bus))
-
-
-def _share_arguments(
-    stack: contextlib.ExitStack, process: HypervisorProcess, virtio: VirtioBus, made: Sequence[Image]
-) -> list[str]:
-    """Starts a virtiofsd for each directory of the host that a disk shares; nested guests have none."""
-    arguments: list[str] = []
-    for image in made:
-        if image.spec.filesystem is Filesystem.VIRTIOFS and isinstance(process, SupervisedProcess):
-            arguments += stack.enter_context(
-                virtiofs.serve_directory(process, _describe_share(image), virtio.bus)
-            )
-    return arguments
-
-
-def _describe_share(image: Image) -> virtiofs.Share:
-    spec = image.spec
-    return virtiofs.Share(
-        spec.name, image.path, choose_share_cache(spec), writable=True, name=f"virtiofsd of the {spec.name}"
-    )
-
-
-def _attest_daemons(guest: Guest) -> None:
-    """Records which process serves each directory. Raises `AttestationError` if one was started with other options."""
-    for disk in guest.disks:
-        if disk.spec.filesystem is not Filesystem.VIRTIOFS:
-            continue
-        share = _describe_share(disk.image)
-        server = guest.process.helpers[share.name]
-        disk.server = server.pid()
-        if differs := virtiofs.find_difference(server, share):
-            raise make_mismatch(f"the {disk.spec.name}'s daemon", share.cache, differs, guest)
-
-
-def _needs_shared_memory(boot: Boot, made: Sequence[Image]) -> bool:
-    """Returns whether processes other than QEMU serve the guest, and need its memory."""
-    return boot.share == VIRTIOFS or any(image.spec.bus in {Bus.VHOST_USER, Bus.VIRTIOFS} for image in made)
-
-
-def _channel_arguments(line: Line, virtio: VirtioBus, ports: int) -> list[str]:
-    # One interrupt for each queue of a few ports: by default the 64 queues of 31 ports share one, and the guest looks
-    # through all of them at each interrupt.
-    vectors = f",vectors={2 * ports + 4}" if virtio.on_pci else ""
-    return [
-        "-device", f"{virtio.format_device('virtio-serial')},max_ports={ports}{vectors}",
-        "-chardev", line.format_chardev("agent"),
-        "-device", "virtserialport,chardev=agent,name=guestmark",
-    ]  # fmt: skip
-
-
-def _monitor_arguments(line: Line) -> list[str]:
-    return ["-chardev", line.format_chardev("monitor"), "-mon", "chardev=monitor,mode=control"]
-
-
-def _kernel_arguments(place: Place, kernel: Kernel, initramfs: Path, arguments: str) -> list[str]:
-    image = place.locate_file(Path(kernel.elf or kernel.image))
-    return ["-kernel", image, "-initrd", place.locate_file(initramfs), "-append", arguments]

@@ -28,6 +28,7 @@ from guestmark.appliance.paths import scratch_parent
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
+from guestmark.core.machine_facts import Restored
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size
 from guestmark.platforms.process import SupervisedProcess, make_watchdog
@@ -57,6 +58,14 @@ class Template:
     state: Path
     clones: int = 0
     made_s: float = 0.0
+
+    def describe_clone(self, *, generation_id: bool) -> Restored:
+        """Returns the facts of the clone that was made last."""
+        # Only the first clone has cost the time for its template.
+        template_s = self.made_s if self.clones == 1 else 0.0
+        return Restored(
+            template=self.key, clone=self.clones, template_s=template_s, generation_id=generation_id
+        )
 
 
 @dataclass(slots=True)

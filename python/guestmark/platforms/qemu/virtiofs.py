@@ -14,9 +14,11 @@ from pathlib import Path
 from guestmark.agent.confinement import FILE_SERVER, HYPERVISOR, Confinement
 from guestmark.core.distribution import install_hint
 from guestmark.core.errors import PlatformUnusableError
+from guestmark.disks.image import Image
 from guestmark.platforms import confinement
 from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu.programs import VIRTIOFSD_PATHS
+from guestmark.setting.filesystem import choose_share_cache
 
 ROOT_DAEMON = confinement.SERVES_ROOT
 # Cache modes that the old daemon names differently.
@@ -43,6 +45,14 @@ class Share:
 def root_share(tag: str) -> Share:
     """Returns the host's root, for a guest whose kernel has no 9p."""
     return Share(tag, Path("/"), why_needed="this guest kernel has no 9p, and ")
+
+
+def describe_share(image: Image) -> Share:
+    """Returns the share of a disk that is a directory of the host."""
+    spec = image.spec
+    return Share(
+        spec.name, image.path, choose_share_cache(spec), writable=True, name=f"virtiofsd of the {spec.name}"
+    )
 
 
 @contextlib.contextmanager

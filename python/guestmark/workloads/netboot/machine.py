@@ -26,7 +26,8 @@ from guestmark.platforms.guest import stop_on_exit
 from guestmark.platforms.place import HERE, Place, make_channel, open_plain_file, read_plain_file
 from guestmark.platforms.process import Console, SupervisedProcess, make_watchdog
 from guestmark.platforms.qemu.accelerators import KVM
-from guestmark.platforms.qemu.platform import query_vmm, sandbox_arguments
+from guestmark.platforms.qemu.attest import query_vmm
+from guestmark.platforms.qemu.command_line import sandbox_arguments
 from guestmark.platforms.qmp import Monitor
 from guestmark.workloads.netboot import BootingMachine, Card, Lease, control, figures
 from guestmark.workloads.netboot.control import Control, Request

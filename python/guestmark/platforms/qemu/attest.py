@@ -1,0 +1,108 @@
+"""Attestation of QEMU guests: by QEMU's monitor, by what its process has open, and from inside the guest."""
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from guestmark.core import procfs
+from guestmark.core.architectures import Architecture, host_architecture
+from guestmark.core.levels import Levels
+from guestmark.core.machine_facts import GuestMachine, Vmm
+from guestmark.platforms.attest import (
+    attest_disks,
+    check_kernel,
+    describe_inside,
+    measure_backing,
+    require_checks,
+    require_same,
+)
+from guestmark.platforms.guest import Guest, make_mismatch
+from guestmark.platforms.place import HERE
+from guestmark.platforms.qemu import virtiofs
+from guestmark.platforms.qemu.accelerators import KVM, TCG
+from guestmark.platforms.qemu.boots import NINE_P, Boot
+from guestmark.platforms.qmp import Monitor, require_shape
+from guestmark.setting import memory
+from guestmark.setting.filesystem import Filesystem
+from guestmark.setting.machine import StartedGuest, attest_levels
+
+
+def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot) -> GuestMachine:
+    """Compares accelerator, architecture, kernel, root and all factors that can be compared, by QMP and from inside.
+
+    Raises `AttestationError` with both values.
+    """
+    inside = describe_inside(guest)
+    # A guest that was restored has completed an incoming migration; one that booted has none.
+    loaded = guest.query("query-migrate").get("status") == "completed" if guest.query else None
+    require_same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
+    backing = measure_backing(guest) if memory.has_memory_factors(guest.cell.levels) else None
+    require_checks(
+        attest_levels(levels, StartedGuest(inside, vmm, _find_running_program(guest), loaded, backing)), guest
+    )
+    check_kernel(boot.kernel.release, inside, guest, boot.root_type)
+    if boot.share == NINE_P and guest.place is HERE and guest.vmm_pid is not None:
+        require_same(
+            "the root filesystem", str(boot.root), _find_shared_directory(guest.vmm_pid, boot.root), guest
+        )
+    expected = guest.cell.platform.foreign_architecture or host_architecture()
+    require_same("the architecture", expected.machine_name, inside.arch, guest)
+    return GuestMachine(
+        asked=dict(levels.texts),
+        vmm=vmm,
+        guest=inside,
+        disks=attest_disks(guest),
+        restored=guest.restored,
+        backing=backing,
+    )
+
+
+def _find_running_program(guest: Guest) -> str:
+    """Returns the hypervisor's executable; empty for one inside another guest, which is not looked at."""
+    if guest.place is not HERE or guest.vmm_pid is None:
+        return ""
+    return os.path.realpath(f"/proc/{guest.vmm_pid}/exe")
+
+
+def _find_shared_directory(pid: int, wanted: Path) -> str:
+    """Returns `wanted` if QEMU, process `pid`, has that very directory open; else the directories that it has open."""
+    expected, others = os.stat(wanted), []
+    for link, target in procfs.list_open_files(pid):
+        with contextlib.suppress(OSError):
+            found = link.stat()
+            # Paths may lead to the same directory by several names, so inodes are compared.
+            if os.path.samestat(found, expected):
+                return str(wanted)
+            if stat.S_ISDIR(found.st_mode):
+                others.append(target)
+    return ", ".join(others) or "no directory"
+
+
+def query_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
+    """Returns what QEMU says it runs: version, accelerator, processors and their model, memory in bytes."""
+    with require_shape():
+        kvm = monitor.execute("query-kvm")
+        processors = monitor.execute("query-cpus-fast")
+        model = monitor.execute("qom-get", {"path": processors[0]["qom-path"], "property": "type"})
+        version = monitor.execute("query-version")["qemu"]
+        return Vmm(
+            accelerator=KVM.name if kvm["enabled"] else TCG.name,
+            kvm_present=kvm["present"],
+            processors=len(processors),
+            cpu=str(model).removesuffix(architecture.cpu_suffix),
+            memory_bytes=monitor.execute("query-memory-size-summary")["base-memory"],
+            qemu=f"{version['major']}.{version['minor']}.{version['micro']}",
+        )
+
+
+def attest_daemons(guest: Guest) -> None:
+    """Records which process serves each directory. Raises `AttestationError` if one was started with other options."""
+    for disk in guest.disks:
+        if disk.spec.filesystem is not Filesystem.VIRTIOFS:
+            continue
+        share = virtiofs.describe_share(disk.image)
+        server = guest.process.helpers[share.name]
+        disk.server = server.pid()
+        if differs := virtiofs.find_difference(server, share):
+            raise make_mismatch(f"the {disk.spec.name}'s daemon", share.cache, differs, guest)
