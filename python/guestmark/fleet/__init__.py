@@ -1,1 +1,1 @@
-"""A lab of machines that run one plan: an existing engine spreads the work, the ledger says what is done."""
+"""Runs one plan on a lab of machines: an existing engine spreads the work, the ledger knows what is done."""

@@ -1,4 +1,4 @@
-"""What happens on a machine of a fleet: one block at a time of its own run in the lab's ledger."""
+"""The task that the engine runs on a machine of a fleet: the next block of that machine's run."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     from guestmark.ledger.model import StoredRun
     from guestmark.ledger.store import Ledger
 
-MESSAGE_PREFIX = "guestmark-fleet: "  # before a line that a worker prints for whoever keeps the fleet going
+MESSAGE_PREFIX = "guestmark-fleet: "  # of a line that a worker prints for the coordinator
 MACHINE_VARIABLE, LEDGER_VARIABLE = "GUESTMARK_FLEET_MACHINE", "GUESTMARK_LEDGER"
 # Where measured programs keep temporary files; the engine's own are elsewhere.
 TEMPORARY_VARIABLE = "GUESTMARK_FLEET_TMPDIR"
 
 
 class WorkerMark(StrEnum):
-    """Lines that a worker prints about itself, which nobody has to read."""
+    """Lines about a worker's progress, which the coordinator reads and does not show."""
 
-    READY = "ready"  # everything is there that the engine's worker needs
+    READY = "ready"  # to start the engine's worker
     BEGUN = "block begun"
     DONE = "block done"
     PART_ENDED = "one of the engine's processes there was killed"
@@ -61,15 +61,16 @@ class WorkerMark(StrEnum):
 DIFFERENT_CLASS_HINT = (
     "give it another class in the lab's file, or measure everything on each machine: --whole"
 )
-_EXAMINED: set[str] = set()  # runs of which this process knows that this machine can measure them
-_PAUSE_S = 1.0  # after what may help itself, such as a server that restarts
-_LOOK_S = 0.1  # between two looks whether somebody else has begun the run
+_EXAMINED: set[str] = set()  # runs that this machine is known to be able to measure
+_PAUSE_S = 1.0  # after an error that may pass, such as a server that restarts
+_LOOK_S = 0.1  # between two looks whether another machine has made the run
 
 
 def run_block(order: bytes) -> bytes:
-    """Runs the next block of this machine's run, which is begun when there is none: `FleetOrder` in, `Progress` out.
+    """Run the next block of this machine's run, which is made if there is none; errors are part of the result.
 
-    It is called by the engine, as many times as the engine likes: what a run has is known by the ledger alone.
+    `order` is an encoded `FleetOrder`, the result an encoded `MachineProgress`. The engine may call this any number of
+    times: only the ledger knows what a run has.
     """
     machine = os.environ[MACHINE_VARIABLE]
     if temporary := os.environ.pop(TEMPORARY_VARIABLE, None):
@@ -82,7 +83,8 @@ def run_block(order: bytes) -> bytes:
         away = isinstance(error, LedgerError)
         done = MachineProgress(machine, error=error.message, hint=error.hint, final=final, ledger=away)
         time.sleep(0 if final else _PAUSE_S)
-    except Exception as error:  # a fault of ours must not be the engine's to interpret
+    except Exception as error:
+        # The engine would take an exception for a lost worker.
         time.sleep(_PAUSE_S)
         done = MachineProgress(
             machine, error=f"{type(error).__name__}: {error}", hint=traceback.format_exc()[-2000:]
@@ -107,7 +109,8 @@ def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
         with exclusive_use(plan, tell_coordinator, name=f"{plan.name} ({order.fleet})"):
             if run_id is None:
                 with _claim_class(ledger, order, machine):
-                    run_id = find_run(ledger, order, machine)  # of a worker that was waited for
+                    # Another worker may have made it while this one waited.
+                    run_id = find_run(ledger, order, machine)
                     if run_id is None:
                         run_id = _create_run(ledger, order, machine, plan)
                         _EXAMINED.add(run_id)
@@ -127,14 +130,15 @@ def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
                 f"{machine} cannot measure what its class shares", hint=DIFFERENT_CLASS_HINT
             )
         _EXAMINED.add(run_id)
-        if status is BlockStatus.LOST:  # others have what is left
+        # Other machines have all blocks that are left, but one of them may yet be lost.
+        if status is BlockStatus.LOST:
             time.sleep(_PAUSE_S)
         return count_progress(ledger, run_id, machine, shared=bool(order.find_machine_class(machine)))
 
 
 @contextlib.contextmanager
 def _claim_class(ledger: Ledger, order: FleetOrder, machine: str) -> Iterator[None]:
-    """Inside, no other machine of a class that shares a run makes it."""
+    """Keep other machines of a class that shares a run from making it inside the block."""
     kind = order.find_machine_class(machine)
     if not kind:
         yield
@@ -147,14 +151,14 @@ def _claim_class(ledger: Ledger, order: FleetOrder, machine: str) -> Iterator[No
 
 
 def tell_coordinator(text: str) -> None:
-    """For the person who watches the fleet: the engine's workers have no other way to say something meanwhile."""
+    """Print a message for the coordinator: the engine passes nothing on while a task runs."""
     lines = [" ".join(line.split()) for line in text.splitlines()]
     with contextlib.suppress(OSError):
         os.write(2, f"{MESSAGE_PREFIX}{'; '.join(line for line in lines if line)}\n".encode(errors="replace"))
 
 
 def count_progress(ledger: Ledger, run_id: str, machine: str, *, shared: bool) -> MachineProgress:
-    """As `progress_of`, counted by the ledger, which has every attempt at a trial of the run."""
+    """Return what `read_progress` does, counted by the ledger instead of reading all trials."""
     from guestmark.ledger import trial_counts
 
     head, done = (
@@ -174,7 +178,7 @@ def count_progress(ledger: Ledger, run_id: str, machine: str, *, shared: bool) -
 
 
 def read_progress(stored: StoredRun, machine: str) -> MachineProgress:
-    """How far a machine's run is; of one that its class shares, what it has done itself."""
+    """Return how far a machine's run is; of a run that its class shares, what the machine has done itself."""
     mine = [trial for trial in stored.trials if find_machine(trial.facts) in {"", machine}]
     count = Counter(trial.status for trial in mine)
     return MachineProgress(
@@ -184,7 +188,7 @@ def read_progress(stored: StoredRun, machine: str) -> MachineProgress:
 
 
 def find_run(ledger: Ledger, order: FleetOrder, machine: str) -> str | None:
-    """The id of the machine's run, or of its class's where that shares one; None before it has begun."""
+    """Return the id of the machine's run, or of the one that its class shares; None before it is made."""
     from guestmark.ledger.attempts import find_runs_with_labels
 
     kind = order.find_machine_class(machine)
@@ -205,7 +209,7 @@ def _load_plan(order: FleetOrder) -> Plan:
 
 
 def _create_run(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> str:
-    """The id of a new run of what can be measured here, with everything that says what it belongs to."""
+    """Make a run of what can be measured here, with the labels of its fleet; return its id."""
     from guestmark.engine.audience import Audience
     from guestmark.engine.run import RunOptions, prepare_run
     from guestmark.ledger.attempts import find_runs_with_labels
@@ -231,7 +235,10 @@ def _create_run(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> 
 
 
 def _join_shared_run(ledger: Ledger, order: FleetOrder, machine: str, run_id: str) -> None:
-    """Says that this machine takes part in a run that its class shares. Raises `UsageError` where it does already."""
+    """Record that this machine takes part in a run that its class shares.
+
+    Raises `UsageError` if it does so already under another name.
+    """
     from guestmark.ledger.run_annotations import Annotations
 
     if order.find_machine_class(machine):
@@ -252,7 +259,7 @@ def _refuse_duplicate_machine(labels: Mapping[str, str], machine: str, host: str
 
 
 def _identify_host() -> str:
-    """Tells this machine from others, whatever they are called: what is locked here, of the system that runs here."""
+    """Return a digest that tells this machine from others whatever its name is: of its boot, and of its lock file."""
     from guestmark.platforms import exclusive
 
     lock = exclusive.find_lock_file()

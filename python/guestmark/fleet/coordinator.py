@@ -1,7 +1,7 @@
-"""Keeps a fleet going: workers connected, the engine running and supplied, until every machine's run has ended.
+"""Coordinates a fleet: keeps workers connected and the engine supplied until every machine's run has ended.
 
-It decides nothing about trials. Each machine's run is in the ledger, where it is begun, claimed and stopped as any run;
-what is here may be killed at any moment and started again, here or elsewhere.
+It decides nothing about trials. Each machine's run is in the ledger, where it is begun, claimed and stopped like any
+run; the coordinator may be killed at any moment and started again, here or elsewhere.
 """
 
 from __future__ import annotations
@@ -36,45 +36,45 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 TICK_S = 0.5
-_QUEUED = 2  # blocks on order for each machine, so that none waits for the next
+_QUEUED = 2  # blocks that are submitted for each machine, so that none waits for the next
 _ENDED = frozenset({RunState.COMPLETE.value, RunState.STOPPED.value, RunState.FAILED.value})
-_MOST_LINKS = 8  # connections in a row that end before anything was done
-_MOST_ENGINES = 5  # in a row that end before they can be used
+_MOST_LINKS = 8  # connections of a machine in a row that end before a block is done
+_MOST_ENGINES = 5  # engines in a row that end before they can be used
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _LETTING_GO_S = 4.0  # until the claims of workers that have ended are free
-_TROUBLE_S = 180.0  # how long a machine may report nothing but errors, besides a ledger that may be away
+_TROUBLE_S = 180.0  # during which a machine may report nothing but errors; longer if the ledger is away
 
 
 @dataclass(slots=True)
 class MachineState:
-    """How one machine is doing."""
+    """The state of one machine of the fleet."""
 
     member: LabMachine
     progress: MachineProgress
     link: WorkerLink | None = None
-    links: int = 0  # that were opened in all, which tells the engine's workers apart
-    answered: bool = False  # whether anything has come of it since this began
-    failures: int = 0  # links in a row that ended by themselves
+    links: int = 0  # connections opened in all, whose number is part of the worker's name
+    answered: bool = False  # whether a result has come from the machine since the coordinator started
+    failures: int = 0  # connections in a row that ended by themselves
     next_link: float = 0.0
     trouble_since: float | None = None
-    gave_up: str = ""  # why nothing more is tried
+    gave_up: str = ""  # why the machine was given up; empty if it was not
     notes: list[str] = field(default_factory=list)
 
     @property
     def ended(self) -> bool:
-        """Whether its run has ended."""
+        """Whether the machine's run has ended."""
         return self.progress.state in _ENDED
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to be done on it."""
+        """Whether nothing more is to be done on the machine."""
         return self.ended or bool(self.gave_up)
 
 
 class Fleet:
-    """A fleet at work. `tell` hears what a person should know; `look` is called twice a second.
+    """A fleet at work. `tell` gets what the user should know; `look` is called twice a second.
 
-    `block` is what the engine is given to run, `link` what brings a machine's worker up; simulations have their own.
+    `block` is the function that the engine runs, `link` starts a machine's worker; simulations replace both.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Fleet:
         self.begun = time.monotonic()
 
     def run(self) -> None:
-        """Until every machine's run has ended or the machine was given up. Leaves no worker behind, however it ends."""
+        """Work until every machine's run has ended or was given up. Leaves no worker behind, however this ends."""
         directory = keeper().directory("fleet", scratch_parent())
         try:
             while not all(state.over for state in self.states.values()):
@@ -129,11 +129,11 @@ class Fleet:
 
     @property
     def status(self) -> ExitStatus:
-        """What came of all its machines."""
+        """The exit status for the results of all machines."""
         progress = [state.progress for state in self.states.values()]
         if not sum(done.trials - done.failed - done.lost for done in progress):
             return ExitStatus.NOTHING_MEASURED
-        # What was lost has been made up for when a run has ended.
+        # Lost trials do not count: a run ends only when later blocks have made up for them.
         whole = all(
             state.ended and not state.progress.failed and not state.progress.left_out
             for state in self.states.values()
@@ -157,7 +157,7 @@ class Fleet:
         return ParslEngine(_make_private_directory(directory))
 
     def _open_links(self, engine: ParslEngine) -> None:
-        """Opens the links that are missing, and notices those that have ended."""
+        """Open missing connections, and check those that are open."""
         now = time.monotonic()
         for state in self.states.values():
             if state.over:
@@ -177,7 +177,7 @@ class Fleet:
                 )
 
     def _check_link(self, state: MachineState, link: WorkerLink, engine: ParslEngine) -> None:
-        """Passes on what the worker said, and notices when its connection has ended or is good for nothing."""
+        """Pass on a worker's messages; close its connection if it has ended or nothing is heard of the worker."""
         name = state.member.name
         for text in link.take_messages():
             self._tell(f"{name}: {text}")
@@ -224,7 +224,7 @@ class Fleet:
             self._give_up(state, done.error)
 
     def _end_shared_machines(self, done: MachineProgress) -> list[MachineState]:
-        """The other machines that shared the run which has ended; each would find that out by itself, later."""
+        """Return the other machines that shared the run that has ended; each would find out by itself, but later."""
         others = [
             state for state in self.states.values() if not state.over and state.progress.run == done.run
         ]
@@ -233,7 +233,7 @@ class Fleet:
         return others
 
     def _handle_lost_worker(self, error: BaseException) -> None:
-        """The engine has given up a machine, or a worker's process there has ended."""
+        """Handle a machine that the engine has given up, or a worker's process that has ended."""
         worker = find_lost_worker(error)
         name, _, number = worker.rpartition(".")
         state = self.states.get(name)
@@ -260,7 +260,7 @@ class Fleet:
                 list(pool.map(lambda link: link.close(), links))
 
     def _record_losses(self) -> None:
-        """What was begun and will not end, as nobody executes those runs any more."""
+        """Record trials that were begun and will not end, as no worker executes those runs any more."""
         theirs = [
             (state, run_id)
             for state in self.states.values()
@@ -278,7 +278,7 @@ class Fleet:
             state.progress = read_progress(self._ledger.load_run(run_id), state.member.name)
 
     def _read_progress(self, name: str, loaded: dict[str, StoredRun]) -> MachineProgress:
-        """How far the machine's run is; runs that have been read are `loaded`."""
+        """Return how far the machine's run is; `loaded` caches the runs that have been read."""
         run_id = find_run(self._ledger, self._wanted, name)
         if run_id is None:
             return MachineProgress(name)
@@ -294,7 +294,10 @@ def _make_private_directory(parent: Path) -> Path:
 
 
 def run_fleet(fleet: Fleet) -> bool:
-    """Runs it until it is done or somebody stops it; whether it was stopped. The second signal ends this process."""
+    """Run the fleet until it is done or a signal stops it; return whether it was stopped.
+
+    A second signal ends this process.
+    """
     interruption = Interruption()
     with interruption.handle_signals():
         try:

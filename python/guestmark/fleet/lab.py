@@ -32,7 +32,7 @@ class _LabFile(Strict):
 
 @dataclass(frozen=True, slots=True)
 class LabMachine:
-    """One machine of a lab. Without `ssh`, what ssh calls it, it is this one.
+    """One machine of a lab. `ssh` is its destination; without one it is this machine.
 
     Machines of one `kind` are meant to be alike, and their results may be pooled. `command` starts guestmark there.
     """
@@ -45,7 +45,7 @@ class LabMachine:
 
 
 def read_lab(path: str) -> tuple[LabMachine, ...]:
-    """The machines in a file. Raises `UsageError` with every mistake and its line."""
+    """Return the machines in a file. Raises `UsageError` with every mistake and its line."""
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -86,10 +86,10 @@ def read_lab(path: str) -> tuple[LabMachine, ...]:
 
 
 def dump_lab(lab: tuple[LabMachine, ...]) -> list[dict[str, Any]]:
-    """As a run keeps it."""
+    """Return the lab as a run stores it."""
     return [{**asdict(member), "command": list(member.command)} for member in lab]
 
 
 def load_lab(kept: Sequence[Mapping[str, Any]]) -> tuple[LabMachine, ...]:
-    """The inverse of `dumped`."""
+    """Inverse of `dump_lab`."""
     return tuple(LabMachine(**{**each, "command": tuple(each["command"])}) for each in kept)

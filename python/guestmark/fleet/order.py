@@ -1,4 +1,4 @@
-"""What a fleet is to do, as every machine of it is told, how far one is, and which fleets a ledger knows."""
+"""The order that every machine of a fleet gets, the progress it reports, and the fleets that a ledger knows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHARED_HOST_PREFIX = "host of "  # before a machine's name, of those that share 
 
 
 class MachineProgress(msgspec.Struct, frozen=True):
-    """What became of one block on one machine."""
+    """The result of one block on one machine."""
 
     machine: str
     run: str = ""
@@ -38,7 +38,7 @@ class MachineProgress(msgspec.Struct, frozen=True):
     trials: int = 0
     failed: int = 0
     lost: int = 0
-    left_out: int = 0  # of what the plan asks for, as the machine cannot measure it
+    left_out: int = 0  # platforms and cells of the plan that the machine cannot measure
     error: str = ""
     hint: str = ""
     final: bool = False  # whether trying again cannot help
@@ -54,7 +54,7 @@ def make_order(
     *,
     whole: bool = False,
 ) -> FleetOrder:
-    """An order for the plan with this text, which is from `where`. Raises `UsageError` for what is wrong with it."""
+    """Return an order for the plan with this text, which comes from `where`. Raises `UsageError` for its mistakes."""
     override_outline(load_outline(text, where, scale=scale), Overrides(**overrides))
     # UTC time and random letters, so that names sort by age.
     fleet = f"fleet-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
@@ -62,7 +62,7 @@ def make_order(
 
 
 def load_order(ledger: Ledger, fleet: str) -> FleetOrder:
-    """The order of an earlier fleet, which each of its runs holds. Raises `UsageError` when none does."""
+    """Return the order of an earlier fleet, which each of its runs holds. Raises `UsageError` if none does."""
     for run_id in find_runs_with_labels(ledger, {FLEET_LABEL: fleet}):
         if (found := ledger.load_run(run_id).plan.context.fleet) is not None:
             return found
@@ -70,7 +70,7 @@ def load_order(ledger: Ledger, fleet: str) -> FleetOrder:
 
 
 def find_reachable_ledger(ledger: str | None, members: Sequence[LabMachine]) -> str:
-    """The address by which machines reach the ledger. Raises `UsageError` for a file that others cannot reach."""
+    """Return the address by which machines reach the ledger. Raises `UsageError` for a file if some are remote."""
     path = ledger or str(default_path())
     if "://" in path:
         return path
@@ -83,14 +83,14 @@ def find_reachable_ledger(ledger: str | None, members: Sequence[LabMachine]) -> 
 
 
 def list_fleets(ledger: Ledger) -> list[str]:
-    """Of the fleets in a ledger, the newest last."""
+    """Return the names of the fleets in a ledger, the newest last."""
     return list(
         dict.fromkeys(run.labels[FLEET_LABEL] for run in ledger.list_runs() if FLEET_LABEL in run.labels)
     )
 
 
 def find_fleet(ledger: Ledger, wanted: str) -> str:
-    """The fleet of that name, or with that in its name, or the latest. Raises `UsageError` unless there is just one."""
+    """Return the fleet of that name, or with that in its name, or the latest. Raises `UsageError` unless it is one."""
     known = list_fleets(ledger)
     if wanted == LATEST and known:
         return known[-1]
@@ -104,7 +104,7 @@ def find_fleet(ledger: Ledger, wanted: str) -> str:
 
 
 def list_fleet_runs(ledger: Ledger, fleet: str) -> list[tuple[str, str, str]]:
-    """Machine, class and id of each run of a fleet, by the machine's name, which is empty where a class shares it."""
+    """Return machine, class and id of each run of a fleet, sorted; the machine is empty if a class shares the run."""
     runs = [run for run in ledger.list_runs() if run.labels.get(FLEET_LABEL) == fleet]
     return sorted(
         (run.labels.get(MACHINE_LABEL, ""), run.labels.get(CLASS_LABEL, ""), run.id) for run in runs

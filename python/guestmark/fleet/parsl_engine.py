@@ -1,7 +1,7 @@
-"""The engine that gives blocks to machines that are free: Parsl's high-throughput executor, as it is.
+"""The engine that gives blocks to idle machines: Parsl's high-throughput executor, unchanged.
 
-It is told never to do anything again by itself. Its interchange listens on loopback; workers elsewhere reach it
-through their ssh connection, with keys made for this fleet (CurveZMQ).
+It is configured never to repeat a task by itself. Its interchange listens on loopback; workers on other machines reach
+it through their ssh connection, with keys made for this fleet (CurveZMQ).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from guestmark import __version__
 from guestmark.core.errors import GuestmarkError
 from guestmark.page.text import last_inert_line
 
-HEARTBEAT_S, GIVE_UP_S = 5, 20  # a machine from which nothing was heard for so long is lost
+HEARTBEAT_S, GIVE_UP_S = 5, 20  # a machine is lost if nothing is heard of it for GIVE_UP_S
 _CLOSING_S = 5.0
-POLL_MS = 1000  # how often a worker looks up when nothing happens: each time it disturbs what is measured
+POLL_MS = 1000  # between two wake-ups of an idle worker, each of which disturbs what is measured
 _LOOPBACK = "127.0.0.1"
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
-# It ends when whoever started it has ended, also when that was killed and it is stopped (PR_SET_PDEATHSIG, SIGKILL).
-# It has a session of its own: Ctrl-C at a terminal is for the coordinator alone, which ends it.
-# What it says goes to a file: nobody is there to read it when it was orphaned before it could be tied.
+# Starts the interchange such that the kernel kills it when its parent has ended, even if the parent was killed or the
+# interchange is stopped (PR_SET_PDEATHSIG, SIGKILL). It has its own session, as Ctrl-C at a terminal is for the
+# coordinator, which then ends it. Its messages go to a file, as a pipe would have no reader if the parent ended first.
 _TIED_INTERCHANGE = (
     "import ctypes, os, runpy, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
     "os.path.isdir(os.path.dirname(sys.argv[1])) or sys.exit(); "
@@ -45,7 +45,7 @@ _NO_SECRET = "0" * 40
 
 
 def require_parsl() -> None:
-    """Raises `GuestmarkError` when the engine is not installed."""
+    """Raise `GuestmarkError` if Parsl is not installed."""
     if importlib.util.find_spec("parsl") is None:
         raise GuestmarkError(
             "a fleet needs the engine Parsl, which is not installed",
@@ -54,7 +54,7 @@ def require_parsl() -> None:
 
 
 def read_versions() -> dict[str, str]:
-    """What has to be the same on all machines of a fleet, as far as it is installed."""
+    """Return the versions that must be the same on all machines of a fleet, of what is installed."""
     found = {"guestmark": __version__}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         found["Parsl"] = importlib.metadata.version("parsl")
@@ -62,7 +62,7 @@ def read_versions() -> dict[str, str]:
 
 
 def describe_version_mismatch(machine: str, there: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """What keeps a machine with `there`'s versions out of a fleet that is run with those of `here`; empty: nothing."""
+    """Return why a machine with the versions `there` cannot join a fleet run with those of `here`; empty if it can."""
     for name, version in there.items():
         if version != here.get(name, ""):
             ours = f"{name} {here[name]}" if name in here else f"another {name}"
@@ -78,10 +78,10 @@ class EngineError(GuestmarkError):
 
 
 class ParslEngine:
-    """One running interchange; `directory` is private and holds its keys and logs. Raises `EngineError`."""
+    """One running interchange. `directory` is private and holds its keys and logs. Raises `EngineError`."""
 
     def __init__(self, directory: Path) -> None:
-        # Not checked by type: it need not be installed where this is checked.
+        # Untyped, as Parsl need not be installed where mypy runs.
         executors: Any = importlib.import_module("parsl.executors")
         providers: Any = importlib.import_module("parsl.providers")
         logging.getLogger("parsl").setLevel(logging.CRITICAL)
@@ -101,22 +101,23 @@ class ParslEngine:
         )
         self._executor.run_dir = str(directory)
         self._executor.provider.script_dir = str(directory)
-        # A machine with another Python would end the engine for all. What is sent fits any; workers compare the rest.
+        # Otherwise one machine with another Python would end the engine for all. Tasks are plain bytes, which fit any
+        # version, and workers compare the versions that matter.
         self._executor._check_python_mismatch = False
         self._start_interchange(directory / "said")
         self._closed = threading.Event()
-        # The workers that it has heard of lately, and how many blocks each has.
+        # The workers that the interchange has heard of lately, and how many blocks each has.
         self.present: Mapping[str, int] = {}
         self._silent = False  # whether the interchange has not answered in time
         self._watching = threading.Thread(target=self._poll_interchange, name="engine", daemon=True)
         self._watching.start()
 
     def _start_interchange(self, said: Path) -> None:
-        """Starts the interchange. By itself the executor waits two minutes for the answer of one that cannot give it.
+        """Start the interchange, and notice by a timer's signal when it ends.
 
-        A thread of its own would not do: the interchange ends with the thread that started it.
+        Parsl would wait two minutes for the answer of a dead one. A thread cannot start it instead: PR_SET_PDEATHSIG
+        kills the interchange when the thread that started it ends.
         """
-
         until = time.monotonic() + _START_S
 
         def look(*_: object) -> None:
@@ -148,7 +149,7 @@ class ParslEngine:
             signal.signal(signal.SIGALRM, before)
 
     def _poll_interchange(self) -> None:
-        """Asks the interchange now and then: one that hangs is as good as dead, and says nothing."""
+        """Poll the interchange: one that hangs is as good as dead, but does not say so."""
         while not self._closed.wait(HEARTBEAT_S):
             try:
                 found = self._executor.command_client.run("MANAGERS", timeout_s=GIVE_UP_S)
@@ -159,11 +160,11 @@ class ParslEngine:
 
     @property
     def port(self) -> int:
-        """Where workers connect, on loopback."""
+        """The port on loopback to which workers connect."""
         return int(self._executor.worker_port)
 
     def make_worker_arguments(self, machine: str) -> list[str]:
-        """For the worker of a machine, but for the directories that it makes itself."""
+        """Return the arguments of a machine's worker, but for the directories that it makes itself."""
         return [
             "--addresses", _LOOPBACK,
             "--port", str(self.port),
@@ -182,35 +183,37 @@ class ParslEngine:
         ]  # fmt: skip
 
     def read_worker_keys(self) -> dict[str, str]:
-        """The files of keys that a worker needs; the interchange's own secret is not among them."""
+        """Return the key files that a worker needs, by name, without the interchange's secret key."""
         keys = Path(self._executor.cert_dir)
         public = (keys / "server.key").read_text()
         return {
             "client.key_secret": (keys / "client.key_secret").read_text(),
-            # Whoever reads it wants both keys, and uses the public one.
+            # Parsl's reader expects both keys, but a worker uses only the public one.
             "server.key_secret": f'{public.rstrip()}\n    secret-key = "{_NO_SECRET}"\n',
         }
 
     def submit_block(self, block: Callable[[bytes], bytes], order: bytes) -> Future[bytes]:
-        """Lets a machine that is free do its next block. The future fails when that machine is lost."""
+        """Let an idle machine run its next block. The future fails if that machine is lost."""
         future: Future[bytes] = self._executor.submit(block, {}, order)
         return future
 
     def is_running(self) -> bool:
-        """Whether the interchange is there, and answers."""
+        """Return whether the interchange runs and answers."""
         there = self._executor.interchange_proc.poll() is None
         return there and not self._silent and not self._executor.bad_state_is_set
 
     def close(self) -> None:
-        """Ends it. Workers that are still connected end by themselves."""
+        """End the engine. Workers that are still connected end by themselves."""
         self._closed.set()
         self._watching.join(_CLOSING_S)
         process = self._executor.interchange_proc
-        waiting = self._watching.is_alive()  # for an answer that will not come
+        # The thread may still wait for an answer that will not come.
+        waiting = self._watching.is_alive()
         if self._silent or waiting:
             process.kill()
-        if not waiting:  # ZeroMQ's sockets must not be closed while another thread uses them
-            # Not waited for at any price: its sockets may have something left to say to one that is gone.
+        # ZeroMQ's sockets must not be closed while another thread uses them.
+        if not waiting:
+            # Closing may hang, as a socket tries to deliver messages to an interchange that is gone.
             closing = threading.Thread(target=self._shut_down, name="engine's end", daemon=True)
             closing.start()
             closing.join(2 * _CLOSING_S)
@@ -224,7 +227,7 @@ class ParslEngine:
 
 
 def _read_last_message(said: Path) -> str:
-    """What it said at last, as far as it said anything."""
+    """Return the last message of the interchange, or what its silence suggests."""
     text = ""
     with contextlib.suppress(OSError):
         text = said.read_text(errors="replace")
@@ -232,6 +235,6 @@ def _read_last_message(said: Path) -> str:
 
 
 def find_lost_worker(error: BaseException) -> str:
-    """The machine that the engine gave up; empty when only its worker process has ended."""
+    """Return the worker that the engine gave up; empty if only a process of it has ended."""
     found = getattr(error, "manager_id", b"")
     return os.fsdecode(found)

@@ -1,8 +1,8 @@
-"""Watches the engine's worker on a machine, and ends it as a whole when a part of it is gone or hangs.
+"""Watches the engine's worker on a machine, and ends all of it if a part is gone or hangs.
 
-The engine's worker is a process that speaks with the engine, one that measures and one that keeps what these share.
-When the one that measures dies the engine starts another. But an idle one dies with the lock of their queue in its
-hands, and when what they share is gone nobody is told: then the machine seems to be there and never does anything.
+The worker is a process that talks to the engine, one that measures, and one that manages what these share. If the one
+that measures dies, the engine starts another. But an idle one dies holding the lock of their queue, and no process is
+told when the manager dies: then the machine seems to be present and never does anything.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from guestmark.disks.processes import is_stopped, list_children
 from guestmark.fleet import parsl_engine
 
 _LOOK_S = 5.0
-_COMING_S = 0.25  # while the parts are started
+_COMING_S = 0.25  # between two looks while the parts start
 _PARTS = 2
-_ORDERLY_S = 0.5  # between the end of the first part and of the whole, when that ends by itself
-# In the command lines of the whole and of each part, which is a process of Python's multiprocessing.
+_ORDERLY_S = 0.5  # between the end of the first part and of the whole, if it ends in order
+# What the command lines of the whole and of its parts contain; the latter are processes of Python's multiprocessing.
 POOL, _PART = "parsl.executors.high_throughput.process_worker_pool", b"spawn_main"
-# The whole, whose parts end with it, also when it was killed and they hang or are stopped (PR_SET_PDEATHSIG, SIGKILL).
+# Starts the whole such that the kernel kills its parts when it has ended, even if it was killed and they hang or are
+# stopped (PR_SET_PDEATHSIG, SIGKILL).
 TIED_POOL = (
     "import runpy, sys; from multiprocessing import spawn; line = spawn.get_command_line; "
     "tie = 'import ctypes; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); '; "
@@ -35,8 +36,8 @@ TIED_POOL = (
 
 
 def watch_pool(process: subprocess.Popen[bytes]) -> bool:
-    """Until `process`, which supervises the engine's worker, has ended; whether it ended because a part of it did."""
-    parts: dict[int, int] = {}  # process id and what tells of its end
+    """Watch until `process`, the supervisor of the engine's worker, has ended; return whether a part ended first."""
+    parts: dict[int, int] = {}  # process ids and pidfds
     stopped: dict[int, float] = {}
     whole = os.pidfd_open(process.pid)
     try:
@@ -61,7 +62,7 @@ def watch_pool(process: subprocess.Popen[bytes]) -> bool:
 
 
 def find_pool_processes() -> list[int]:
-    """The engine's processes that belong to the one that measures here, which is this one; none without the engine."""
+    """Return the engine's other processes, if this process is the one that measures for it; none without the engine."""
     pool = os.getppid()
     if POOL.encode() not in _read_command(pool):
         return []
@@ -69,7 +70,7 @@ def find_pool_processes() -> list[int]:
 
 
 def _wait_for_end(handles: list[int], within_s: float) -> set[int]:
-    """Those whose process has ended; waits for the first."""
+    """Wait for the first process to end; return the pidfds of those that have."""
     poll = select.poll()
     for handle in handles:
         poll.register(handle, select.POLLIN)
@@ -77,7 +78,7 @@ def _wait_for_end(handles: list[int], within_s: float) -> set[int]:
 
 
 def _kill_stopped_parts(parts: dict[int, int], stopped: dict[int, float]) -> dict[int, float]:
-    """Kills what has been stopped for long: the engine hears from another process, and would wait for ever."""
+    """Kill parts that have been stopped for long: the engine hears from another part, and would wait forever."""
     now = time.monotonic()
     stopped = {pid: stopped.get(pid, now) for pid in parts if is_stopped(pid)}
     for pid, since in stopped.items():

@@ -1,7 +1,7 @@
-"""`guestmark fleet worker`: the engine's worker on a machine, tied to the connection that it was started over.
+"""`guestmark fleet worker`: the engine's worker on a machine, tied to the connection that started it.
 
-It hears one line on its standard input: keys, where the ledger is, its name. When the input ends, so does the worker
-with everything it runs, whatever became of the other side.
+It reads one line from its standard input: keys, the ledger's address, its name. When the input ends, so does the worker
+with everything that it runs, whatever happened at the other side.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")
 
 
 class WorkerStart(msgspec.Struct, frozen=True):
-    """The line that a worker hears."""
+    """The line that a worker reads."""
 
     machine: str
     ledger: str
@@ -42,7 +42,7 @@ class WorkerStart(msgspec.Struct, frozen=True):
 
 
 def run_worker() -> int:
-    """Starts the worker and waits for its end; its exit status."""
+    """Start the worker, wait for its end, and return its exit status."""
     start = _read_start()
     parsl_engine.require_parsl()
     if wrong := parsl_engine.describe_version_mismatch(
@@ -55,7 +55,7 @@ def run_worker() -> int:
         *start.arguments, "--cert_dir", str(directory / "keys"), "--logdir", str(directory / "logs"),
     ]  # fmt: skip
     environment = {**os.environ, MACHINE_VARIABLE: start.machine, LEDGER_VARIABLE: start.ledger}
-    # The python that runs us may have been told to look nowhere but here.
+    # This Python may run with options that ignore PYTHONPATH or site-packages; its children need the same modules.
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path[1:]])
     environment |= _choose_temporary_directories(directory)
     tell_coordinator(WorkerMark.READY)
@@ -76,7 +76,7 @@ def run_worker() -> int:
 
 
 def _write_keys(keys: dict[str, str]) -> Path:
-    """A private directory that has the keys. Raises `UsageError` when there is no room for one."""
+    """Write the keys to a private directory and return it. Raises `UsageError` if there is no room."""
     parent = scratch_parent()
     try:
         directory = keeper().directory("fleet", parent)
@@ -94,10 +94,11 @@ def _write_keys(keys: dict[str, str]) -> Path:
 
 
 def _choose_temporary_directories(directory: Path) -> dict[str, str]:
-    """Where the engine's processes meet: in a directory that is kept, as they leave theirs when they are killed.
+    """Return variables with the temporary directories of the engine's processes and of measured programs.
 
-    A socket's path has 107 characters, and theirs adds 32 to the directory's. What is measured has its temporary files
-    where it would have them without a fleet.
+    The engine's processes leave their sockets behind when they are killed, so these are in a directory that a keeper
+    removes. A socket's path has at most 107 characters, 32 of which follow the directory. Measured programs keep their
+    temporary files where they would without a fleet.
     """
     if len(os.fspath(directory)) > _LONGEST_TEMPORARY:
         directory = keeper().directory("fleet", "/tmp")

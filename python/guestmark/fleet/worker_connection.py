@@ -1,4 +1,4 @@
-"""Connections to the machines of a lab, each with the engine's worker at its other end."""
+"""Connections to the machines of a lab, each with the engine's worker at the other end."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from guestmark.platforms.ssh.session import UNATTENDED, explain_refusal, is_fina
 
 _KEPT_LINES, _LONGEST = 20, 300
 _STOP_S, _HEAR_S = 5.0, 1.0
-# How long nothing need be heard of a worker: until it is set up, which may take an installation; until it has begun;
-# and while it is there.
+# How long nothing need be heard of a worker: until it is set up, which may include an installation; from then until
+# the engine knows it; and after that.
 _COMING_S, _APPEAR_S, _ABSENT_S = 600.0, 90.0, 30.0
-_SAYS = "guestmark: "  # before each of its messages
-_ORDERLY = (ExitStatus.USAGE, ExitStatus.NOTHING_MEASURED)  # of a worker that says what it lacks
+_SAYS = "guestmark: "  # prefix of error messages
+_ORDERLY = (ExitStatus.USAGE, ExitStatus.NOTHING_MEASURED)  # of a worker whose message says what is missing
 _SSH_FAILED, _NOT_FOUND = 255, 127  # exit statuses: of ssh itself, and of a shell without the program
-# As for `ssh:DEST`, but for what is forwarded: the engine's port and, where it is on this host, the ledger's.
+# As for the platform `ssh:DEST`, but not shared, since it forwards the engine's port and perhaps the ledger's.
 _OPTIONS = (*UNATTENDED, "-o", "ControlPath=none")
 
 
@@ -44,7 +44,7 @@ class WorkerAddresses:
     ledger: str
 
     def forwarded(self) -> list[int]:
-        """Ports of this host's loopback that another machine has to be given on its own."""
+        """Return the ports on this host's loopback that must be forwarded to another machine."""
         url = urlsplit(self.ledger)
         local = url.hostname in {"localhost", "127.0.0.1", "::1"}
         return [self.port, *([url.port or 5432] if local else [])]
@@ -52,14 +52,14 @@ class WorkerAddresses:
 
 @dataclass(frozen=True, slots=True)
 class LinkEnd:
-    """What a connection said at its end, in a line; whether trying again cannot help."""
+    """Why a connection ended, in one line; `final` if trying again cannot help."""
 
     text: str = ""
     final: bool = False
 
 
 class WorkerLink:
-    """A worker's connection; it is over when the worker has ended or `close` is called, whichever is first."""
+    """A worker's connection, which lasts until the worker ends or `close` is called."""
 
     def __init__(
         self, member: LabMachine, reach: WorkerAddresses, keys: dict[str, str], arguments: list[str]
@@ -68,8 +68,8 @@ class WorkerLink:
         self._worker = arguments[arguments.index("--uid") + 1]
         self._seen, self._patience_s = time.monotonic(), _COMING_S
         self._at_work = False  # whether it has begun a block that is not done
-        self._why = ""  # it ended itself, whatever its processes say meanwhile
-        self._in_order = time.monotonic()  # when it last had nothing to do, or did it
+        self._why = ""  # why the worker ended itself; messages of its processes do not matter then
+        self._in_order = time.monotonic()  # when it was last idle, or working on its block
         self._said: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
         self._told: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
         lifeline, self._lifeline = os.pipe()
@@ -97,11 +97,11 @@ class WorkerLink:
         self._hearing.start()
 
     def is_running(self) -> bool:
-        """Whether the connection, and the worker, are there."""
+        """Return whether the connection and the worker exist."""
         return self._process.poll() is None
 
     def describe_end(self) -> LinkEnd:
-        """Why it has ended, as far as ssh or the worker said so."""
+        """Return why the connection has ended, as far as ssh or the worker told."""
         status = self._process.poll()
         if status is not None:
             self._hearing.join(_HEAR_S)
@@ -119,16 +119,16 @@ class WorkerLink:
             )
         lines = [line for line in self._said if line]
         errors = [at for at, line in enumerate(lines) if line.startswith(_SAYS)]
-        if errors:  # what is wrong, and what to do
+        # An error has two lines: what is wrong, and what to do.
+        if errors:
             return LinkEnd("; ".join(lines[errors[-1] :][:2]).removeprefix(_SAYS), status in _ORDERLY)
         return LinkEnd(lines[-1] if lines else "")
 
     def is_silent(self, present: Mapping[str, int]) -> bool:
-        """Whether the engine should have heard of the worker by now, or the worker have begun the block that it has.
+        """Return whether the worker is overdue: unknown to the engine, or not working on the block that it has.
 
-        `present` are the workers that the engine hears of, and how many blocks it has given each. A worker that is
-        stopped before the engine has given it anything is missed by nobody else; nor is one that gets a block and
-        cannot take it up.
+        `present` has the workers that the engine hears of, and how many blocks it has given each. The engine itself
+        notices neither a worker that is stopped before it gets a block, nor one that cannot start its block.
         """
         now, blocks = time.monotonic(), present.get(self._worker)
         if blocks is not None:
@@ -138,14 +138,14 @@ class WorkerLink:
         return now - self._seen > self._patience_s or now - self._in_order > _ABSENT_S
 
     def take_messages(self) -> list[str]:
-        """What the worker has said to be passed on since this was last asked, e.g. whom it waits for."""
+        """Return the worker's messages for the user since the last call, such as whom it waits for."""
         found = []
         while self._told:
             found.append(self._told.popleft())
         return found
 
     def close(self) -> None:
-        """Ends the worker: it sees the end of its input. Whoever does not answer is given up after some seconds."""
+        """End the worker by closing its input; one that does not react is killed after some seconds."""
         if self._lifeline < 0:
             return
         assert self._process.stdin is not None
@@ -178,7 +178,7 @@ class WorkerLink:
 def make_remote_command(
     member: LabMachine, arguments: Sequence[str], forwarded: Sequence[int] = ()
 ) -> list[str]:
-    """The command line that runs guestmark with these arguments on a machine."""
+    """Return the command line that runs guestmark with these arguments on a machine."""
     words = [*member.command, *arguments]
     if not member.ssh:
         return ["env", *(f"{name}={value}" for name, value in member.environment.items()), *words]

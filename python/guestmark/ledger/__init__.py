@@ -23,13 +23,12 @@ BUSY_TIMEOUT_S = 10.0
 def open_ledger(
     where: str | Path | None = None, *, writable: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> Ledger:
-    """Opens the ledger at `where` (a path, an SQLAlchemy URL, or None for `default_path()`); a context
-    manager.
+    """Open the ledger at `where` (a path, an SQLAlchemy URL, or None for `default_path()`); a context manager.
 
-    A ledger that does not exist is made, with its directory, readable by its owner alone. With
-    `writable=False` nothing is made or changed, and a ledger on read-only storage can be read.
+    A ledger that does not exist is made, with its directory, readable by its owner alone. With `writable=False` nothing
+    is made or changed, and a ledger on read-only storage can be read.
 
-    Raises `LedgerError` (message and hint) when it cannot be opened or is not a guestmark ledger.
+    Raises `LedgerError` if it cannot be opened or is not a guestmark ledger.
     """
     from guestmark.ledger.connect import connect_ledger
     from guestmark.ledger.store import Ledger

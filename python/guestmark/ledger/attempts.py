@@ -1,8 +1,8 @@
-"""Attempts at trials: who began which, and what became of it.
+"""Attempts at trials: which machine began which trial, and how it ended.
 
-Where several machines and an engine between them work on one ledger, a trial is begun here before its machine is
-started, by one insertion that only one can succeed with. So whatever an engine does twice is refused, a worker that was
-given up cannot store afterwards what it measured, and what never ended is known by name.
+Where several machines, and an engine between them, work on one ledger, a trial is begun here before its machine is
+started, by one insertion that succeeds only once. So whatever an engine does twice is refused, a worker that was given
+up cannot store what it measured, and a trial that never ended is known by name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class TrialAttempts:
-    """Those of one worker, on the machine of this name, at one run's trials. Raises `LedgerError`."""
+    """The attempts of one worker, on the machine of this name, at trials of one run. Raises `LedgerError`."""
 
     def __init__(self, ledger: Ledger, run_id: str, machine: str) -> None:
         self._ledger = ledger
@@ -46,7 +46,7 @@ class TrialAttempts:
             ledger.run_transaction(f"preparing the attempts of run {run_id}", _make_table)
 
     def begin_trial(self, cell_id: str, block: int, order: int) -> str:
-        """The token of a new attempt. Raises `LedgerError` when the trial was begun before."""
+        """Begin a trial and return the attempt's token. Raises `TakenError` if the trial was begun before."""
         token = secrets.token_hex(16)
         values = {
             "run_id": self._run_id,
@@ -64,7 +64,8 @@ class TrialAttempts:
                 lambda made: made.execute(_make_insert_statement(sqlite), values).scalar_one(),
             )
         else:
-            from sqlalchemy.dialects import postgresql  # which ledgers in files do without
+            # Ledgers in files do without this import.
+            from sqlalchemy.dialects import postgresql
 
             (kept,) = self._ledger.execute_autocommit(doing, _make_insert_statement(postgresql), values)
         if kept != token:
@@ -75,12 +76,12 @@ class TrialAttempts:
         return token
 
     def store_trial(self, trial: Trial, token: str) -> None:
-        """Stores a trial whose attempt is still in force. Raises `LedgerError` when it was recorded as lost."""
+        """Store a trial whose attempt is still in force. Raises `TakenError` if it was recorded as lost."""
         self._ledger.store_trial(self._run_id, trial, token=token)
 
 
 def record_lost_attempts(ledger: Ledger, run_id: str, reason: str, *, block: int | None = None) -> int:
-    """Records every attempt of the run, or of a block, that has not ended as a lost trial; how many these were."""
+    """Record every attempt of the run, or of a block, that has not ended as a lost trial; return how many."""
 
     def store(connection: Connection) -> int:
         if not schema.has_table(connection, table):
@@ -93,7 +94,8 @@ def record_lost_attempts(ledger: Ledger, run_id: str, reason: str, *, block: int
             key = _match_attempt(run_id, row.block, row.cell_id)
             changed = update(table).where(*key, table.c.outcome == BEGUN).values(outcome=LOST)
             if connection.execute(changed).rowcount != 1:
-                continue  # it has ended this very moment
+                # The attempt has ended since it was read.
+                continue
             trial = Trial(
                 row.cell_id,
                 row.block,
@@ -110,13 +112,14 @@ def record_lost_attempts(ledger: Ledger, run_id: str, reason: str, *, block: int
             lost += 1
         return lost
 
-    if not find_pending_runs(ledger, [run_id], block=block):  # most often: so nothing is written
+    # Usually there are none, and reading is cheaper than a transaction that writes.
+    if not find_pending_runs(ledger, [run_id], block=block):
         return 0
     return ledger.change_run(f"recording what run {run_id} has lost", run_id, store)
 
 
 def find_pending_runs(ledger: Ledger, run_ids: Collection[str], *, block: int | None = None) -> set[str]:
-    """Those of the runs that have an attempt, in the `block` if one is given, which was begun and has not ended."""
+    """Return the runs with an attempt that has not ended, in the `block` if one is given."""
     with ledger.read_transaction("looking for attempts that have not ended") as connection:
         if not schema.has_table(connection, table):
             return set()
@@ -127,7 +130,7 @@ def find_pending_runs(ledger: Ledger, run_ids: Collection[str], *, block: int | 
 
 
 def count_refused_attempts(ledger: Ledger, run_id: str) -> int:
-    """How many attempts at trials that were begun before were refused in a run."""
+    """Return how many attempts of a run were refused, as their trials had been begun before."""
 
     def count(connection: Connection) -> int:
         if not schema.has_table(connection, table):
@@ -138,7 +141,7 @@ def count_refused_attempts(ledger: Ledger, run_id: str) -> int:
 
 
 def find_runs_with_labels(ledger: Ledger, labels: Mapping[str, str]) -> list[str]:
-    """The ids of the runs that have all of these labels, oldest first; found without reading any run."""
+    """Return the ids of the runs that have all of these labels, oldest first, without reading any run."""
 
     def find(connection: Connection) -> list[str]:
         if not schema.has_table(connection, said):
@@ -148,7 +151,7 @@ def find_runs_with_labels(ledger: Ledger, labels: Mapping[str, str]) -> list[str
             these = said.c.kind == LABEL, said.c.key == key, said.c.value == value
             ids = set(connection.execute(select(said.c.run_id).where(*these)).scalars())
             found = ids if found is None else found & ids
-        # Labels of imported runs are somebody else's words.
+        # Labels of imported runs were given by somebody else, and must not make a fleet use such a run.
         elsewhere = connection.execute(select(said.c.run_id).where(said.c.kind == IMPORTED)).scalars()
         mine = sorted((found or set()) - set(elsewhere))
         if not signatures.covers_rows(connection):
@@ -164,9 +167,9 @@ def _match_attempt(run_id: str, block: int, cell_id: str) -> tuple[ColumnElement
 
 @functools.cache
 def _make_insert_statement(dialect: ModuleType) -> TypedReturnsRows[Any]:
-    """Adds an attempt where there is none, else counts that one was refused; the token of the one that is there.
+    """Return a statement that adds an attempt if there is none, else counts a refusal; it returns the stored token.
 
-    The same token again means that the connection was lost when it had just been stored.
+    The same token again means that the connection was lost just after the attempt had been stored.
     """
     added = dialect.insert(table)
     another = case((table.c.token == added.excluded.token, 0), else_=1)

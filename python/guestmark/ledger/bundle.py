@@ -1,8 +1,8 @@
-"""Runs in one file, to be handed around: a page for people, and in it the runs themselves for another ledger.
+"""Runs in one file to hand around: a page for people, which contains the runs themselves for another ledger.
 
-A bundle is an HTML document with one data block that no browser runs: JSON with a schema, a SHA-256 and the runs,
-compressed, signed with the key of whoever packed it. Of the caller's environment it holds the variables that decide
-how programs run and name nobody; consoles and the host's name are left out unless they are asked for.
+A bundle is an HTML document with one data block that no browser executes: JSON with a schema, a SHA-256 and the runs,
+compressed, and signed with the key of whoever packed it. Of the caller's environment it holds the variables that decide
+how programs run and identify nobody; consoles and the host's name are left out unless they are asked for.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from guestmark.ledger.validation import (
 )
 
 SCHEMA = "guestmark-bundle/1"
-_SIGNED = b"guestmark-bundle/1\n"  # before what is signed, so that a signature is of nothing else
+_SIGNED = b"guestmark-bundle/1\n"  # prefix of what is signed, so that a signature fits nothing else
 _OPEN = '<script type="application/vnd.guestmark-bundle+json" id="guestmark-bundle">'
 _SHARED_VARIABLES = re.compile(
     r"LANG|LANGUAGE|LC_[A-Z]+|TZ|LD_BIND_NOW|GLIBC_TUNABLES|MALLOC_[A-Z_]+|OMP_[A-Z_]+|GOMAXPROCS|GOGC"
     r"|OPENBLAS_NUM_THREADS|MKL_NUM_THREADS|PYTHON(HASHSEED|UTF8|OPTIMIZE|MALLOC|DONTWRITEBYTECODE)"
 )
-_NAMING_VARIABLES = ("HOSTNAME", "USER", "LOGNAME")  # variables whose values are taken out of every text
+_NAMING_VARIABLES = ("HOSTNAME", "USER", "LOGNAME")  # whose values are removed from every text
 
 
 @dataclass(frozen=True, slots=True)
 class PackedRun:
-    """A run as it is in a bundle, with what is said of it, and the public key of the bundle's signer, if it has one."""
+    """A run as it is in a bundle, with its annotations, and the public key of the bundle's signer, if it has one."""
 
     run: StoredRun
     said: Annotations
@@ -51,7 +51,7 @@ class PackedRun:
 
 @dataclass(frozen=True, slots=True)
 class _StoredAnnotations:
-    """What is said of a run, as it is in a bundle."""
+    """A run's annotations as they are in a bundle."""
 
     name: str
     notes: tuple[str, ...]
@@ -60,18 +60,18 @@ class _StoredAnnotations:
 
 
 def strip_private_data(run: StoredRun, *, host_name: str = "", consoles: bool = False) -> StoredRun:
-    """The run without what concerns only its owner: `host_name` (empty: keep it), consoles, most variables' values."""
+    """Return the run without private data: `host_name` (empty: keep it), consoles, values of most variables."""
     variables = run.plan.context.env
     context = strip_values(run.plan.context, lambda name: _SHARED_VARIABLES.fullmatch(name) is not None)
     trials = run.trials if consoles else tuple(replace(trial, console="") for trial in run.trials)
     found = replace(run, plan=replace(run.plan, context=context), trials=trials)
     words = {host_name, *(str(variables.get(name, "")) for name in _NAMING_VARIABLES)} if host_name else set()
-    # Words as short as `pc` are in too many others, and everybody's name is nobody's.
+    # Names as short as `pc` are part of too many words, and `root` identifies nobody.
     return _blot_out_words(found, {word for word in words if len(word) > 3 and word != "root"})
 
 
 def pack_runs(runs: Iterable[PackedRun], page: str) -> bytes:
-    """The bundle of these runs, as the HTML document `page` with the data in it."""
+    """Return the bundle of these runs: the HTML document `page` with the data in it."""
     content = json.dumps(
         [_make_plain(packed) for packed in runs], ensure_ascii=True, separators=(",", ":")
     ).encode()
@@ -89,9 +89,10 @@ def pack_runs(runs: Iterable[PackedRun], page: str) -> bytes:
 
 
 def unpack_runs(data: bytes, where: str, budget: ReadBudget | None = None) -> list[PackedRun]:
-    """The runs of a bundle, checked as what comes from outside, within the `budget`.
+    """Return the runs of a bundle, checked as untrusted data, within the `budget`.
 
-    Raises `LedgerError` for anything that is not one, is not as it was packed, or cannot have been measured.
+    Raises `LedgerError` for anything that is not a bundle, was changed since it was packed, or cannot have been
+    measured.
     """
     budget = budget or ReadBudget()
     start = data.rfind(_OPEN.encode())
@@ -134,7 +135,7 @@ def _read_runs(head: Mapping[str, Any], where: str, budget: ReadBudget) -> list[
 
 
 def _verify_signer(head: Mapping[str, Any], content: bytes) -> str:
-    """The key that has signed it; empty for bundles of earlier versions. Raises `ValueError` for a wrong signature."""
+    """Return the key that signed it; empty for bundles of earlier versions. Raises `ValueError` if it does not fit."""
     if "key" not in head and "signature" not in head:
         return ""
     key = str(head["key"])
@@ -199,7 +200,7 @@ def _read_run(stored: Mapping[str, Any], budget: ReadBudget | None = None) -> Pa
 
 
 def _blot_out_words(run: StoredRun, words: set[str]) -> StoredRun:
-    """The run with these words blotted out wherever they stand alone."""
+    """Return the run with these words replaced wherever they stand alone."""
     if not words:
         return run
     words = words - _list_plan_words(run.plan)
@@ -217,7 +218,7 @@ def _blot_out_words(run: StoredRun, words: set[str]) -> StoredRun:
 
 
 def _list_plan_words(plan: Plan) -> set[str]:
-    """Words that mean something in a plan, so that a host called `disk` does not spoil it."""
+    """Return words that mean something in a plan, so that a host called `disk` does not spoil it."""
     words = {metric.name for metric in plan.metrics}
     for cell in plan.cells:
         words |= {*re.split(r"[\s=/#]", cell.id), cell.workload.name, cell.workload.key, *cell.factors}

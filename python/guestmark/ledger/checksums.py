@@ -1,4 +1,4 @@
-"""Checksums of a ledger's rows: damage inside a row, and rows that are gone, are noticed when a run is read."""
+"""Checksums of a ledger's rows, so that damaged and missing rows are noticed when a run is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from guestmark.ledger.model import LedgerCheck
 
 _SIZE = 16  # bytes of a digest
 _RUN = "run"
-# What of each table is covered: all but what changes, a run's state and its owner.
+# The columns that are covered: all but a run's state and owner, which change while it is measured.
 _COVERED: dict[str, tuple[str, ...]] = {
     schema.runs.name: ("id", "name", "created_at", "seed", "plan"),
     schema.environments.name: ("run_id", "position", "body"),
@@ -29,7 +29,7 @@ _COVERED: dict[str, tuple[str, ...]] = {
 
 
 def name_part(table: str, row: Row[Any] | Any) -> str:
-    """What the row is called among the checksums of its run."""
+    """Return the name of a row among the checksums of its run."""
     if table == schema.trials.name:
         return f"trial {row.block} {row.cell_id}"
     if table == schema.environments.name:
@@ -38,7 +38,7 @@ def name_part(table: str, row: Row[Any] | Any) -> str:
 
 
 def describe_part(part: str) -> str:
-    """The part as errors call it."""
+    """Return the part as errors call it."""
     kind, _, rest = part.partition(" ")
     if kind == "trial":
         block, _, cell = rest.partition(" ")
@@ -49,7 +49,7 @@ def describe_part(part: str) -> str:
 
 
 def compute_checksum(table: str, row: Row[Any] | Any) -> str:
-    """The checksum of a row, which has the table's columns as attributes."""
+    """Return the checksum of a row, which has the table's columns as attributes."""
     values = [getattr(row, column) for column in _COVERED[table]]
     digest = hashlib.blake2b(digest_size=_SIZE)
     for value in values:
@@ -59,7 +59,7 @@ def compute_checksum(table: str, row: Row[Any] | Any) -> str:
 
 
 def store_checksums(connection: Connection, table: Table, run_id: str, *conditions: Any) -> None:
-    """Computes and stores the checksums of the rows of `run_id` in `table`, as the database gives them back."""
+    """Compute and store the checksums of the rows of `run_id` in `table`, as the database returns them."""
     key = table.c.id if table is schema.runs else table.c.run_id
     for row in connection.execute(select(table).where(key == run_id, *conditions)).all():
         part = name_part(table.name, row)
@@ -70,7 +70,7 @@ def store_checksums(connection: Connection, table: Table, run_id: str, *conditio
 
 
 def delete_checksum(connection: Connection, run_id: str, part: str) -> None:
-    """Removes the checksum of a row that will be replaced."""
+    """Delete the checksum of a row that will be replaced."""
     checks = schema.checks
     connection.execute(delete(checks).where(checks.c.run_id == run_id, checks.c.part == part))
 
@@ -79,14 +79,14 @@ RowsByTable = Mapping[str, Sequence[Row[Any]]]  # the rows of a run, by their ta
 
 
 def read_checksums(connection: Connection, run_id: str) -> dict[str, str]:
-    """The checksums of a run, by what they are of."""
+    """Return the checksums of a run, by part."""
     checks = schema.checks
     rows = connection.execute(select(checks.c.part, checks.c.digest).where(checks.c.run_id == run_id))
     return {row.part: row.digest for row in rows}
 
 
 def read_row_checksums(connection: Connection, run_id: str) -> dict[str, str]:
-    """The checksums of a run but for its own row's, which is replaced while it is measured."""
+    """Return the checksums of a run but for its own row's, which is replaced while it is measured."""
     return {part: digest for part, digest in read_checksums(connection, run_id).items() if part != _RUN}
 
 
@@ -96,9 +96,9 @@ def find_damage(
     read: RowsByTable | None = None,
     before: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """A sentence for everything of the run that is not as it was stored.
+    """Yield a sentence for everything of the run that is not as it was stored.
 
-    Its rows, where they were `read` already, and the checksums `before` they were.
+    `read` has its rows if they were read already, `before` the checksums as they were before that.
     """
     known = dict(read_checksums(connection, run_id) if before is None else before)
     given = ((table, row) for table, rows in (read or {}).items() for row in rows)
@@ -112,7 +112,7 @@ def find_damage(
 
 
 def find_damaged_plans(connection: Connection) -> set[str]:
-    """The runs whose plan is not what was stored; trials are not looked at."""
+    """Return the runs whose plan is not what was stored; trials are not checked."""
     checks = schema.checks
     joined = select(schema.runs, checks.c.digest).join(checks, checks.c.run_id == schema.runs.c.id)
     rows = connection.execute(joined.where(checks.c.part == _RUN)).all()
@@ -120,7 +120,7 @@ def find_damaged_plans(connection: Connection) -> set[str]:
 
 
 def count_unchecked_rows(connection: Connection, run_id: str) -> int:
-    """How many rows of the run have no checksum: an older version wrote them."""
+    """Return how many rows of the run have no checksum: an older version wrote them."""
     known = set(
         connection.execute(select(schema.checks.c.part).where(schema.checks.c.run_id == run_id)).scalars()
     )
@@ -133,15 +133,15 @@ def verify_run(
     read: RowsByTable | None = None,
     before: Mapping[str, str] | None = None,
 ) -> None:
-    """Raises `LedgerError` for the first thing of the run that is damaged; see `damage`."""
+    """Raise `LedgerError` for the first damaged part of the run; see `find_damage`."""
     for sentence in find_damage(connection, run_id, read, before):
         raise _make_damage_error(sentence)
 
 
 def select_checksum(table: Table) -> Label[Any]:
-    """The checksum of a row of the table, selected with it as `digest`; None for one that has none.
+    """Return a column `digest` to select with the table's rows: their checksums, NULL for rows without one.
 
-    In one statement, as what is replaced meanwhile has another one.
+    Row and checksum are read in one statement, as a row that is replaced in between would not fit.
     """
     checks = schema.checks.c
     key = table.c.id if table is schema.runs else table.c.run_id
@@ -150,21 +150,21 @@ def select_checksum(table: Table) -> Label[Any]:
 
 
 def _select_part(table: Table) -> ColumnElement[str]:
-    """As `part_of`, of each row that is selected."""
+    """Return `name_part` as an SQL expression."""
     if table is schema.trials:
         return literal("trial ") + cast(table.c.block, String) + literal(" ") + table.c.cell_id
     return literal("unusable ") + table.c.platform if table is schema.unusable else literal(_RUN)
 
 
 def verify_rows(table: Table, run_id: str, read: Iterable[Row[Any]]) -> None:
-    """Raises `LedgerError` for the first of these rows, selected with `stored_with`, that is damaged."""
+    """Raise `LedgerError` for the first damaged row of these, which were selected with `select_checksum`."""
     for row in read:
         if row.digest is not None and row.digest != compute_checksum(table.name, row):
             raise _make_damage_error(describe_damage(run_id, name_part(table.name, row)))
 
 
 def describe_damage(run_id: str, part: str) -> str:
-    """The sentence for a row that is not what was stored."""
+    """Return the sentence for a row that is not what was stored."""
     return f"{describe_part(part)} of run {run_id} is damaged: it is not what was stored"
 
 
@@ -182,7 +182,7 @@ def _read_rows(connection: Connection, run_id: str) -> Iterable[tuple[str, Row[A
 
 
 def check_ledger(connection: Connection, *, is_file: bool, is_checked: bool) -> LedgerCheck:
-    """Looks at every row of every run, and at the structure of a file."""
+    """Check every row of every run, and the structure of a file."""
     problems = []
     if is_file:
         found = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
@@ -195,6 +195,7 @@ def check_ledger(connection: Connection, *, is_file: bool, is_checked: bool) -> 
         try:
             problems += list(find_damage(connection, run_id))
             missing += count_unchecked_rows(connection, run_id)
-        except DBAPIError as error:  # bytes that are no text, for one
+        except DBAPIError as error:
+            # A text column may hold bytes that are not valid text.
             problems.append(f"run {run_id} cannot be read: {error.orig}")
     return LedgerCheck(len(runs), missing, tuple(problems), checked=True)

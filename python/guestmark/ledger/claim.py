@@ -1,10 +1,9 @@
 """One process executes a run at a time, or several measure blocks of it, one each.
 
-The claim is an open-file-description lock of the operating system on one byte of a file beside the database,
-the byte chosen by the run's id. The kernel drops it when its owner dies, in whatever way, so a killed run can
-always be resumed, and nothing has to guess whether a process id still refers to the same process. The lock file
-itself stays; it is empty. Whoever measures a block shares
-the lock of the run's byte, and holds the lock of the block's byte alone.
+The claim is an open-file-description lock on one byte of an empty file beside the database, chosen by the run's id.
+The kernel drops it when its owner dies, so a killed run can always be resumed, and nothing has to guess whether a
+process id still refers to the same process. A process that measures a block shares the lock of the run's byte, and
+holds an exclusive lock of the block's byte.
 """
 
 import fcntl
@@ -27,7 +26,7 @@ from guestmark.ledger.postgres import connect_autocommit
 
 @dataclass(frozen=True, slots=True)
 class HeldClaim:
-    """What a process holds of a run: all of it or, where it asked for one, this block."""
+    """What a process holds of a run: all of it or, if it asked for a block, this one."""
 
     run: bool
     block: int | None = None
@@ -51,7 +50,8 @@ def _pack_flock(kind: int, byte: int) -> bytes:
 def _try_lock(descriptor: int, kind: int, byte: int) -> bool:
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _pack_flock(kind, byte))
-    except (BlockingIOError, PermissionError):  # POSIX allows either for "held by another"
+    except (BlockingIOError, PermissionError):
+        # POSIX allows either error if another process holds the lock.
         return False
     return True
 
@@ -60,10 +60,9 @@ def _try_lock(descriptor: int, kind: int, byte: int) -> bool:
 def claim_in_file(
     lock_file: Path, run_id: str, where: str, blocks: Sequence[int] | None = None
 ) -> Iterator[HeldClaim]:
-    """Yields what this process now holds of `run_id`, and gives it back on leaving. Never waits.
+    """Claim `run_id`, or the first free one of `blocks`, inside the block; yield what is held. Never waits.
 
-    With `blocks` that is the first of these that is free. Raises `LedgerError` about the ledger `where` when the lock
-    file cannot be made.
+    Raises `LedgerError` about the ledger `where` if the lock file cannot be made.
     """
     try:
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -82,7 +81,8 @@ def claim_in_file(
                 held = HeldClaim(True, next(free, None))
             else:
                 held = HeldClaim(False)
-        except OSError as error:  # a network file system without locks
+        except OSError as error:
+            # For instance a network file system without locks.
             raise explain_error(error, where, f"claiming run {run_id}") from error
         yield held
     finally:
@@ -90,10 +90,11 @@ def claim_in_file(
 
 
 def is_claimed_in_file(lock_file: Path, run_id: str) -> bool:
-    """Whether any process (this one included) holds the claim on `run_id` now."""
+    """Whether any process, including this one, holds a claim on `run_id` now."""
     try:
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # never claimed, or not accessible to us
+    except OSError:
+        # It was never claimed, or is not accessible.
         return False
     try:
         answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _pack_flock(fcntl.F_WRLCK, _hash_to_byte(run_id)))
@@ -103,15 +104,15 @@ def is_claimed_in_file(lock_file: Path, run_id: str) -> bool:
 
 
 def is_claimed_on_server(connection: Connection, run_id: str) -> bool:
-    """Whether any session holds the claim on `run_id`, or has a block of it; takes no lock that others could meet."""
+    """Whether any session holds the claim on `run_id` or a block of it. Takes no lock, which could block others."""
     high, low = divmod(_hash_to_byte(run_id), 2**32)
     return connection.execute(text(_SELECT_CLAIM), {"high": high, "low": low}).first() is not None
 
 
 class ServerClaim:
-    """A claim in PostgreSQL: advisory locks of one session, which the server drops when the session ends.
+    """A claim of a run, or of the first free one of `blocks`, in PostgreSQL.
 
-    Of the whole run, or of the first of `blocks` that is free.
+    It consists of advisory locks of one session, which the server drops when the session ends.
     """
 
     def __init__(self, engine: Engine, run_id: str, blocks: Sequence[int] | None = None) -> None:
@@ -122,7 +123,7 @@ class ServerClaim:
         self._identity: dict[str, object] = {}  # of the session, on the server
 
     def try_claim(self) -> HeldClaim:
-        """What this process now holds."""
+        """Try to claim; return what this process now holds."""
         session = connect_autocommit(self._engine)
         try:
             self._end_former_session(session)
@@ -137,7 +138,8 @@ class ServerClaim:
             _unlock_session(session)
             return held
         self._session, self._identity = session, {"pid": found[0], "start": found[1]}
-        self._blocks = None if held.block is None else (held.block,)  # if it has to be taken again
+        # If the session is lost, exactly this block has to be claimed again.
+        self._blocks = None if held.block is None else (held.block,)
         return held
 
     def _try_lock(self, session: Connection) -> HeldClaim:
@@ -147,7 +149,8 @@ class ServerClaim:
         if not session.execute(text("SELECT pg_try_advisory_lock_shared(:key)"), own).scalar():
             return HeldClaim(False)
         first, many = 0, _AT_FIRST
-        while some := self._blocks[first : first + many]:  # mostly one of the first is free
+        # Usually one of the first blocks is free, so a small batch saves the server from trying them all.
+        while some := self._blocks[first : first + many]:
             keys = [_hash_to_byte(self._run_id, block) for block in some]
             place = session.execute(text(_FIRST_FREE), {"keys": keys}).scalar()
             if place is not None:
@@ -157,13 +160,13 @@ class ServerClaim:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is held as far as is known here."""
+        """Whether the claim is held, as far as is known here."""
         return self._session is not None
 
     def ensure_held(self) -> None:
-        """Makes sure that the claim is still held; takes it again when the session was lost.
+        """Make sure that the claim is still held; claim again if the session was lost.
 
-        Raises `LedgerError` when another process has it by now, what the database raises while it is away.
+        Raises `TakenError` if another process has it by now, and what the database raises while it is away.
         """
         if self._session is not None:
             try:
@@ -173,9 +176,9 @@ class ServerClaim:
         self.current_session()
 
     def current_session(self) -> Connection:
-        """The session that holds the claim as far as is known here, in which every statement is a transaction.
+        """Return the session that holds the claim as far as is known here; every statement in it is a transaction.
 
-        Raises as `hold` does.
+        Raises as `ensure_held` does.
         """
         if self._session is None:
             self.try_claim()
@@ -189,24 +192,24 @@ class ServerClaim:
         return self._session
 
     def verified_session(self) -> Connection:
-        """The session, once it is sure that it is there and holds the claim; raises as `hold` does."""
+        """Return the session after checking that it holds the claim; raises as `ensure_held` does."""
         self.ensure_held()
         return self.current_session()
 
     def drop(self) -> None:
-        """Ends the session, and with it the lock. May be called twice."""
+        """End the session, and with it the lock. May be called twice."""
         if self._session is not None:
             _discard_session(self._session)
             self._session = None
 
     def release(self) -> None:
-        """Gives the lock back, by the end of the session if need be. May be called twice."""
+        """Release the lock, by ending the session if need be. May be called twice."""
         if self._session is not None:
             _unlock_session(self._session)
             self._session = None
 
     def _end_former_session(self, session: Connection) -> None:
-        """Ends the session that held the claim before, if the server has not noticed that it is lost."""
+        """End the session that held the claim before, if the server has not noticed that it is lost."""
         if not self._identity:
             return
         ended = session.execute(text(_END_SESSION), self._identity).all()
@@ -217,12 +220,12 @@ class ServerClaim:
 
 
 _AT_FIRST, _MORE = 64, 8  # blocks that are tried by one statement, and how many times as many by the next
-# A function's rows are filtered in their order, and no further than the limit: the locks of the others are not tried.
+# PostgreSQL filters a function's rows in order and stops at the limit, so locks of later blocks are not tried.
 _FIRST_FREE = (
     "SELECT place FROM unnest(CAST(:keys AS bigint[])) WITH ORDINALITY AS wanted(key, place) "
     "WHERE pg_try_advisory_lock(key) LIMIT 1"
 )
-# A key of 64 bits is two halves there: PostgreSQL's documentation, "pg_locks".
+# pg_locks shows a 64-bit key as two halves (PostgreSQL's documentation, "pg_locks").
 _SELECT_CLAIM = (
     "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid = :high "
     "AND objid = :low AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1"
@@ -237,7 +240,7 @@ _SELECT_SESSION = f"SELECT 1 {_FORMER_SESSION}"
 
 
 def _unlock_session(session: Connection) -> None:
-    """The session has no lock any more, and its connection serves others; one that has failed is not used again."""
+    """Release all locks and return the connection to the pool; a connection that fails is not used again."""
     try:
         session.execute(text("SELECT pg_advisory_unlock_all()"))
         session.close()
@@ -246,7 +249,7 @@ def _unlock_session(session: Connection) -> None:
 
 
 def _discard_session(session: Connection) -> None:
-    """The connection is not used again, whatever state it is in."""
+    """Close the connection for good, whatever state it is in."""
     with suppress(Exception):
         session.invalidate()
     with suppress(Exception):

@@ -1,8 +1,8 @@
 """Exact conversion of plans and trials to stored text and back.
 
-JSON in pure ASCII: strings that are not valid Unicode (a file name or an environment variable with a stray
-byte) travel as escaped surrogates, which neither msgspec's own JSON nor a database's text type would take.
-NaN and the infinities are kept in Python's notation: raw values are never altered.
+The text is JSON in pure ASCII: strings that are not valid Unicode (a file name or an environment variable with a stray
+byte) are stored as escaped surrogates, which neither msgspec's own JSON nor a database's text type would accept. NaN
+and the infinities keep Python's notation: raw values are never altered.
 """
 
 import json
@@ -23,14 +23,12 @@ from guestmark.core.redaction import redact_text, redact_words
 from guestmark.ledger.validation import ReadBudget
 
 T = TypeVar("T")
-_LARGEST_CONSOLE = 256 << 20  # bytes; what machines print is cut long before that
-_FACTS = "attestation"  # what a trial's facts are stored as, since version 0.1
+_LARGEST_CONSOLE = 256 << 20  # bytes; consoles are cut long before that when they are recorded
+_FACTS = "attestation"  # the key of a trial's facts, since version 0.1
 
 
 def _encode_other(value: Any) -> Any:
-    """Builtin form of what msgspec does not know: NumPy scalars and arrays, paths, anything else by
-    its text.
-    """
+    """Return the builtin form of what msgspec does not know: NumPy scalars and arrays, paths; anything else by text."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, os.PathLike):
@@ -53,7 +51,7 @@ def _decode_other(kind: type, value: Any) -> Any:
 
 
 def to_plain(value: Any) -> Any:
-    """Dicts, lists, strings, numbers, booleans and None that stand for `value`; dataclasses become dicts."""
+    """Return `value` as dicts, lists, strings, numbers, booleans and None; dataclasses become dicts."""
     plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_other)
     if isinstance(value, Plan):
         plain["context"] = to_plain(value.context.to_stored())
@@ -61,20 +59,21 @@ def to_plain(value: Any) -> Any:
 
 
 def dump_json(value: Any) -> str:
-    """Stored text of a plan, a trial or any mapping."""
+    """Return the stored text of a plan, a trial or any mapping."""
     return json.dumps(to_plain(value), ensure_ascii=True, separators=(",", ":"))
 
 
 def load_json(text: str, kind: type[T], what: str, budget: ReadBudget | None = None) -> T:
-    """The `kind` that `dump` made `text` from. Raises `LedgerError` naming `what` when the text is damaged.
+    """Return the `kind` that `dump_json` made `text` from. Raises `LedgerError` naming `what` if the text is damaged.
 
-    What it costs is taken from the `budget` of what comes from outside.
+    The cost is charged to the `budget`, which untrusted data has.
     """
     return convert_plain(_parse_json(text, what, budget), kind, what)
 
 
 def _parse_json(text: str, what: str, budget: ReadBudget | None) -> Any:
-    if not isinstance(text, str):  # a column of SQLite holds values of any type
+    # A column of SQLite holds values of any type.
+    if not isinstance(text, str):
         raise _make_unreadable_error(what, TypeError("it is not text"))
     if budget is not None:
         budget.charge_json(text)
@@ -85,7 +84,7 @@ def _parse_json(text: str, what: str, budget: ReadBudget | None) -> Any:
 
 
 def convert_plain(stored: Any, kind: type[T], what: str) -> T:
-    """The `kind` that is stored as these builtin types. Raises `LedgerError` naming `what`."""
+    """Return the `kind` that is stored as these builtin types. Raises `LedgerError` naming `what`."""
     try:
         return msgspec.convert(stored, kind, dec_hook=_decode_other)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
@@ -100,12 +99,12 @@ def _make_unreadable_error(what: str, error: Exception) -> LedgerError:
 
 
 def pack_console(console: str) -> bytes:
-    """Consoles are long and repetitive; stored compressed, whatever bytes they hold."""
+    """Compress a console, whatever characters it holds: consoles are long and repetitive."""
     return zlib.compress(console.encode("utf-8", "surrogatepass"), 6) if console else b""
 
 
 def unpack_console(stored: bytes, budget: ReadBudget | None = None) -> str:
-    """Inverse of `pack_console`; a damaged console is reported in its place and affects nothing else."""
+    """Inverse of `pack_console`; a damaged console is replaced by a note and affects nothing else."""
     if not stored:
         return ""
     try:
@@ -115,14 +114,14 @@ def unpack_console(stored: bytes, budget: ReadBudget | None = None) -> str:
 
 
 def pack_trial(trial: Trial) -> tuple[str, bytes]:
-    """Stored body (everything but the console) and stored console of a trial."""
+    """Return the stored body (everything but the console) and the stored console of a trial."""
     body = to_plain(replace(trial, console=""))
     body[_FACTS] = body.pop("facts")
     return dump_json(body), pack_console(trial.console)
 
 
 def make_trial_row(trial: Trial) -> dict[str, Any]:
-    """The columns of a trial's row, but for its run: of what machines and commands say, without known secrets."""
+    """Return the columns of a trial's row but for its run; known secrets are redacted in what programs printed."""
     trial = replace(
         trial,
         reason=redact_text(trial.reason),

@@ -1,6 +1,4 @@
-"""Opening the database of a ledger: what it must be, how it is made, and the settings that make it
-durable.
-"""
+"""Opens the database of a ledger: checks what it is, makes it, and applies the settings that make it durable."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ from guestmark.ledger.schema import (
 
 
 def copy_ledger(file: Path, version: int) -> Path:
-    """A copy of the ledger as it is now, readable by its owner alone. Raises `sqlite3.Error`, `OSError`."""
+    """Copy the ledger as it is now, readable by its owner alone. Raises `sqlite3.Error`, `OSError`."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     copy = file.with_name(f"{file.name}.schema-{version}.{stamp}")
     copy.touch(mode=0o600)
@@ -59,9 +57,9 @@ def copy_ledger(file: Path, version: int) -> Path:
 
 
 def upgrade_rows(connection: Connection) -> None:
-    """From schema 1 to 2, inside a transaction: rows get checksums, and the values of variables that may be secrets go.
+    """Upgrade from schema 1 to 2, inside a transaction: add checksums, remove variables' values that may be secrets.
 
-    Plans that are damaged already stay as they are; they get no checksum, which would vouch for them.
+    Plans that are damaged already stay as they are and get no checksum, which would vouch for them.
     """
     schema.checks.create(connection, checkfirst=True)
     for run in connection.execute(select(schema.runs)).all():
@@ -87,9 +85,7 @@ _SHOWN_PARAMETERS = {
 
 @dataclass(frozen=True, slots=True)
 class OpenedStore:
-    """An opened database; `file` is None when it is a server's. `where` is how users know it (no
-    password).
-    """
+    """An opened database. `where` is its path, or its URL without the password; `file` is None for a server."""
 
     engine: Engine
     where: str
@@ -97,12 +93,12 @@ class OpenedStore:
 
 
 def begin_writing(engine: Engine) -> AbstractContextManager[Connection]:
-    """A transaction that will write: it takes its turn at once, not when it first writes."""
+    """Begin a transaction that will write: it takes the write lock now, not when it first writes."""
     return engine.execution_options(**{WRITING: True}).begin()
 
 
 def connect_ledger(where: str | Path | None, *, writable: bool, busy_timeout_s: float) -> OpenedStore:
-    """Opens (and, when `writable`, makes or completes) the database. Raises `LedgerError`."""
+    """Open (and, if `writable`, make or complete) the database. Raises `LedgerError`."""
     if isinstance(where, str) and "://" in where:
         try:
             url = make_url(where)
@@ -114,7 +110,8 @@ def connect_ledger(where: str | Path | None, *, writable: bool, busy_timeout_s: 
         register_secret(url.password)
         for value in url.normalized_query.get("password", ()):
             register_secret(value)
-        if url.get_backend_name() == "postgres":  # libpq takes both
+        # libpq accepts both spellings.
+        if url.get_backend_name() == "postgres":
             url = url.set(drivername="postgresql")
         if url.get_backend_name() != "sqlite":
             return _connect_server(url)
@@ -122,7 +119,7 @@ def connect_ledger(where: str | Path | None, *, writable: bool, busy_timeout_s: 
             raise LedgerError("a ledger in memory would keep nothing", hint="give a file: sqlite:///FILE")
         where = url.database
     try:
-        # Links are followed, so that a ledger has one name and a run in it one claim.
+        # Links are followed: a run's claim is a lock on a file beside the ledger, which must be the same for all.
         file = (default_path() if where is None else Path(where).expanduser()).resolve()
     except (OSError, RuntimeError) as error:
         raise LedgerError(
@@ -156,8 +153,9 @@ def _connect_file(file: Path, writable: bool, busy_timeout_s: float) -> OpenedSt
 
 
 def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
-    """Whether the tables still have to be made. Raises `LedgerError` for files that are not ours,
-    unchanged.
+    """Return whether the tables still have to be made.
+
+    Raises `LedgerError` for a file that is not a ledger, and leaves it unchanged.
     """
     if file.is_dir():
         raise LedgerError(
@@ -197,10 +195,10 @@ _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 
 def _check_companions(file: Path) -> None:
-    """Raises `LedgerError` unless the files that SQLite uses beside this one are plain ones of its own.
+    """Raise `LedgerError` unless the files that SQLite uses beside this one are plain files of its own.
 
-    It writes to them, and once a journal that names another file has been rolled back, it removes that file
-    (*super-journal* in SQLite's "Atomic Commit in SQLite").
+    SQLite writes to them, and after rolling back a journal that names another file it deletes that file
+    (*super-journal* in "Atomic Commit In SQLite"): a prepared journal could delete any file of the user.
     """
     for suffix in _COMPANIONS:
         beside = file.with_name(file.name + suffix)
@@ -220,9 +218,9 @@ _TABLES = {
 
 
 def _check_structure(connection: Connection, where: str) -> None:
-    """Raises `LedgerError` unless each table is what guestmark makes: no view, trigger, virtual table, computed column.
+    """Raise `LedgerError` unless each table is what guestmark makes: no view, trigger, virtual or computed column.
 
-    Other tables and views are left alone; nothing reads them.
+    These could run code or hide rows. Other tables and views are left alone; nothing reads them.
     """
     for kind, name, table, definition in connection.exec_driver_sql(
         "SELECT type, name, tbl_name, sql FROM sqlite_master"
@@ -261,8 +259,7 @@ def _not_ours(where: str, why: str) -> LedgerError:
 
 
 def _upgrade_file(file: Path, version: int, busy_timeout_s: float) -> None:
-    """Brings an older ledger up to date, once, with a copy of what it was beside it."""
-
+    """Upgrade an older ledger once, and leave a copy of the old one beside it."""
     copy_ledger(file, version)
     engine = _make_file_engine(file, True, busy_timeout_s)
     try:
@@ -277,9 +274,7 @@ def _upgrade_file(file: Path, version: int, busy_timeout_s: float) -> None:
 
 
 def _read_identity(file: Path, writable: bool, busy_timeout_s: float) -> tuple[int, int, int]:
-    """Application id, schema version and number of tables of the database in `file`, looked up
-    without writing.
-    """
+    """Return application id, schema version and number of tables of the database in `file`, without writing."""
     try:
         return _probe_file(_make_uri(file, "ro"), busy_timeout_s)
     except sqlite3.OperationalError as error:
@@ -296,7 +291,8 @@ def _read_identity(file: Path, writable: bool, busy_timeout_s: float) -> tuple[i
 
 def _probe_file(uri: str, busy_timeout_s: float) -> tuple[int, int, int]:
     with closing(_connect_safely(uri, busy_timeout_s)) as probe:
-        probe.execute("BEGIN")  # read all three at one moment: another process may be making the tables
+        # All three are read in one transaction: another process may be making the tables.
+        probe.execute("BEGIN")
         kind = probe.execute("PRAGMA application_id").fetchone()[0]
         version = probe.execute("PRAGMA user_version").fetchone()[0]
         tables = probe.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -316,8 +312,9 @@ def _check_version(version: int, where: str) -> None:
 
 
 def _make_file(file: Path) -> None:
-    """An empty file only its owner can read: a plan holds the caller's environment. SQLite's companions
-    inherit it.
+    """Make an empty file that only its owner can read, as a plan holds the caller's environment.
+
+    SQLite gives the files beside it the same permissions.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -325,7 +322,8 @@ def _make_file(file: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
     try:
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    except FileExistsError:  # another guestmark was faster
+    except FileExistsError:
+        # Another guestmark was faster.
         return
 
 
@@ -334,17 +332,17 @@ def _make_uri(file: Path, mode: str, *, immutable: bool = False) -> str:
 
 
 class _TimedConnection(sqlite3.Connection):
-    """A connection whose statements end: pages can refer to each other so that a table has no end."""
+    """A connection that limits the time of a statement: crafted pages can form a table without end."""
 
-    begun = 0.0  # when its statement was; monotonic
+    begun = 0.0  # monotonic time at which the current statement began
 
     def is_over(self) -> bool:
-        """Whether the statement has taken too long."""
+        """Return whether the statement has taken too long."""
         return time.monotonic() > self.begun + _STATEMENT_S
 
 
 def _connect_safely(uri: str, busy_timeout_s: float) -> _TimedConnection:
-    """A connection to a file that may be anybody's: what is in it is data, and never code."""
+    """Connect to a file that may come from anywhere, such that its content is data and never code."""
     # isolation_level=None: transactions are begun by SQLAlchemy's events and nowhere else.
     link: _TimedConnection = sqlite3.connect(
         uri,
@@ -402,9 +400,7 @@ def _import_queue_pool() -> Any:
 
 
 def _make_tables(engine: Engine, busy_timeout_s: float) -> None:
-    """Makes the tables and marks the file as a ledger, in one transaction; harmless when another
-    process did.
-    """
+    """Make the tables and mark the file as a ledger, in one transaction; harmless if another process did so."""
     if _enable_wal(engine, busy_timeout_s) != "wal":
         raise LedgerError(
             "the ledger's filesystem does not support write-ahead logging",
@@ -417,9 +413,9 @@ def _make_tables(engine: Engine, busy_timeout_s: float) -> None:
 
 
 def _enable_wal(engine: Engine, busy_timeout_s: float) -> str:
-    """What it is after write-ahead logging was asked for, which cannot be in a transaction.
+    """Ask for write-ahead logging, which cannot be done in a transaction; return the journal mode.
 
-    SQLite does not always wait for another process that changes it, too: it may say "locked" at once.
+    SQLite's busy timeout does not cover this: if another process changes the mode too, it may fail at once.
     """
     end = time.monotonic() + busy_timeout_s
     raw = engine.raw_connection()
@@ -441,7 +437,7 @@ def _enable_wal(engine: Engine, busy_timeout_s: float) -> str:
 def _upgrade_server(connection: Connection, version: int, shown: str) -> None:
 
     try:
-        # Whoever comes second waits here, and finds it done.
+        # A second process waits for this lock, and then finds the upgrade done.
         if connection.execute(select(schema.schema.c.version).with_for_update()).scalar() == version:
             upgrade_rows(connection)
             connection.execute(update(schema.schema).values(version=SCHEMA_VERSION))
@@ -477,7 +473,8 @@ def _connect_server(url: URL) -> OpenedStore:
                 connection.execute(insert(schema.schema).values(version=SCHEMA_VERSION))
             version = connection.execute(select(schema.schema.c.version)).scalar() or 0
             _check_version(version, shown)
-            if version < SCHEMA_VERSION:  # a server has backups of its own
+            # Unlike a file, a server has backups of its own.
+            if version < SCHEMA_VERSION:
                 _upgrade_server(connection, version, shown)
     except LedgerError:
         engine.dispose()

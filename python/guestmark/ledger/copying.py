@@ -1,4 +1,4 @@
-"""Runs from one ledger into another: from a file to the server of a lab, or back."""
+"""Copies runs from one ledger into another: from a file to the server of a lab, or back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TABLES: tuple[Table, ...] = (schema.runs, schema.environments, schema.unusable,
 
 @dataclass(frozen=True, slots=True)
 class CopiedRuns:
-    """How many runs and trials were added; how many runs were there already, the same in every bit."""
+    """How many runs and trials were added, and how many runs were already there, identical."""
 
     runs: int
     trials: int
@@ -34,11 +34,11 @@ class CopiedRuns:
 def copy_runs(
     source: OpenedStore, target: OpenedStore, origin_of: Callable[[str], RunOrigin | None]
 ) -> CopiedRuns:
-    """Copies every run that the target does not have, each in one transaction, so that it may be interrupted and
-    repeated. One that has gone on since it was copied gets what is missing.
+    """Copy every run that the target does not have; a run that has continued since gets what is missing.
 
-    `origin_of` says where a run of the source comes from, by its id, and raises `LedgerError` for what is no run.
-    Raises `LedgerError` for a run that is damaged, and for one that is another one in the target.
+    Each run is copied in one transaction, so this may be interrupted and repeated. `origin_of` returns where a run of
+    the source comes from, by its id, and raises `LedgerError` for an invalid run. Raises `LedgerError` for a damaged
+    run, and for an id that belongs to a different run in the target.
     """
     runs = trials = there = 0
     with explain_errors(source.where, "reading its runs"), source.engine.connect() as connection:
@@ -85,7 +85,7 @@ def _note_origin(
     is_new: bool,
     is_changed: bool,
 ) -> None:
-    """Stores where a new run comes from. Raises `LedgerError` where somebody else's would change one that is there."""
+    """Store where a new run comes from. Raises `LedgerError` if another user's copy would change a stored run."""
     if origin is not None and not origin.trusted and is_changed and not is_new:
         raise LedgerError(
             f"run {run_id} went on in {origin.source}, which is not known to be yours",
@@ -96,7 +96,7 @@ def _note_origin(
 
 
 def _read_rows(source: OpenedStore, run_id: str) -> dict[str, list[dict[str, Any]]]:
-    """All rows of a run, by table. Raises `LedgerError` when they are not what was stored."""
+    """Return all rows of a run, by table. Raises `LedgerError` if they are not what was stored."""
     found = {}
     with explain_errors(source.where, f"reading run {run_id}"), source.engine.connect() as connection:
         checksums.verify_run(connection, run_id)
@@ -109,7 +109,7 @@ def _read_rows(source: OpenedStore, run_id: str) -> dict[str, list[dict[str, Any
 
 
 def _add_missing_rows(connection: Connection, table: Table, run_id: str, rows: list[dict[str, Any]]) -> int:
-    """How many of the rows were not there yet."""
+    """Add the rows that are missing; return how many."""
     names = [column.name for column in table.primary_key]
     key = table.c.id if table is schema.runs else table.c.run_id
     columns = [table.c[name] for name in names]
@@ -121,7 +121,7 @@ def _add_missing_rows(connection: Connection, table: Table, run_id: str, rows: l
 
 
 def _update_run(connection: Connection, before: Row[Any], run: dict[str, Any]) -> bool:
-    """Whether a run's plan or state has changed since it was copied; they are then as they are now."""
+    """Update a run's plan and state; return whether they have changed since the run was copied."""
     changing = {name: run[name] for name in ("plan", "state") if getattr(before, name) != run[name]}
     if changing:
         connection.execute(update(schema.runs).where(schema.runs.c.id == run["id"]).values(**changing))

@@ -1,5 +1,6 @@
-"""Which of the caller's environment variables a ledger holds: those that decide how programs run, by value; others by
-name, as passwords and tokens may be among them.
+"""Which of the caller's environment variables a ledger holds.
+
+Variables that decide how programs run are stored with their values, others by name only: they may be passwords.
 """
 
 from __future__ import annotations
@@ -20,25 +21,26 @@ _RECORDED = re.compile(
 
 
 def is_recorded(name: str) -> bool:
-    """Whether the ledger holds the variable's value."""
+    """Return whether the ledger holds the variable's value."""
     return _RECORDED.fullmatch(name) is not None
 
 
 def strip_unrecorded(context: Context) -> Context:
-    """The context as the ledger holds it."""
+    """Return the context as the ledger holds it."""
     return strip_values(context, is_recorded)
 
 
 def strip_values(context: Context, keeps: Callable[[str], bool]) -> Context:
-    """The context with the values of those variables that `keeps` holds for, and the names of the others."""
+    """Return the context with the values of variables for which `keeps` returns True, and the names of the others."""
     kept = {name: value for name, value in context.env.items() if keeps(name)}
     names = sorted({*context.env_names, *(context.env.keys() - kept.keys())})
     return replace(context, env=kept, env_names=tuple(names))
 
 
 def restore_values(plan: Plan, variables: Mapping[str, str]) -> tuple[Plan, list[str]]:
-    """The plan of a run that is resumed, with the values that are not recorded taken from `variables`, those of this
-    process; and the names of those that are not there.
+    """Return the plan of a resumed run with values that are not recorded taken from `variables`, this process's.
+
+    Also return the names of variables that this process does not have.
     """
     names = plan.context.env_names
     if not names:

@@ -1,4 +1,4 @@
-"""Translates errors of SQLite, of database servers and of the operating system into advice for the user."""
+"""Translates errors of SQLite, database servers and the operating system into advice for the user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OR_CHOOSE_ANOTHER = f"or {_CHOOSE_ANOTHER}"
 
 
 def make_not_a_database_error(path: str) -> LedgerError:
-    """The error for a file that is not a database."""
+    """Return the error for a file that is not a database."""
     return LedgerError(
         f"{path} is not a ledger: it is not an SQLite database",
         hint="it was not changed; choose another file with --ledger FILE",
@@ -27,14 +27,14 @@ def make_not_a_database_error(path: str) -> LedgerError:
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    """SQLite's primary result code; the extended ones carry it in their low byte."""
+    """Return SQLite's primary result code, which extended codes carry in their low byte."""
     return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 
 def explain_error(error: BaseException, where: str, doing: str) -> LedgerError:
-    """`LedgerError` for whatever went wrong while `doing` ("storing …") with the ledger at `where`.
+    """Return a `LedgerError` for whatever went wrong while `doing` ("storing …") with the ledger at `where`.
 
-    `error` may be SQLAlchemy's wrapper (its `orig` is looked at), an `sqlite3.Error` or an `OSError`.
+    `error` may be SQLAlchemy's wrapper, whose `orig` counts, an `sqlite3.Error` or an `OSError`.
     """
     cause = getattr(error, "orig", None) or error
     if "://" in where:
@@ -103,7 +103,7 @@ def _explain_os_error(error: OSError, where: str, doing: str) -> LedgerError:
 
 @contextmanager
 def explain_errors(where: str, doing: str) -> Iterator[None]:
-    """Turns database and operating system errors in the block into `LedgerError`; others pass through."""
+    """Turn database and operating system errors in the block into `LedgerError`; others pass through."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
@@ -112,10 +112,10 @@ def explain_errors(where: str, doing: str) -> Iterator[None]:
         raise explain_error(error, where, doing) from error
 
 
-CONNECT_S = 10  # how long a server may take to answer
+CONNECT_S = 10  # until a server has to answer
 WRONG_PASSWORD, NOT_ALLOWED = "28P01", "42501"
 _PASSWORD_FILE = "~/.pgpass (host:port:database:role:password), readable by you alone"
-# By SQLSTATE, what the user can do. Source: PostgreSQL's documentation, appendix A.
+# What the user can do, by SQLSTATE (PostgreSQL's documentation, appendix A).
 _HINTS = {
     WRONG_PASSWORD: f"check the role's password; it belongs into {_PASSWORD_FILE}",
     "28000": "the role has to exist, and the server's pg_hba.conf to let it in from here, with this encryption",
@@ -130,9 +130,10 @@ _OTHERWISE = "the server's log may say more"
 
 
 def explain_server_error(cause: BaseException, where: str, doing: str) -> LedgerError:
-    """`LedgerError` for what went wrong while `doing` ("storing …") with the server's ledger at `where`."""
+    """Return a `LedgerError` for what went wrong while `doing` ("storing …") with the server's ledger at `where`."""
     told = cause.args[0] if cause.args else None
-    if isinstance(told, Mapping):  # as the bundled driver passes on what the server said
+    # The bundled driver passes the fields of the server's message on as a dict.
+    if isinstance(told, Mapping):
         code, said = read_sqlstate(cause), str(told.get("M", ""))
         hint = _HINTS.get(code, f"{_OTHERWISE} (SQLSTATE {code})")
         return LedgerError(f"the ledger {where} failed while {doing}: {_take_first_line(said)}", hint=hint)
@@ -160,18 +161,18 @@ def explain_server_error(cause: BaseException, where: str, doing: str) -> Ledger
 
 
 def read_sqlstate(error: BaseException) -> str:
-    """The code of a server's error; empty when it is not one."""
+    """Return the code of a server's error; empty if it is not one."""
     told = error.args[0] if error.args else None
     return str(told.get("C", "")) if isinstance(told, Mapping) else str(getattr(error, "sqlstate", "") or "")
 
 
 def first_error_line(error: BaseException) -> str:
-    """Of what an error says; what it is called when it says nothing."""
+    """Return the first line of an error's text, or its class name if there is none."""
     return _take_first_line(str(error)) or type(error).__name__
 
 
 def make_password_error(role: str, file: Path) -> LedgerError:
-    """The error for a server that wants a password where none was found; `file` is where it was looked for."""
+    """Return the error for a server that wants a password when none was found in `file`."""
     hint = f"put it into {_PASSWORD_FILE}"
     if file.exists():
         shared = file.stat().st_mode & 0o077
@@ -184,7 +185,7 @@ def make_password_error(role: str, file: Path) -> LedgerError:
 
 
 def _explain_unreachable(error: OSError) -> tuple[str, str]:
-    """Why nobody answers, and what to do."""
+    """Return why no server answers, and what to do."""
     if isinstance(error, socket.gaierror):
         return "its host has no address", "check the host's name in the URL"
     if isinstance(error, TimeoutError):
@@ -199,7 +200,7 @@ def _explain_unreachable(error: OSError) -> tuple[str, str]:
 
 
 def _find_os_error(error: BaseException) -> OSError | None:
-    """The error of the operating system, or of TLS, that it comes from."""
+    """Return the error of the operating system, or of TLS, that caused `error`; None if there is none."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError):

@@ -9,12 +9,12 @@ from guestmark.core.model import LeftOut, Plan, RunState, Trial
 
 
 class SignatureStatus(StrEnum):
-    """What the signature of a run in a file says of it."""
+    """What the signature of a run in a file shows."""
 
-    OWN = "own"  # the user's own key has signed it as it is
-    UNSIGNED = "unsigned"  # an earlier version wrote it, or somebody who put it there
-    OTHERS = "others"  # another key has signed it
-    CHANGED = "changed"  # the user's own key has signed it, but as something else
+    OWN = "own"  # signed by the user's own key, and unchanged
+    UNSIGNED = "unsigned"  # written by an earlier version, or planted
+    OTHERS = "others"  # signed by another key
+    CHANGED = "changed"  # signed by the user's own key, and changed since
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,17 @@ class RunOverview:
     label: str = ""  # of the first workload
     title: str = ""  # the plan's
     platforms: tuple[str, ...] = ()
-    given_name: str = ""  # by the user; `name` is the plan's
+    given_name: str = ""  # given by the user; `name` is the plan's
     notes: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
-    removed: float | None = None  # Unix time: out of sight until the ledger is vacuumed
-    imported: str = ""  # from where; empty: made here
+    removed: float | None = None  # Unix time; hidden until the ledger is vacuumed
+    imported: str = ""  # where it comes from; empty if it was made here
     standing: SignatureStatus = SignatureStatus.OWN
 
     @property
     def measured(self) -> str:
-        """What it is about: the command, the commands, or the plan with its title."""
+        """What the run measured: the command or commands, or the plan with its title."""
         if self.name == "exec":
             return self.title or self.label
         return f"{self.name}: {self.title}" if self.title else self.name or self.label
@@ -50,9 +50,10 @@ class RunOverview:
 
 @dataclass(frozen=True, slots=True)
 class StoredRatio:
-    """One ratio that a run found, as it is indexed: on which `host`, and in answer to `what`, a digest of the question.
+    """One ratio that a run found, as it is indexed: on which `host`, and for which question (`what`, a digest).
 
-    `log_ratio` has its interval's ends as logs; `typical` is the median of the side that the cell was held against.
+    `low` and `high` are the ends of the interval of `log_ratio`, as logs too; `typical` is the median of the side that
+    the cell was compared with.
     """
 
     run_id: str
@@ -69,35 +70,35 @@ class StoredRatio:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCheck:
-    """What `guestmark runs --check` found: sentences about what is damaged, and how many rows have no checksum.
+    """What `guestmark runs --check` found: sentences about damage, and how many rows have no checksum.
 
-    Not `checked` is a ledger of version 0.1, which has none at all.
+    `checked` is False for a ledger of version 0.1, which has no checksums at all.
     """
 
     runs: int
     without_checksum: int
     problems: tuple[str, ...]
     checked: bool
-    not_own: int = 0  # runs that the user's own key has not signed
+    not_own: int = 0  # runs without a signature of the user's own key
 
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
     """Where a run that is not this user's own comes from: a file or a URL, the bundle's digest and its signer's key.
 
-    The commands of one that is not `trusted` are somebody else's: they are shown, and not run. Only where `standing` is
-    OWN has the user's own key signed that it was imported, and whether it is trusted.
+    If it is not `trusted`, its commands are another user's: they are shown, but not run. Only if `standing` is OWN has
+    the user's own key signed that it was imported, and whether it is trusted.
     """
 
     source: str
     at: float = 0.0  # when it was imported; Unix time, seconds
     sha256: str = ""
     trusted: bool = False
-    signer: str = ""  # public key; empty: nobody has signed the bundle
+    signer: str = ""  # public key; empty if the bundle is unsigned
     standing: SignatureStatus = SignatureStatus.OWN
 
     def describe(self) -> str:
-        """What makes the run somebody else's, as a predicate of it."""
+        """Return a predicate that says why the run is not this user's own."""
         match self.standing:
             case SignatureStatus.OWN:
                 signed = f", signed by {self.signer}" if self.signer else ""
@@ -112,13 +113,13 @@ class RunOrigin:
 
 @dataclass(frozen=True, slots=True)
 class RunHead:
-    """A run without its trials and environments; `state` as it is stored, whoever executes it now."""
+    """A run without its trials and environments; `state` is as stored, whoever executes the run now."""
 
     id: str
     plan: Plan
     state: RunState
     unusable: tuple[LeftOut, ...] = ()
-    origin: RunOrigin | None = None  # None: made here
+    origin: RunOrigin | None = None  # None if it was made here
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +137,11 @@ class StoredRun:
     created_at: float  # Unix time, seconds
     trials: tuple[Trial, ...] = ()
     unusable: tuple[LeftOut, ...] = ()
-    origin: RunOrigin | None = None  # None: made here
+    origin: RunOrigin | None = None  # None if it was made here
 
     @property
     def head(self) -> RunHead:
-        """It without its trials and environments."""
+        """The run without its trials and environments."""
         return RunHead(self.id, self.plan, self.state, self.unusable, self.origin)
 
     @property
@@ -150,7 +151,7 @@ class StoredRun:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether its commands are run unasked: it is this user's own, or was taken as that."""
+        """Whether its commands may run without asking: it is this user's own, or was imported as trusted."""
         return self.origin is None or self.origin.trusted
 
     @property

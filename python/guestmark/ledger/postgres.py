@@ -1,10 +1,10 @@
-"""A ledger on a PostgreSQL server: how it is reached, as libpq's parameters say, and what a lost connection means.
+"""A ledger on a PostgreSQL server: how to reach it by libpq's parameters, and what a lost connection means.
 
-The driver is pg8000, in pure Python, which knows nothing of libpq's files and variables: what labs rely on (sslmode and
-its certificates, password files, sockets) is translated here. psycopg would bring that, but of a connection that is
-refused it gives libpq's words and no SQLSTATE; it is a tenth slower for eight writers, and measured servers, which are
-reached over an agent's line, would need pg8000 all the same. Here, too, are the patience with a server that restarts,
-the rights of a role, and how many more connections the server takes.
+The driver is pg8000, in pure Python, which does not read libpq's files and variables: what labs rely on (sslmode and
+its certificates, password files, sockets) is translated here. psycopg would do that, but for a refused connection it
+reports libpq's text and no SQLSTATE, and it is a tenth slower with eight writers; and database servers under test,
+which are reached through an agent, need pg8000 anyway. This module also has the patience with a server that restarts,
+the rights of a role, and the number of connections that the server has left.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ PREPARED_OPTIONS = {_PREPARED_OPTION: True}  # for `Connection.execute`
 
 
 def enable_prepared_statements(engine: Engine) -> None:
-    """Lets connections of the bundled driver prepare the statements that are executed with `OPTIONS`."""
-    from sqlalchemy.dialects.postgresql.pg8000 import PGExecutionContext_pg8000  # files do without it
+    """Let connections of the bundled driver prepare the statements that are executed with `PREPARED_OPTIONS`."""
+    # Ledgers in files do without this import.
+    from sqlalchemy.dialects.postgresql.pg8000 import PGExecutionContext_pg8000
 
     class Execution(PGExecutionContext_pg8000):
-        """What SQLAlchemy makes for each statement that is executed."""
+        """The context that SQLAlchemy makes for each execution of a statement."""
 
         def create_cursor(self) -> Any:
-            """The cursor for it: ours when it is to be prepared."""
+            """Return the cursor for the statement: ours if it is to be prepared."""
             if not self.execution_options.get(_PREPARED_OPTION):
                 return super().create_cursor()
             session = self.root_connection
-            # What is prepared is forgotten with the connection, as the server forgets it.
+            # `session.info` lives as long as the connection, as prepared statements do on the server.
             return _PreparedCursor(session.connection.dbapi_connection, session.info)
 
     engine.dialect.execution_ctx_cls = Execution
@@ -62,7 +63,7 @@ def enable_prepared_statements(engine: Engine) -> None:
 
 
 def _ping(link: Any) -> bool:
-    """Asks the server whether it is there, in one round trip and without beginning a transaction."""
+    """Ask the server whether it is there, in one round trip and without beginning a transaction."""
     link.execute_simple(";")
     return True
 
@@ -78,7 +79,7 @@ class _PreparedCursor:
         self.rowcount = -1
 
     def execute(self, statement: str, parameters: Sequence[Any]) -> None:
-        """Executes it; prepares it when this is the first time on this connection."""
+        """Execute the statement, and prepare it first if this connection has not done so yet."""
         from pg8000.converters import make_params
         from pg8000.dbapi import convert_paramstyle
 
@@ -93,21 +94,21 @@ class _PreparedCursor:
         self.description = [_describe_column(column) for column in answer.columns or ()] or None
 
     def fetchone(self) -> Any:
-        """The next row, None after the last."""
+        """Return the next row, None after the last."""
         return self._rows.pop(0) if self._rows else None
 
     def fetchmany(self, size: int = 1) -> list[Any]:
-        """So many rows more."""
+        """Return up to `size` more rows."""
         found, self._rows = self._rows[:size], self._rows[size:]
         return found
 
     def fetchall(self) -> list[Any]:
-        """All rows that are left."""
+        """Return all rows that are left."""
         found, self._rows = self._rows, []
         return found
 
     def close(self) -> None:
-        """Nothing: the statement stays prepared."""
+        """Do nothing: the statement stays prepared."""
 
 
 def _describe_column(column: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -116,10 +117,11 @@ def _describe_column(column: Mapping[str, Any]) -> tuple[Any, ...]:
 
 DRIVER = "pg8000"
 _PORT = 5432
-# A connection over which nothing comes is asked about after so long, so often; then, or when nothing sent is taken,
-# it is lost. A claim whose machine has vanished is free after this time.
+# TCP keepalive: an idle connection is probed after _IDLE_S, every _AGAIN_S, _TIMES times; sent data must be
+# acknowledged within _LOST_S. So the claim of a machine that has vanished is free after half a minute.
 _IDLE_S, _AGAIN_S, _TIMES, _LOST_S = 15, 5, 3, 30
-_PARAMETERS = {  # of libpq, with the variable that stands for each
+# libpq's parameters, each with its environment variable.
+_PARAMETERS = {
     "host": "PGHOST",
     "port": "PGPORT",
     "user": "PGUSER",
@@ -133,20 +135,20 @@ _PARAMETERS = {  # of libpq, with the variable that stands for each
     "application_name": "PGAPPNAME",
 }
 _MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-# Classes and codes of SQLSTATE that say: not now. Connections (08), shut down or starting (57P), too many connections,
-# serialization failures and deadlocks. Source: PostgreSQL's documentation, appendix A.
+# SQLSTATEs after which trying again may work: connections (08), shutdown or start-up (57P), too many connections,
+# serialization failures and deadlocks (PostgreSQL's documentation, appendix A).
 _LATER = re.compile(r"08...|57P..|53300|40001|40P01")
 
 
 def make_server_engine(url: URL) -> Engine:
-    """The engine for a server. `postgresql://` means the bundled driver; another that is named is used as it is.
+    """Return the engine for a server. `postgresql://` means the bundled driver; any other driver is used as it is.
 
-    Raises `LedgerError` for parameters that cannot be meant, SQLAlchemy's errors for drivers that are not there.
+    Raises `LedgerError` for invalid parameters, and SQLAlchemy's errors for drivers that are not installed.
     """
     if url.drivername not in {"postgresql", "postgres", f"postgresql+{DRIVER}"}:
         return create_engine(url, pool_pre_ping=True)
     parameters = read_parameters(url)
-    # The pool logs, with a traceback, each connection that it cannot close in order because the server has gone.
+    # Otherwise the pool logs a traceback for each connection that it cannot close because the server is gone.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     bare = URL.create(f"postgresql+{DRIVER}")
     engine = create_engine(bare, pool_pre_ping=True)
@@ -165,8 +167,9 @@ def make_server_engine(url: URL) -> Engine:
 
 
 def connect_autocommit(engine: Engine) -> Connection:
-    """A connection in which every statement is a transaction of its own."""
-    # What is prepared is sent past the bundled driver's transactions; to set a level takes round trips, and back again.
+    """Return a connection in which every statement is its own transaction."""
+    # Prepared statements bypass the bundled driver's transactions, while changing the isolation level and changing it
+    # back takes a round trip each.
     own = engine.dialect.driver == DRIVER
     return engine.connect().execution_options(
         **(PREPARED_OPTIONS if own else {"isolation_level": "AUTOCOMMIT"})
@@ -174,7 +177,7 @@ def connect_autocommit(engine: Engine) -> Connection:
 
 
 def read_parameters(url: URL, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """libpq's parameters: from the URL, else its query, else libpq's variables, else its defaults."""
+    """Return libpq's parameters: from the URL, else its query, else libpq's variables, else its defaults."""
     environment = os.environ if environment is None else environment
     found = {
         name: environment[variable] for name, variable in _PARAMETERS.items() if environment.get(variable)
@@ -208,7 +211,7 @@ def read_parameters(url: URL, environment: Mapping[str, str] | None = None) -> d
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same may work once the server or the network is back."""
+    """Return whether the same statement may work once the server or the network is back."""
     cause: BaseException = error
     if isinstance(error, DBAPIError):
         if error.connection_invalidated:
@@ -222,12 +225,12 @@ def is_transient(error: BaseException) -> bool:
 
 
 def _is_creation_race(error: BaseException) -> bool:
-    """Whether somebody else made the same table at this moment, so that it is there the next time."""
+    """Whether another process made the same table at this moment, so that the next try finds it."""
     told = error.args[0] if error.args else None
-    # Of the bundled driver a field of the protocol's message; psycopg and others have an attribute of libpq's.
+    # The bundled driver passes a field of the protocol's message on; psycopg and others have libpq's attribute.
     diagnosis = getattr(error, "diag", None)
     name = told.get("n") if isinstance(told, Mapping) else getattr(diagnosis, "constraint_name", None)
-    # The table is there, or the type that each table has, or the row of a catalogue for either.
+    # The table exists already, or the type that each table has, or a row of the catalogue for one of these.
     return read_sqlstate(error) in {"42P07", "42710"} or (
         read_sqlstate(error) == "23505" and str(name).startswith("pg_")
     )
@@ -237,7 +240,7 @@ def _connect_driver(driver: Any, parameters: Mapping[str, str]) -> Any:
     mode, host = parameters["sslmode"], parameters["host"]
     named: dict[str, Any] = {
         "user": parameters["user"],
-        # The driver fails by itself when a server wants one and there is none.
+        # Without one, the driver itself would fail when a server asks for it.
         "password": parameters.get("password", ""),
         "database": parameters["dbname"],
         "application_name": parameters["application_name"],
@@ -257,7 +260,8 @@ def _connect_driver(driver: Any, parameters: Mapping[str, str]) -> Any:
     }
     named |= {"host": host, "port": int(parameters["port"])}
     if mode in {"disable", "allow"}:
-        link = driver.connect(**named, ssl_context=False)  # None would mean: with TLS, if the server has it
+        # None would mean TLS if the server has it.
+        link = driver.connect(**named, ssl_context=False)
     else:
         try:
             link = driver.connect(**named, ssl_context=_make_tls_context(parameters))
@@ -270,9 +274,9 @@ def _connect_driver(driver: Any, parameters: Mapping[str, str]) -> Any:
 
 
 def _remove_timeout(link: Any) -> None:
-    """The time limit was for connecting: a statement may wait for others' locks for longer.
+    """Remove the time limit, which was for connecting: a statement may wait longer for locks of others.
 
-    But not for a server, or the server for a machine, that the network has lost: both ask after each other.
+    Keepalive probes still notice a server that the network has lost, as the server notices a lost machine.
     """
     sock = getattr(link, "_usock", None)
     if sock is None:
@@ -298,7 +302,8 @@ def _make_tls_context(parameters: Mapping[str, str]) -> ssl.SSLContext:
             context.load_default_certs()
         elif root or own.exists():
             context.load_verify_locations(root or str(own))
-            if mode == "require":  # as libpq has it: with a root certificate, require means verify-ca
+            # As in libpq: with a root certificate, `require` means `verify-ca`.
+            if mode == "require":
                 context.verify_mode = ssl.CERT_REQUIRED
         elif mode.startswith("verify"):
             raise LedgerError(
@@ -319,7 +324,7 @@ def _find_password_file(parameters: Mapping[str, str]) -> Path:
 
 
 def _read_password(parameters: Mapping[str, str]) -> str | None:
-    """The password from libpq's password file, which others must not be able to read."""
+    """Return the password from libpq's password file, which only its owner may read; None if there is none."""
     file = _find_password_file(parameters)
     try:
         if file.stat().st_mode & 0o077:
@@ -342,21 +347,22 @@ T = TypeVar("T")
 PATIENCE_S = 600.0
 _FIRST_S, _LONGEST_S = 0.2, 5.0
 _SAY_AFTER_S = 2.0
-_INTERRUPTED_S = 5.0  # for which a server may be away once somebody wants to stop
+_INTERRUPTED_S = 5.0  # for which a server may be away after Ctrl-C
 
 
 class Patience:
-    """How long a server may be away; `notice` gets a line when it is and when it is back."""
+    """How long a server may be away; `notice` gets a line when it is away and when it is back."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.patience_s = patience_s
         self.notice: Callable[[str], None] = lambda _text: None
-        self.is_interrupted: Callable[[], bool] = lambda: False  # then a server that is away is given up soon
+        # If it returns True, a server that is away is given up soon.
+        self.is_interrupted: Callable[[], bool] = lambda: False
 
     def retry_until_done(self, action: Callable[[], T], transient: Callable[[BaseException], bool]) -> T:
-        """Calls `action` again as long as what it raises is transient; then raises that.
+        """Call `action` until it succeeds, what it raises is not transient, or patience has run out.
 
-        An action may have taken effect although it raised: it has to notice that itself.
+        An action may have taken effect although it raised: it has to notice that itself when it is called again.
         """
         begin, pause, said = time.monotonic(), _FIRST_S, False
         while True:
@@ -396,8 +402,9 @@ _RIGHTS = {
 
 
 def make_setup_script(role: str) -> str:
-    """SQL for the owner of the database: makes the tables where there are none, and the role. May be run again."""
-    from sqlalchemy.dialects import postgresql  # which ledgers in files do without
+    """Return SQL for the owner of the database that makes missing tables and the role. It may be run again."""
+    # Ledgers in files do without this import.
+    from sqlalchemy.dialects import postgresql
 
     quoted = postgresql.dialect().identifier_preparer.quote_identifier(role)  # type: ignore[no-untyped-call]
     literal = "'" + role.replace("'", "''") + "'"
@@ -425,7 +432,7 @@ def make_setup_script(role: str) -> str:
 COORDINATOR_CONNECTIONS = 2  # connections of whoever keeps a fleet going; each machine has one,
 _MACHINES_PER_SPARE = 10  # and one of so many a second one for moments
 _SPARE = 20  # for people who look at runs meanwhile, and the server's owner
-# Everybody may read these; who else is connected is shown to few.
+# Any role may read these counters, while pg_stat_activity hides the sessions of others.
 _SELECT_CONNECTIONS = """SELECT current_setting('max_connections')::int,
   current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
   - (SELECT sum(numbackends)::int FROM pg_stat_database)"""
@@ -433,7 +440,7 @@ _SELECT_CONNECTIONS = """SELECT current_setting('max_connections')::int,
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRoom:
-    """`free` of a server's `most` connections are left, and so many are `needed`."""
+    """Of a server's `most` connections `free` are left; `needed` is how many a fleet takes."""
 
     most: int
     free: int
@@ -446,18 +453,19 @@ class ConnectionRoom:
 
     @property
     def advised(self) -> int:
-        """What to set `max_connections` to."""
+        """The value to set `max_connections` to."""
         return self.most - self.free + self.needed + _SPARE
 
 
 def find_connection_room(ledger: LedgerWriter, machines: int) -> ConnectionRoom | None:
-    """The room on the ledger's server for so many machines; None when the ledger is a file."""
+    """Return the room on the ledger's server for this many machines; None if the ledger is a file."""
     if ledger.is_file:
         return None
 
     def ask(connection: Connection) -> tuple[int, int]:
         most, free = connection.execute(text(_SELECT_CONNECTIONS)).one()
-        return int(most), int(free) + 1  # this very connection ends
+        # One more than now, as this connection will be closed.
+        return int(most), int(free) + 1
 
     most, free = ledger.run_transaction("asking how many connections the server takes", ask)
     return ConnectionRoom(

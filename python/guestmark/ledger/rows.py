@@ -1,7 +1,7 @@
-"""Rows of the ledger's tables and what they stand for, and how a trial becomes one.
+"""Converts rows of the ledger's tables to what they stand for and back, and stores trials.
 
-It comes with its checksum and the end of its attempt, all of it or nothing. In a file that is a transaction. On a
-server it is one statement, sent once and answered once: a lab's machines wait for round trips to the server.
+A trial is stored with its checksum and the end of its attempt, completely or not at all. In a file that is a
+transaction. On a server it is one statement with one answer, as a lab's machines wait for each round trip.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.selectable import TypedReturnsRows
 
 
-_CELL = "cell:"  # before the id of a cell among the names of what is left out
+_CELL = "cell:"  # prefix of a cell's id among the names of what is left out
 
 
 def make_run_row(plan: Plan, *, created_at: float, seed: int, state: RunState) -> dict[str, Any]:
-    """The columns of a run's row, but for its id. `created_at` is in seconds since the epoch."""
+    """Return the columns of a run's row, but for its id. `created_at` is in seconds since the epoch."""
     return {
         "name": plan.name,
         "created_at": created_at,
@@ -45,9 +45,9 @@ def make_run_row(plan: Plan, *, created_at: float, seed: int, state: RunState) -
 
 
 def add_environment(connection: Connection, run_id: str, environment: Mapping[str, Any]) -> None:
-    """Stores one more environment of a run; the very same as the last one is not stored again."""
+    """Store one more environment of a run, unless it is the same as the last one."""
     table, runs = schema.environments, schema.runs
-    # One after another, as each is given the next place.
+    # The run's row is locked, so that two processes do not take the same position.
     alone = select(runs.c.id).where(runs.c.id == run_id).with_for_update(key_share=True)
     connection.execute(alone).first()
     statement = select(table).where(table.c.run_id == run_id).order_by(table.c.position.desc()).limit(1)
@@ -60,7 +60,7 @@ def add_environment(connection: Connection, run_id: str, environment: Mapping[st
 
 
 def read_trial(row: Row[Any], budget: ReadBudget | None = None) -> Trial:
-    """The trial of a row. Raises `LedgerError` when it is damaged."""
+    """Return the trial of a row. Raises `LedgerError` if it is damaged."""
     what = f"the trial of cell {row.cell_id!r} in block {row.block + 1} of run {row.run_id}"
     trial = codec.unpack_trial(row.body, row.console, what, budget)
     if (trial.block, trial.cell_id) != (row.block, row.cell_id):
@@ -69,7 +69,7 @@ def read_trial(row: Row[Any], budget: ReadBudget | None = None) -> Trial:
 
 
 def measure_run_size(connection: Connection, run_id: str) -> int:
-    """Bytes that the rows of a run hold, asked for before they are read."""
+    """Return the bytes that the rows of a run hold, which is known before they are read."""
     trials, environments = schema.trials.c, schema.environments.c
     sums = (
         select(func.sum(func.length(trials.body) + func.length(trials.console))).where(
@@ -81,7 +81,7 @@ def measure_run_size(connection: Connection, run_id: str) -> int:
 
 
 def add_left_out(connection: Connection, run_id: str, entry: LeftOut) -> None:
-    """Stores what cannot be measured; a later record of the same replaces it."""
+    """Store what cannot be measured; a later record of the same platform or cell replaces it."""
     table = schema.unusable
     name = f"{_CELL}{entry.cell}" if entry.cell else entry.platform
     row = {"run_id": run_id, "platform": name, "reason": entry.reason, "hint": entry.hint}
@@ -91,10 +91,10 @@ def add_left_out(connection: Connection, run_id: str, entry: LeftOut) -> None:
 
 
 def read_left_out(row: Row[Any], plan: Plan) -> LeftOut:
-    """What a row of `add_left_out` says cannot be measured."""
+    """Return what a row of `add_left_out` stands for."""
     name = str(row.platform)
     wanted = name.removeprefix(_CELL)
-    # Ledgers of version 0.1 hold a cell's id as it is.
+    # Version 0.1 stored a cell's id without the prefix.
     is_cell = name != wanted or all(str(cell.platform) != name for cell in plan.cells)
     cell = next((cell for cell in plan.cells if is_cell and cell.id == wanted), None)
     if cell is None:
@@ -103,7 +103,7 @@ def read_left_out(row: Row[Any], plan: Plan) -> LeftOut:
 
 
 def find_environments(connection: Connection, run_id: str, machine: str) -> list[Mapping[str, Any]]:
-    """The environments of a run that were recorded on this machine, as `machine` of each says."""
+    """Return the environments of a run that were recorded on this machine."""
     table = schema.environments
     here = table.c.body.contains(f'"machine":{codec.dump_json(machine)}', autoescape=True)
     statement = select(table.c.body).where(table.c.run_id == run_id, here).order_by(table.c.position)
@@ -113,7 +113,7 @@ def find_environments(connection: Connection, run_id: str, machine: str) -> list
 
 
 def read_last_environments(connection: Connection, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """The environment that each of these runs was last started or resumed in, in this order, but for damaged ones."""
+    """Return the environment that each of these runs was last started or resumed in; damaged ones are absent."""
     table = schema.environments
     statement = (
         select(table.c.run_id, table.c.body).where(table.c.run_id.in_(run_ids)).order_by(table.c.position)
@@ -134,26 +134,26 @@ BEGUN, STORED, LOST = "begun", "stored", "lost"  # what became of an attempt
 
 
 class LedgerWriter(Protocol):
-    """What a ledger gives to whoever writes into it."""
+    """The part of a ledger that writers need."""
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a file, and no server."""
+        """Whether it is a file, not a server."""
 
     def change_run(self, doing: str, run_id: str, action: Callable[[Connection], T]) -> T:
-        """Does `action`, which changes this run, in a transaction."""
+        """Run `action`, which changes this run, in a transaction."""
 
     def run_transaction(self, doing: str, action: Callable[[Connection], T]) -> T:
-        """Does `action` in a transaction."""
+        """Run `action` in a transaction."""
 
     def execute_autocommit(
         self, doing: str, statement: TypedReturnsRows[Any], values: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Executes one statement, which is a transaction of its own."""
+        """Execute one statement in autocommit mode."""
 
 
 def store_trial(ledger: LedgerWriter, run_id: str, trial: Trial, token: str | None) -> None:
-    """Stores a trial; with a `token` only while the attempt that has it is in force. See `Ledger.append`."""
+    """Store a trial; with a `token`, only while its attempt is in force. See `Ledger.store_trial`."""
     doing = f"storing the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {run_id}"
     values = {"run_id": run_id, **codec.make_trial_row(trial)}
     try:
@@ -187,7 +187,7 @@ def _make_not_stored_error(doing: str) -> TakenError:
 def _store_in_transaction(
     connection: Connection, values: Mapping[str, Any], token: str | None
 ) -> tuple[bool, bool]:
-    """Whether the attempt was in force, and whether the trial is stored."""
+    """Return whether the attempt was in force, and whether the trial was stored."""
     attempts, trials = schema.attempts, schema.trials
     if token is not None:
         mine = *_match_trial(attempts, values), attempts.c.token == token, attempts.c.outcome != LOST
@@ -212,7 +212,7 @@ def _store_on_server(
         told["own_token"] = token
     in_force, stored = ledger.execute_autocommit(doing, _make_store_statement(token is not None), told)
     if in_force and not stored:
-        # It may be this very one, to the last bit: the connection was lost when it had just been stored.
+        # The stored trial may be this very one: the connection was lost just after it had been stored.
         found = ledger.run_transaction(
             doing,
             lambda connection: connection.execute(
@@ -225,8 +225,9 @@ def _store_on_server(
 
 @functools.cache
 def _make_store_statement(with_token: bool) -> TypedReturnsRows[Any]:
-    """Settles the attempt, stores the trial if that was in force, and the checksum if the trial was stored."""
-    from sqlalchemy.dialects import postgresql  # which ledgers in files do without
+    """Return a statement that ends the attempt, then stores trial and checksum if the attempt was in force."""
+    # Ledgers in files do without this import.
+    from sqlalchemy.dialects import postgresql
 
     attempts, trials, checks = schema.attempts, schema.trials, schema.checks
     own = {column.name: bindparam(f"own_{column.name}", type_=column.type) for column in trials.columns}
@@ -236,7 +237,8 @@ def _make_store_statement(with_token: bool) -> TypedReturnsRows[Any]:
         mine = (
             *_match_trial(attempts, own),
             attempts.c.token == bindparam("own_token"),
-            attempts.c.outcome != LOST,  # stored already: the connection was lost when it had just been
+            # It may be stored already, if the connection was lost just after that.
+            attempts.c.outcome != LOST,
         )
         settled = (
             update(attempts).where(*mine).values(outcome=STORED).returning(attempts.c.token).cte("settled")
@@ -260,5 +262,5 @@ def _make_store_statement(with_token: bool) -> TypedReturnsRows[Any]:
 
 
 def _match_trial(table: Table, values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What says which trial a row is about."""
+    """Return the conditions that select the row of one trial."""
     return tuple(table.c[name] == values[name] for name in ("run_id", "block", "cell_id"))

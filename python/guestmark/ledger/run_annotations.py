@@ -1,6 +1,6 @@
-"""What people say of runs: a name, notes, labels and tags; and which runs they have removed.
+"""The annotations of runs: a name, notes, labels and tags; and which runs were removed.
 
-Kept beside the runs, in a table that is made when first needed, so that ledgers of any age are alike.
+They are stored beside the runs, in a table that is made when first needed, so that ledgers of all versions are alike.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED = "name", "note", "label", "tag", "removed", "imported"
 _PLACE = "place"
-_OF_PEOPLE = (NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED)  # the others are for programs
+_OF_PEOPLE = (NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED)  # signatures and the like are not for people
 
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
-    """What is said of one run. A run that was `removed` (Unix time) is out of sight until the ledger is vacuumed."""
+    """Annotations of one run. A run that was `removed` (Unix time) is hidden until the ledger is vacuumed."""
 
     name: str = ""
     notes: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Annotations:
     origin: RunOrigin | None = None
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Kind, key and value of each."""
+        """Return kind, key and value of each annotation."""
         found = [(NAME, "", self.name)] if self.name else []
         found += [(NOTE, f"{number:06}", note) for number, note in enumerate(self.notes)]
         found += [(LABEL, key, value) for key, value in self.labels.items()]
@@ -53,7 +53,7 @@ NO_ANNOTATIONS = Annotations()
 
 
 def read_all_annotations(connection: Connection) -> dict[str, Annotations]:
-    """Those of every run that has any."""
+    """Return the annotations of every run that has any, by its id."""
     if not has_table(connection, table):
         return {}
     rows: dict[str, list[tuple[str, str, str]]] = {}
@@ -65,7 +65,7 @@ def read_all_annotations(connection: Connection) -> dict[str, Annotations]:
 
 
 def read_annotations(connection: Connection, run_id: str) -> Annotations:
-    """Those of one run."""
+    """Return the annotations of one run."""
     if not has_table(connection, table):
         return NO_ANNOTATIONS
     own = table.c.run_id == run_id, table.c.kind.in_(_OF_PEOPLE)
@@ -74,15 +74,17 @@ def read_annotations(connection: Connection, run_id: str) -> Annotations:
 
 
 def find_removed_runs(connection: Connection) -> set[str]:
-    """The ids of runs that are out of sight."""
+    """Return the ids of runs that were removed."""
     if not has_table(connection, table):
         return set()
     return set(connection.execute(select(table.c.run_id).where(table.c.kind == REMOVED)).scalars())
 
 
 def add_annotations(connection: Connection, run_id: str, more: Annotations) -> None:
-    """Adds to what is said of a run; a name, and labels of the same name, are replaced. Raises `LedgerError` for a
-    name that another run has."""
+    """Add annotations to a run; its name, and labels with the same key, are replaced.
+
+    Raises `LedgerError` for a name that another run has.
+    """
     table.create(connection, checkfirst=True)
     check_name_is_free(connection, more.name, run_id)
     known = read_all_annotations(connection)
@@ -95,7 +97,7 @@ def add_annotations(connection: Connection, run_id: str, more: Annotations) -> N
 
 
 def check_name_is_free(connection: Connection, name: str, run_id: str = "") -> None:
-    """Raises `LedgerError` for a name that another run has."""
+    """Raise `LedgerError` for a name that another run has."""
     others = [
         other
         for other, said in read_all_annotations(connection).items()
@@ -108,7 +110,7 @@ def check_name_is_free(connection: Connection, name: str, run_id: str = "") -> N
 def remove_annotations(
     connection: Connection, run_id: str, *, labels: Sequence[str] = (), tags: Sequence[str] = ()
 ) -> None:
-    """Takes labels and tags from a run; those it does not have are not errors."""
+    """Remove labels and tags from a run; it need not have them."""
     table.create(connection, checkfirst=True)
     for kind, keys in ((LABEL, labels), (TAG, tags)):
         for key in keys:
@@ -116,7 +118,7 @@ def remove_annotations(
 
 
 def mark_removed(connection: Connection, run_id: str, *, gone: bool) -> None:
-    """Puts a run out of sight, or back."""
+    """Hide a run, or show it again."""
     table.create(connection, checkfirst=True)
     _delete_row(connection, run_id, REMOVED, "")
     if gone:
@@ -124,7 +126,7 @@ def mark_removed(connection: Connection, run_id: str, *, gone: bool) -> None:
 
 
 def read_machine_digest(connection: Connection, run_id: str, place: str) -> str:
-    """The digest of what was last seen of a machine that measures blocks of the run; empty: nothing."""
+    """Return the digest of the last environment of a machine that measures blocks of the run; empty if unknown."""
     if not has_table(connection, table):
         return ""
     own = table.c.run_id == run_id, table.c.kind == _PLACE, table.c.key == place
@@ -132,14 +134,14 @@ def read_machine_digest(connection: Connection, run_id: str, place: str) -> str:
 
 
 def store_machine_digest(connection: Connection, run_id: str, place: str, digest: str) -> None:
-    """Keeps it, in place of what was seen before."""
+    """Store the digest of a machine's environment, in place of the one before."""
     table.create(connection, checkfirst=True)
     _delete_row(connection, run_id, _PLACE, place)
     connection.execute(insert(table).values(run_id=run_id, kind=_PLACE, key=place, value=digest))
 
 
 def delete_annotations(connection: Connection, run_id: str) -> None:
-    """Deletes what is said of a run that is deleted."""
+    """Delete all annotations of a run that is deleted."""
     if has_table(connection, table):
         connection.execute(delete(table).where(table.c.run_id == run_id))
 
@@ -162,11 +164,12 @@ def _parse_rows(rows: Sequence[tuple[str, str, str]]) -> Annotations:
 
 
 def _dump_origin(origin: RunOrigin) -> dict[str, object]:
-    return {name: value for name, value in asdict(origin).items() if name != "standing"}  # which is found out
+    # The standing is not stored, as the signature shows it each time.
+    return {name: value for name, value in asdict(origin).items() if name != "standing"}
 
 
 def _load_origin(stored: str) -> RunOrigin:
-    """As it was stored; a run with a record that cannot be read is still from elsewhere."""
+    """Return the origin as it was stored; a run whose record cannot be read is still not the user's own."""
     try:
         return replace(msgspec.json.decode(stored, type=RunOrigin), standing=SignatureStatus.OWN)
     except (msgspec.DecodeError, msgspec.ValidationError):

@@ -1,4 +1,4 @@
-"""A run beside the earlier ones in its ledger: looked up before it is judged, and stored once it has ended."""
+"""A run beside earlier ones in its ledger: these are read before it is judged, and its ratios stored afterwards."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 _DIGITS = 32
-_UNSAID = frozenset({"agent", "kernel build"})  # differ with every build; versions are named
-_DISTURBED = 0.5  # share of flagged blocks from which a run's null comparisons say nothing about quiet ones
+_UNSAID = frozenset({"agent", "kernel build"})  # differ with every build; their versions are reported
+_DISTURBED = 0.5  # share of flagged blocks above which null comparisons show nothing about a quiet host
 
 
 def analyse_with_history(ledger: Ledger, run: StoredRun) -> Analysis:
-    """The run's analysis, beside what the ledger knows of earlier runs."""
+    """Return the run's analysis, beside what the ledger knows of earlier runs."""
     return analyse_run(
         run.plan, run.trials, run.unusable, environments=run.environments, history=read_history(ledger, run)
     )
 
 
 def read_history(ledger: Ledger, run: StoredRun) -> History:
-    """What runs of the same host that were begun earlier found for the same ratios, and of null comparisons alike.
+    """Return what earlier runs of the same host found for the same ratios, and for similar null comparisons.
 
-    Reads the index and the environments of the runs it names, never a trial.
+    Reads the index and the environments of the runs that it names, never a trial.
     """
     here = identify_host(run.environment)
     if not here or not run.plan.metrics:
@@ -69,9 +69,9 @@ def read_history(ledger: Ledger, run: StoredRun) -> History:
 
 
 def store_ratios(ledger: Ledger, run: StoredRun, analysis: Analysis) -> None:
-    """Stores what the run found, so that later ones can be held against it.
+    """Store what the run found, for later runs to compare with.
 
-    What a severe finding takes back is not stored, nor are ratios without an interval of their own.
+    Ratios that a severe finding withdraws are not stored, nor those without an interval.
     """
     here = identify_host(run.environment)
     if here:
@@ -130,12 +130,12 @@ def _make_ratios(
 
 
 def identify_run_host(run: StoredRun) -> str:
-    """`host` of a stored run."""
+    """Return `identify_host` of a stored run."""
     return identify_host(run.environment)
 
 
 def find_ratios(run: StoredRun, analysis: Analysis) -> dict[str, tuple[PastRatio, str]]:
-    """What a run found for each ratio of its primary metric, with the cell's id, by what stands for the question."""
+    """Return the run's ratios of its primary metric, each with its cell's id, by the key of its question."""
     found = {}
     for workload in analysis.workloads:
         for row in _make_ratios(workload, analysis, run, identify_run_host(run)):
@@ -146,26 +146,26 @@ def find_ratios(run: StoredRun, analysis: Analysis) -> dict[str, tuple[PastRatio
 
 
 def make_question_keys(plan: Plan) -> tuple[list[str], list[str]]:
-    """What stands for the questions that a plan asks, and for the kinds of its cells."""
+    """Return the keys of the questions that a plan asks, and of the kinds of its cells."""
     same = [key for cell in plan.cells if (key := _make_ratio_key(cell, plan))]
     return list(dict.fromkeys(same)), list(dict.fromkeys(_make_null_key(cell, plan) for cell in plan.cells))
 
 
 def make_question_key(run: StoredRun, cell_id: str) -> str:
-    """What stands for the question that the run asks of a cell; empty where nothing is compared."""
+    """Return the key of the question that the run asks about a cell; empty if nothing is compared."""
     cell = next((cell for cell in run.plan.cells if cell.id == cell_id), None)
     return _make_ratio_key(cell, run.plan) if cell is not None and run.plan.metrics else ""
 
 
 def make_past(row: StoredRatio) -> PastRatio:
-    """An indexed ratio as the statistics know it."""
+    """Return a stored ratio as the statistics use it."""
     return PastRatio(
         row.run_id, row.created_at, math.exp(row.log_ratio), math.exp(row.low), math.exp(row.high), row.blocks
     )
 
 
 def _make_ratio_key(cell: Cell, plan: Plan) -> str:
-    """The same for the same question: workload, platforms, factors and processors of both sides, and metric."""
+    """Return a digest of a question: workload, platforms, factors and processors of both sides, and metric."""
     baseline = next((other for other in plan.cells if other.baseline and other.compares_with(cell)), None)
     if cell.baseline or cell.null_of is not None or baseline is None:
         return ""
@@ -173,7 +173,7 @@ def _make_ratio_key(cell: Cell, plan: Plan) -> str:
 
 
 def _make_null_key(cell: Cell, plan: Plan) -> str:
-    """The same for cells of one kind: what is run with which hypervisor, whatever is measured exactly."""
+    """Return a digest of a cell's kind: its workload and platform, whatever its parameters and factors are."""
     return _digest_parts("null", cell.workload.name, str(cell.platform), plan.metrics[0].name)
 
 
@@ -189,7 +189,7 @@ def _describe_side(cell: Cell) -> Sequence[Any]:
 
 
 def identify_host(environment: Mapping[str, Any]) -> str:
-    """Stands for the machine that a run was made on; empty where that was not recorded (before version 0.3)."""
+    """Return a digest of the machine that a run was made on; empty if it was not recorded (before version 0.3)."""
     machine, processor = environment.get("machine"), environment.get("processor") or {}
     if not machine:
         return ""

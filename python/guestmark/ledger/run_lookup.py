@@ -1,4 +1,4 @@
-"""Which runs a ledger holds: by id, name or `runs --filter`; in overview, and the comparisons that history reads."""
+"""Finds runs of a ledger by id, name or `runs --filter`, lists them, and indexes the ratios that history reads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_LOG = 100.0  # no ratio is this far from 1
 
 
 def replace_ratios(connection: Connection, run_id: str, rows: Sequence[StoredRatio]) -> None:
-    """Stores what a run found, in place of what it had found before it was resumed."""
+    """Store what a run found, in place of what it had found before it was resumed."""
     comparisons.create(connection, checkfirst=True)
     connection.execute(delete(comparisons).where(comparisons.c.run_id == run_id))
     if rows:
@@ -62,7 +62,10 @@ def replace_ratios(connection: Connection, run_id: str, rows: Sequence[StoredRat
 def find_earlier_ratios(
     connection: Connection, host: str, what: Collection[str], before: float, most: int = MOST_EARLIER_RUNS
 ) -> list[StoredRatio]:
-    """What runs of this host that were begun before then found of each of `what`: the `most` newest, oldest first."""
+    """Return the `most` newest ratios for each question in `what`, of runs of this host begun before `before`.
+
+    They are sorted by time, oldest first.
+    """
     if not schema.has_table(connection, comparisons):
         return []
     found: list[StoredRatio] = []
@@ -79,7 +82,7 @@ def find_earlier_ratios(
 
 
 def read_all_ratios(connection: Connection) -> list[StoredRatio]:
-    """What all runs found for all of their ratios, oldest first."""
+    """Return all ratios that runs found, oldest first."""
     if not schema.has_table(connection, comparisons):
         return []
     order = (comparisons.c.created_at, comparisons.c.run_id)
@@ -106,7 +109,7 @@ def _read_ratios(rows: Iterable[Any]) -> list[StoredRatio]:
 
 
 def _is_possible(row: Any) -> bool:
-    """Whether a row has numbers where they belong, and none that no ratio has: a damaged one says nothing."""
+    """Whether a row has numbers where they belong, and possible ones: a damaged row is ignored."""
     logs = (row.log_ratio, row.low, row.high)
     return (
         all(isinstance(value, float) and abs(value) < _MOST_LOG for value in logs)
@@ -120,9 +123,9 @@ def _is_possible(row: Any) -> bool:
 def list_overviews(
     connection: Connection, state: Callable[[str, str], RunState], *, removed: bool, checked: bool
 ) -> list[RunOverview]:
-    """The runs that are in sight, or those that were removed, oldest first.
+    """Return the visible runs, or the `removed` ones, oldest first.
 
-    `state` tells the state of a run with this id from the stored one; `checked` ledgers have checksums.
+    `state` derives the state of a run with this id from the stored one; `checked` ledgers have checksums.
     """
     trials = schema.trials
     counts = (
@@ -166,7 +169,7 @@ def _make_overview(
     *,
     damaged: bool,
 ) -> RunOverview:
-    """The overview of a row, whatever SQLite has in its columns: one damaged run must not hide the others."""
+    """Return the overview of a row, whatever its columns contain: one damaged run must not hide the others."""
     cells: tuple[Cell, ...] = ()
     label, title = "(the plan is damaged)", ""
     try:
@@ -201,7 +204,7 @@ def _make_overview(
 
 
 def resolve_run(connection: Connection, wanted: str, where: str, *, removed: bool = False) -> str:
-    """The id of a run that is in sight, or of one that was removed. Raises `LedgerError` naming the nearest ids."""
+    """Return the id of a visible or a `removed` run. Raises `LedgerError` naming the nearest ids."""
     check_name(wanted, where)
     statement = select(schema.runs.c.id).order_by(schema.runs.c.created_at)
     gone = run_annotations.find_removed_runs(connection)
@@ -230,7 +233,7 @@ def resolve_run(connection: Connection, wanted: str, where: str, *, removed: boo
 
 
 def check_name(wanted: str, where: str) -> None:
-    """Raises `LedgerError` for what no run can be called: no database takes it, not even in a question."""
+    """Raise `LedgerError` for text that no run can be called: a database refuses it even in a query."""
     if not is_text(wanted):
         raise LedgerError(
             f"there is no run {wanted!r} in the ledger {where}", hint="`guestmark runs` lists all"
@@ -238,7 +241,7 @@ def check_name(wanted: str, where: str) -> None:
 
 
 def _find_matches(wanted: str, ids: Sequence[str], said: Mapping[str, Annotations]) -> list[str]:
-    """The run of that id, else those of that name, else those whose ids begin or end so."""
+    """Return the run of that id, else those of that name, else those whose ids begin or end with the text."""
     if not wanted or wanted in ids:
         return [wanted] if wanted else []
     named = [run_id for run_id in ids if run_id in said and said[run_id].name == wanted]
@@ -248,7 +251,7 @@ def _find_matches(wanted: str, ids: Sequence[str], said: Mapping[str, Annotation
 def make_missing_run_error(
     connection: Connection, wanted: str, where: str, ids: Sequence[str] | None = None
 ) -> LedgerError:
-    """The error for a run that is not there, with the nearest ids."""
+    """Return the error for a run that does not exist, with the nearest ids."""
     if ids is None:
         ids = [str(run_id) for run_id in connection.execute(select(schema.runs.c.id)).scalars()]
     near = get_close_matches(wanted, ids, n=3, cutoff=0.5) or ids[-3:]
@@ -275,10 +278,10 @@ _FIELDS: dict[str, Callable[[RunOverview], tuple[str, ...]]] = {
 
 
 def parse_filter(text: str) -> RunFilter:
-    """Conditions joined by `and` or commas: `=` is, `!=` is not, `~` contains. Raises `UsageError`.
+    """Parse conditions joined by `and` or commas: `=` is, `!=` is not, `~` contains. Raises `UsageError`.
 
-    What is not a field of a run is a label; `label.NAME` is always one. `since` and `before` take a duration, counted
-    from now, or a date.
+    A name that is no field of a run is a label's; `label.NAME` always is. `since` and `before` take a date, or a
+    duration counted back from now.
     """
     conditions = [_parse_condition(part, text) for part in re.split(r"\s+and(?:\s+|$)|,", text.strip())]
     return lambda run: all(holds(run) for holds in conditions)

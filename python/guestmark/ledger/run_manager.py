@@ -1,4 +1,4 @@
-"""Runs as things to handle: put away and brought back, thrown away for good, and taken over from elsewhere."""
+"""Removes, restores and deletes runs, and imports them from elsewhere."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _RUN_TABLES = (schema.checks, schema.trials, schema.unusable, schema.environment
 
 
 class RunManager:
-    """Operations on whole runs of a ledger. Raises `LedgerError`."""
+    """Operations on whole runs of a ledger. All raise `LedgerError`."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def remove_run(self, wanted: str) -> str:
-        """Puts a run out of sight and returns its id; it stays in the ledger until `vacuum`.
+        """Hide a run and return its id; it stays in the ledger until `delete_removed_runs`.
 
-        Raises `LedgerError` for one that is being executed.
+        Raises `LedgerError` for a run that is being executed.
         """
         run_id = self._ledger.resolve_run(wanted)
         if self._ledger.is_claimed(run_id):
@@ -46,7 +46,7 @@ class RunManager:
         return run_id
 
     def restore_run(self, wanted: str) -> str:
-        """Brings back a run that was removed, and returns its id."""
+        """Restore a run that was removed, and return its id."""
         with self._ledger.write_transaction(f"bringing back run {wanted}") as connection:
             run_id = self._ledger.resolve_removed(connection, wanted)
             with signatures.keep_signed(connection, run_id):
@@ -54,7 +54,7 @@ class RunManager:
         return run_id
 
     def delete_removed_runs(self) -> list[str]:
-        """Deletes the runs that were removed, gives their room back to the disk, and returns their ids."""
+        """Delete the runs that were removed, reclaim their space, and return their ids."""
         with self._ledger.write_transaction("deleting removed runs") as connection:
             gone = sorted(run_annotations.find_removed_runs(connection))
             for run_id in gone:
@@ -63,9 +63,9 @@ class RunManager:
         return gone
 
     def import_run(self, run: StoredRun, said: Annotations) -> str | None:
-        """Stores a run from elsewhere with its remarks and its origin, completely or not at all.
+        """Store a run from elsewhere with its annotations and its origin, completely or not at all.
 
-        Returns its id, or None when the ledger has it already. An id that another run has is given new letters.
+        Return its id, or None if the ledger has it already. An id that another run has gets new letters at its end.
         """
         state = run.state if run.state not in {RunState.KILLED, RunState.RUNNING} else RunState.INTERRUPTED
         runs = schema.runs
@@ -89,7 +89,7 @@ class RunManager:
             run_annotations.add_annotations(
                 connection, run_id, replace(said, name="") if said.name in taken else said
             )
-            # Of what came from elsewhere the importer's key vouches for the mark that says so.
+            # The signature vouches for the record of the origin, which says that the run is another user's.
             signatures.sign_run(connection, run_id)
         return run_id
 

@@ -1,4 +1,4 @@
-"""Tables of the ledger. The only module of the ledger that imports SQLAlchemy when it is itself imported."""
+"""Tables of the ledger."""
 
 from weakref import WeakKeyDictionary
 
@@ -27,14 +27,13 @@ _KNOWN_TABLES: WeakKeyDictionary[Pool, set[str]] = WeakKeyDictionary()
 
 
 def has_table(connection: Connection, table: Table) -> bool:
-    """Whether the database has the table; one that was seen is not asked for again, as none is ever removed."""
+    """Return whether the database has the table; tables are never removed, so one that was seen is remembered."""
     seen = _KNOWN_TABLES.setdefault(connection.engine.pool, set())
     if table.name in seen:
         return True
     found = inspect(connection).has_table(table.name)
-    if found and not connection.get_execution_options().get(
-        WRITING
-    ):  # which may be undone, and the table with it
+    # A transaction that writes may be rolled back, and the table with it.
+    if found and not connection.get_execution_options().get(WRITING):
         seen.add(table.name)
     return found
 
@@ -47,9 +46,11 @@ runs = Table(
     Column("id", String(64), primary_key=True),
     Column("name", Text, nullable=False),
     Column("created_at", Float(53), nullable=False),
-    Column("seed", Text, nullable=False),  # text: seeds may exceed 64 bits
+    # Text, as seeds may exceed 64 bits.
+    Column("seed", Text, nullable=False),
     Column("state", String(64), nullable=False),
-    Column("owner", Text, nullable=False, default=""),  # shown when the run is claimed; never trusted
+    # Shown when the run is claimed, but never trusted.
+    Column("owner", Text, nullable=False, default=""),
     Column("plan", Text, nullable=False),
 )
 
@@ -70,8 +71,8 @@ unusable = Table(
     Column("hint", Text, nullable=False),
 )
 
-# Made of trials, to be found without reading them; see `ledger.run_lookup`. Not made with the others, so that ledgers
-# of any age are alike.
+# Ratios, derived from trials and found without reading these; see `ledger.run_lookup`. Not made with the other
+# tables but when first needed, so that ledgers of all versions are alike.
 comparisons = Table(
     "comparisons",
     MetaData(),
@@ -88,7 +89,7 @@ comparisons = Table(
     Index("comparisons_by_question", "host", "what", "created_at"),
 )
 
-# What people say of runs; see `ledger.run_annotations`. Made when first needed, as `comparisons` is.
+# Annotations of runs; see `ledger.run_annotations`. Made when first needed, as `comparisons` is.
 remarks = Table(
     "remarks",
     MetaData(),
@@ -98,7 +99,7 @@ remarks = Table(
     Column("value", Text, nullable=False),
 )
 
-# Who began which trial; see `ledger.attempts`. Made when first needed, as `comparisons` is.
+# Which machine began which trial; see `ledger.attempts`. Made when first needed, as `comparisons` is.
 attempts = Table(
     "attempts",
     MetaData(),
@@ -128,7 +129,7 @@ trials = Table(
     Column("console", LargeBinary, nullable=False),
 )
 
-# What every other row was when it was stored; see `ledger.checksums`.
+# Checksums of all other rows as they were stored; see `ledger.checksums`.
 checks = Table(
     "checks",
     metadata,

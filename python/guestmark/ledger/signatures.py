@@ -1,12 +1,13 @@
-"""Who vouches for a run in a file: a signature of the user's own key over the run, what is said of it, and its marks.
+"""Signs runs in a file with the user's own key, and verifies that nothing else has changed them.
 
-It covers every row: the checksums of the run, its environments, what is left out and the trials; how many of each
-there are; and the rows that have no checksum (remarks, ratios, attempts, the run's state and owner) as they are. What
-is written through `Ledger` is signed anew in the same transaction, if what was there before was signed. So a run is
-one's own only as long as nothing but one's own guestmark has changed it; no signature, another key's and one that
-does not fit all mean: not one's own.
+A signature covers every row: the checksums of the run, its environments, what is left out and the trials; how many of
+each there are; and the rows without a checksum (annotations, ratios, attempts, the run's state and owner) as they are.
+Whatever `Ledger` writes is signed again in the same transaction, if the run was signed before. So a run is the user's
+own only as long as nothing but the user's own guestmark has changed it. Without a signature, with one of another key,
+or with one that does not fit, it is not.
 
-On a server roles say who may write; there only the plan is signed, which tells one's own runs when they are copied.
+On a server, roles decide who may write; only the plan is signed there, to recognise the user's own runs when they are
+copied.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
     from sqlalchemy.engine import Connection
 
-KIND = "signature"  # among the remarks of a run
-_EARLIER = "made"  # a keyed hash of the plan, as versions 0.2 and 0.3 kept it
+KIND = "signature"  # of the row in the table of annotations
+_EARLIER = "made"  # a keyed hash of the plan, which versions 0.2 and 0.3 stored
 _OF_RUN, _OF_PLAN = b"guestmark-run/1\n", b"guestmark-plan/1\n"
 _AT_ONCE = 500  # ids in one statement
 _COUNTED = (schema.environments.name, schema.unusable.name, schema.trials.name)
@@ -39,7 +40,7 @@ _BESIDE: tuple[Table, ...] = (schema.remarks, schema.comparisons, schema.attempt
 
 
 class _Signature(msgspec.Struct, forbid_unknown_fields=True):
-    """As it is stored; `rows` is the digest of the checksums, so that a list of runs need not read them."""
+    """A signature as it is stored; `rows` is the digest of the checksums, which a list of runs then need not read."""
 
     key: str
     rows: str
@@ -47,12 +48,12 @@ class _Signature(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def covers_rows(connection: Connection) -> bool:
-    """Whether runs are signed with all their rows there: in files, and not on servers."""
+    """Return whether signatures cover all rows of a run: in files they do, on servers they do not."""
     return connection.dialect.name == "sqlite"
 
 
 def sign_run(connection: Connection, run_id: str) -> None:
-    """Signs the run as it is stored now; on a server its plan."""
+    """Sign the run as it is stored now; on a server only its plan."""
     table = schema.remarks
     table.create(connection, checkfirst=True)
     connection.execute(delete(table).where(table.c.run_id == run_id, table.c.kind.in_((KIND, _EARLIER))))
@@ -68,7 +69,7 @@ def sign_run(connection: Connection, run_id: str) -> None:
 
 @contextmanager
 def keep_signed(connection: Connection, run_id: str) -> Iterator[None]:
-    """What is changed inside leaves a signed run signed, and any other one as it is."""
+    """Sign the run again after the block if it was signed before."""
     own = covers_rows(connection) and is_own(connection, run_id)
     yield
     if own:
@@ -76,7 +77,7 @@ def keep_signed(connection: Connection, run_id: str) -> Iterator[None]:
 
 
 def verify_signature(connection: Connection, run_id: str) -> SignatureStatus:
-    """What the signature of a run says of it."""
+    """Return what the signature of a run shows."""
     found = verify_signatures(connection, [run_id])[run_id]
     if (
         found is SignatureStatus.OWN
@@ -87,7 +88,7 @@ def verify_signature(connection: Connection, run_id: str) -> SignatureStatus:
 
 
 def verify_signatures(connection: Connection, run_ids: Sequence[str]) -> dict[str, SignatureStatus]:
-    """The same of several runs, without their checksums: whether marks, remarks and ratios are as they were signed."""
+    """Return what the signatures of several runs show, without comparing the checksums of their rows."""
     stored, own = _read_signatures(connection, run_ids), signing_key.read_public_key()
     heads = _digest_heads(connection, [run_id for run_id in run_ids if run_id in stored])
     found = {}
@@ -105,7 +106,7 @@ def verify_signatures(connection: Connection, run_ids: Sequence[str]) -> dict[st
 
 
 def is_own(connection: Connection, run_id: str) -> bool:
-    """Whether the user's own key has signed the run as it is now; on a server, its plan."""
+    """Return whether the user's own key has signed the run as it is now; on a server, its plan."""
     if covers_rows(connection):
         return verify_signature(connection, run_id) is SignatureStatus.OWN
     made = _read_signatures(connection, [run_id]).get(run_id)
@@ -124,7 +125,7 @@ def _make_plan_message(connection: Connection, run_id: str) -> bytes:
 
 
 def _digest_rows(connection: Connection, run_id: str) -> str:
-    """Of the checksums of all rows that have one, and of how many rows there are."""
+    """Return a digest of the checksums of all rows that have one, and of how many rows there are."""
     digest = hashlib.blake2b(digest_size=32)
     tables = _list_tables(connection)
     if schema.checks.name in tables:
@@ -136,7 +137,7 @@ def _digest_rows(connection: Connection, run_id: str) -> str:
 
 
 def _digest_heads(connection: Connection, run_ids: Sequence[str]) -> dict[str, str]:
-    """The digest of what a run has beside its checksums; none for a run that is not there."""
+    """Return digests of each run's rows without checksums, by id; runs that do not exist are absent."""
     found: dict[str, Any] = {}
     tables = _list_tables(connection)
     for these in _split_ids(run_ids):
@@ -158,7 +159,7 @@ def _digest_heads(connection: Connection, run_ids: Sequence[str]) -> dict[str, s
 
 
 def _fetch_rows(connection: Connection, statement: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Rows as SQLite has them. Each write of a run reads its checksums twice; SQLAlchemy takes too long for that."""
+    """Return rows as SQLite has them, without SQLAlchemy: each write of a run reads its checksums twice."""
     link: Any = connection.connection.driver_connection
     found: list[tuple[Any, ...]] = link.execute(statement, values).fetchall()
     return found
@@ -171,13 +172,13 @@ def _list_tables(connection: Connection) -> set[str]:
 
 
 def _group_by_run(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
-    """The rows, which are in the order of their first column, together for each run."""
+    """Group rows by their first column, the run's id, by which they are sorted."""
     for run_id, own in itertools.groupby(rows, key=lambda row: row[0]):
         yield run_id, list(own)
 
 
 def _serialise_rows(rows: Sequence[tuple[Any, ...]]) -> bytes:
-    """A column of SQLite holds values of any type; bytes are no text of the same digits."""
+    """Serialise rows such that bytes differ from text of the same digits: SQLite's columns hold any type."""
     return json.dumps(rows, default=lambda value: {"bytes": value.hex()}).encode()
 
 
@@ -189,7 +190,7 @@ def _read_signatures(connection: Connection, run_ids: Sequence[str]) -> dict[str
     for these in _split_ids(run_ids):
         wanted = select(table.c.run_id, table.c.value).where(table.c.run_id.in_(these), table.c.kind == KIND)
         for row in connection.execute(wanted):
-            # One that cannot be read is another's: nothing has signed it.
+            # A malformed signature counts as another key's.
             found[row.run_id] = _Signature("", "", "")
             with suppress(msgspec.MsgspecError, TypeError):
                 found[row.run_id] = msgspec.json.decode(row.value, type=_Signature)
@@ -201,7 +202,7 @@ def _split_ids(run_ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _verify_keyed_hash(connection: Connection, run_id: str) -> SignatureStatus:
-    """Of a run without a signature: versions 0.2 and 0.3 vouched for the plans of their runs with a keyed hash."""
+    """Return the status of a run without a signature, for which versions 0.2 and 0.3 stored a keyed hash."""
     table, runs = schema.remarks, schema.runs
     if not schema.has_table(connection, table):
         return SignatureStatus.UNSIGNED

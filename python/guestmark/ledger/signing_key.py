@@ -1,4 +1,4 @@
-"""The user's own key (Ed25519): what it has signed is the user's own, and nothing else is.
+"""The user's own key (Ed25519), which marks runs as the user's own.
 
 It is made when it is first needed and never leaves its file, which only its user can read. Signatures are libsodium's.
 """
@@ -27,22 +27,22 @@ _SIGNATURE = 64  # bytes of a signature
 
 
 def find_key_file() -> Path:
-    """Where the key is; it need not exist."""
+    """Return the key's file, which need not exist."""
     return state_directory() / "signing-key"
 
 
 def read_public_key() -> str:
-    """The user's own public key, which is made if there is none, in Base64: 44 characters."""
+    """Return the user's public key in Base64 (44 characters); make a key if there is none."""
     return _encode_base64(bytes(_load_own_key(find_key_file()).verify_key))
 
 
 def sign_message(message: bytes) -> str:
-    """The signature of the user's own key, in Base64."""
+    """Return the signature of the message by the user's own key, in Base64."""
     return _encode_base64(_load_own_key(find_key_file()).sign(message).signature)
 
 
 def has_signed(key: str, message: bytes, signature: str) -> bool:
-    """Whether the owner of that public key has signed the message; False for what is no key and no signature."""
+    """Return whether the owner of the public `key` signed the message; False for malformed keys and signatures."""
     from nacl.exceptions import BadSignatureError
     from nacl.signing import VerifyKey
 
@@ -63,7 +63,7 @@ def _decode_base64(text: str, size: int) -> bytes:
         found = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ValueError("it is not Base64") from error
-    # Base64 has several spellings of the same bytes; ours is one.
+    # Base64 has several spellings of the same bytes; only one is accepted, so that a signature cannot be varied.
     if len(found) != size or _encode_base64(found) != text:
         raise ValueError(f"it is not {size} bytes")
     return found
@@ -71,7 +71,7 @@ def _decode_base64(text: str, size: int) -> bytes:
 
 @functools.lru_cache(maxsize=4)
 def _load_own_key(file: Path) -> SigningKey:
-    """The key in the file. Where none can be kept it is this process's alone, and later ones do not know it."""
+    """Return the key in the file. If it cannot be stored, it is valid for this process alone."""
     from nacl.signing import SigningKey
 
     with contextlib.suppress(OSError):
@@ -87,17 +87,19 @@ def _make_key(file: Path) -> None:
         made = directory / file.name
         with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as stream:
             stream.write(secrets.token_bytes(_SIZE))
-            if os.geteuid() == 0:  # root in a user's home, as with `sudo -E`: the user has to read it, too
+            # Root in a user's home, as with `sudo -E`: the user has to be able to read the key later.
+            if os.geteuid() == 0:
                 home = file.parent.stat()
                 os.fchown(stream.fileno(), home.st_uid, home.st_gid)
             stream.flush()
             os.fsync(stream.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was faster
+        # Another process may be faster; a link never replaces its key.
+        with contextlib.suppress(FileExistsError):
             os.link(made, file)
 
 
 def _read_seed(file: Path) -> bytes:
-    """The seed. Raises `OSError`, and `LedgerError` for a file that others may have read or written."""
+    """Return the seed. Raises `OSError`, and `LedgerError` for a file that others may have read or written."""
     with file.open("rb") as stream:
         there = os.fstat(stream.fileno())
         found = stream.read(_SIZE + 1)

@@ -1,4 +1,4 @@
-"""The ledger: runs, their trials, and who executes them."""
+"""The ledger: runs, their trials, and the claims of processes that execute them."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Releases the database; may be called again."""
+        """Release the database; may be called again."""
         self._engine.dispose()
 
     @contextmanager
     def write_transaction(self, doing: str) -> Iterator[Connection]:
-        """A transaction for the modules of this package, done once; `doing` is what errors say failed.
+        """Open a transaction for the modules of this package; errors say that `doing` failed.
 
-        A server that has been away is waited for before it.
+        A server that is away is waited for before the transaction, which is not repeated.
         """
         with explain_errors(self.where, doing):
             if not self.is_file:
@@ -102,10 +102,10 @@ class Ledger:
             yield connection
 
     def run_transaction(self, doing: str, action: Callable[[Connection], T]) -> T:
-        """Does `action` in one transaction.
+        """Run `action` in one transaction.
 
-        While a server is away this waits for it and does all of it again, although the transaction may have been
-        committed just before the connection was lost: an action notices what it did before.
+        While a server is away this waits and runs the action again, although the transaction may have been committed
+        just before the connection was lost: an action must notice what it did before.
         """
 
         def once() -> T:
@@ -118,7 +118,10 @@ class Ledger:
             return once() if self.is_file else self.patience.retry_until_done(once, is_transient)
 
     def change_run(self, doing: str, run_id: str, action: Callable[[Connection], T]) -> T:
-        """Does `action`, which changes this run, in one transaction; see `write`. A signed run stays signed."""
+        """Run `action`, which changes this run, in one transaction; see `run_transaction`.
+
+        A signed run stays signed.
+        """
 
         def signed(connection: Connection) -> T:
             with signatures.keep_signed(connection, run_id):
@@ -129,10 +132,10 @@ class Ledger:
     def execute_autocommit(
         self, doing: str, statement: TypedReturnsRows[Any], values: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Does one statement of a server that is a transaction by itself, and returns its only row; see `write`.
+        """Execute one statement on a server in autocommit mode, and return its only row; see `run_transaction`.
 
-        Where a run is claimed it is done in the session that holds the claim: either that is there, and the claim with
-        it, or the statement fails. Nothing has to be asked before.
+        While a run is claimed the statement is executed in the session that holds the claim. If that session is lost,
+        so is the claim, and the statement fails; so nothing has to be asked before.
         """
         tried = False
 
@@ -152,28 +155,29 @@ class Ledger:
 
     @contextmanager
     def read_transaction(self, doing: str) -> Iterator[Connection]:
-        """Statements that change nothing, for the modules of this package; `doing` is what errors say failed."""
+        """Open a connection for statements that change nothing; errors say that `doing` failed."""
         with explain_errors(self.where, doing):
             try:
                 if self.is_file:
                     with self._engine.begin() as connection:
                         yield connection
                 else:
-                    # Each statement sees what is committed when it begins, with or without a transaction.
+                    # At the isolation level "read committed" a transaction would change nothing for statements that
+                    # only read.
                     if self._claims:
                         yield self.patience.retry_until_done(self._claims[-1].verified_session, is_transient)
                         return
                     with self.patience.retry_until_done(self._connect_autocommit, is_transient) as connection:
                         yield connection
             except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-                # SQLite's columns hold values of any type, and files come from anywhere.
+                # A file may come from anywhere, and SQLite's columns hold values of any type.
                 raise LedgerError(
                     f"the ledger {self.where} holds what guestmark does not write: failed while {doing}",
                     hint="guestmark runs --check lists the damage; restore it from a backup",
                 ) from error
 
     def has_table(self, table: Table) -> bool:
-        """Whether the ledger has a table of those that are made when they are first needed."""
+        """Return whether the ledger has a table that is made when it is first needed."""
         with self.read_transaction(f"looking for {table.name}") as connection:
             return schema.has_table(connection, table)
 
@@ -181,7 +185,8 @@ class Ledger:
         return connect_autocommit(self._engine)
 
     def _ping_server(self) -> None:
-        with self._engine.connect():  # which asks the server whether it is there
+        # The pool pings the server before it hands out a connection.
+        with self._engine.connect():
             pass
 
     # --- writing --------------------------------------------------------------------------------------------
@@ -195,7 +200,7 @@ class Ledger:
         left_out: Sequence[LeftOut] = (),
         said: Annotations = NO_ANNOTATIONS,
     ) -> str:
-        """Stores a new run at once and returns its id: UTC time and three random letters, so that ids sort by age."""
+        """Store a new run and return its id: UTC time and three random letters, so that ids sort by age."""
         created_at = time.time()
         values = make_run_row(plan, created_at=created_at, seed=seed, state=RunState.CREATED)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(created_at))
@@ -205,7 +210,8 @@ class Ledger:
             def store(connection: Connection, run_id: str = run_id) -> bool:
                 runs = schema.runs
                 found = connection.execute(select(runs).where(runs.c.id == run_id)).first()
-                if found is not None:  # ours, if the connection was lost when it had just been stored
+                # The same run is ours: the connection was lost just after it had been stored.
+                if found is not None:
                     return all(getattr(found, name) == value for name, value in values.items())
                 connection.execute(insert(runs).values(id=run_id, **values))
                 checksums.store_checksums(connection, runs, run_id)
@@ -222,7 +228,7 @@ class Ledger:
         raise LedgerError("no free run id was found", hint="check that the system's clock is running")
 
     def add_environment(self, run_id: str, environment: Mapping[str, Any]) -> None:
-        """Records the environment anew, when a run is resumed: it may be another kernel or another load now."""
+        """Record the environment of a run that is resumed: it may be another kernel or another load now."""
         self.change_run(
             f"recording the environment of run {run_id}",
             run_id,
@@ -236,7 +242,10 @@ class Ledger:
         digest: str,
         is_alike: Callable[[Mapping[str, Any]], bool],
     ) -> None:
-        """Records a machine's environment unless the run has one that `is_alike`; `digest` tells that at one look."""
+        """Record a machine's environment unless the run has one that `is_alike`.
+
+        An equal `digest` shows that without reading the environments.
+        """
         place = str(environment.get("machine", ""))
         with self.read_transaction(f"looking for this machine among those of run {run_id}") as connection:
             if run_annotations.read_machine_digest(connection, run_id, place) == digest:
@@ -251,15 +260,15 @@ class Ledger:
         self.change_run(f"recording the environment of run {run_id}", run_id, store)
 
     def store_trial(self, run_id: str, trial: Trial, *, token: str | None = None) -> None:
-        """Stores a trial, completely or not at all; it is on the disk when this returns.
+        """Store a trial, completely or not at all; it is on disk when this returns.
 
-        With a `token` it is stored only while the attempt that has it is in force. Raises `LedgerError` naming the
-        trial when it cannot be stored or its cell already has one in this block.
+        With a `token` it is stored only while its attempt is in force. Raises `LedgerError` naming the trial if it
+        cannot be stored or its cell already has one in this block.
         """
         rows.store_trial(self, run_id, trial, token)
 
     def record_left_out(self, run_id: str, entry: LeftOut) -> None:
-        """Records what cannot be measured here; a later record of the same replaces it."""
+        """Record what cannot be measured here; a later record of the same platform or cell replaces it."""
         self.change_run(
             f"recording that {entry.name} is unusable in run {run_id}",
             run_id,
@@ -267,11 +276,11 @@ class Ledger:
         )
 
     def set_plan(self, run_id: str, plan: Plan) -> None:
-        """Stores the plan anew, when a run is told to go on for longer than it was made for."""
+        """Replace the plan of a run, for instance when the run is extended."""
         self.change_plan(run_id, lambda _: plan)
 
     def change_plan(self, run_id: str, changed: Callable[[Plan], Plan]) -> None:
-        """Stores what `changed` makes of the plan as it is by now; no other process changes it meanwhile."""
+        """Replace the plan as it is stored now by `changed(plan)`; no other process changes it meanwhile."""
 
         def store(connection: Connection) -> None:
             wanted = select(schema.runs).where(schema.runs.c.id == run_id).with_for_update(key_share=True)
@@ -291,7 +300,7 @@ class Ledger:
         self.run_transaction(f"storing the plan of run {run_id}", store)
 
     def set_run_state(self, run_id: str, state: RunState) -> None:
-        """Stores the state of the run."""
+        """Store the state of the run."""
         statement = update(schema.runs).where(schema.runs.c.id == run_id).values(state=RunState(state).value)
 
         def store(connection: Connection) -> None:
@@ -301,7 +310,7 @@ class Ledger:
         self.change_run(f"storing that run {run_id} is {state}", run_id, store)
 
     def annotate_run(self, wanted: str, said: Annotations) -> str:
-        """Adds a name, notes, labels and tags to a run, and returns its id; see `remarks.add`."""
+        """Add a name, notes, labels and tags to a run, and return its id; see `run_annotations.add_annotations`."""
 
         def store(connection: Connection) -> str:
             run_id = run_lookup.resolve_run(connection, wanted, self.where)
@@ -314,7 +323,7 @@ class Ledger:
     def remove_annotations(
         self, run_id: str, *, labels: Sequence[str] = (), tags: Sequence[str] = ()
     ) -> None:
-        """Takes labels and tags from a run; those it does not have are not errors."""
+        """Remove labels and tags from a run; it need not have them."""
         self.change_run(
             f"remarking run {run_id}",
             run_id,
@@ -324,9 +333,9 @@ class Ledger:
         )
 
     def sign_as_own(self, run_id: str) -> None:
-        """Signs a run as this user's own, whoever made it: its marks, remarks and rows as they are now.
+        """Sign a run as this user's own, whoever made it: its annotations and rows as they are now.
 
-        Raises `LedgerError` for one whose rows are not what was stored.
+        Raises `LedgerError` if its rows are not what was stored.
         """
 
         def sign(connection: Connection) -> None:
@@ -340,7 +349,7 @@ class Ledger:
         self.run_transaction(f"signing run {run_id}", sign)
 
     def store_ratios(self, run_id: str, found: Sequence[StoredRatio]) -> None:
-        """Stores the ratios that a run found, in place of those it had found before."""
+        """Store the ratios that a run found, in place of those it had found before."""
         self.change_run(
             f"storing what run {run_id} found",
             run_id,
@@ -348,9 +357,9 @@ class Ledger:
         )
 
     def copy_to(self, other: Ledger, *, trust: bool = False) -> copying.CopiedRuns:
-        """Adds what is here and not in the `other`; see `copying.copy_runs`.
+        """Copy the runs that the `other` ledger does not have; see `copying.copy_runs`.
 
-        Runs that this user did not make are checked, and stored as imported; with `trust` as ones that may be resumed.
+        Runs that this user did not make are checked, and stored as imported; with `trust` they may be resumed.
         """
         budget = validation.ReadBudget(
             size=validation.LARGEST_LEDGER, values=validation.MOST_VALUES_OF_LEDGER, seconds=3600.0
@@ -382,11 +391,11 @@ class Ledger:
             return run_lookup.resolve_run(connection, wanted, self.where)
 
     def resolve_removed(self, connection: Connection, wanted: str) -> str:
-        """The full id of a run that was removed; see `resolve`."""
+        """Return the full id of a run that was removed; see `resolve_run`."""
         return run_lookup.resolve_run(connection, wanted, self.where, removed=True)
 
     def reclaim_space(self) -> None:
-        """Gives the room of deleted rows back to the disk; servers do that by themselves."""
+        """Return the space of deleted rows to the filesystem; servers do that by themselves."""
         if self._store.file is not None:
             with (
                 explain_errors(self.where, "compacting it"),
@@ -396,13 +405,14 @@ class Ledger:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def load_run(self, wanted: str, budget: ReadBudget | None = None) -> StoredRun:
-        """The whole run that `wanted` refers to (see `resolve`). What it costs is taken from the `budget`, if any."""
+        """Return the whole run that `wanted` refers to (see `resolve_run`); its cost is charged to the `budget`."""
         with self.read_transaction(f"reading run {wanted}") as connection:
             run, said = self._find_run(connection, wanted)
             run_id = str(run.id)
             if budget is not None:
                 budget.charge(measure_run_size(connection, run_id))
-            # Before the rows: what is stored meanwhile has a checksum by then, and is not missing.
+            # Checksums are read before the rows: a row that is stored in between then only lacks one. The other way
+            # round, it would look as if it were missing.
             known = (
                 checksums.read_row_checksums(connection, run_id) if self._has_checksums(connection) else None
             )
@@ -447,7 +457,7 @@ class Ledger:
         return loaded
 
     def load_head(self, wanted: str) -> RunHead:
-        """What the run that `wanted` refers to is, without reading any of its trials."""
+        """Return the run that `wanted` refers to without reading any of its trials."""
         left_out = schema.unusable
         with self.read_transaction(f"reading run {wanted}") as connection:
             run, said = self._find_run(connection, wanted)
@@ -467,7 +477,10 @@ class Ledger:
         return bare.head
 
     def reload_run(self, known: StoredRun, since: int) -> StoredRun:
-        """The run as it is by now, all of whose blocks before `since` are known: no trial that is stored changes."""
+        """Return the run as it is now.
+
+        Its blocks before `since` are taken from `known`, as stored trials never change.
+        """
         run_id, trials = known.id, schema.trials.c
         with self.read_transaction(f"reading run {run_id}") as connection:
             run = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).first()
@@ -488,7 +501,7 @@ class Ledger:
             )
 
     def _find_run(self, connection: Connection, wanted: str) -> tuple[Row[Any], Annotations]:
-        """The verified row of the wanted run, and its remarks; a whole id takes one query."""
+        """Return the verified row of the wanted run, and its annotations; a complete id takes one query."""
         run_lookup.check_name(wanted, self.where)
         runs = schema.runs
         statement = select(runs, *self._select_digest(connection, runs))
@@ -503,11 +516,11 @@ class Ledger:
         return run, said
 
     def _select_digest(self, connection: Connection, table: Table) -> list[Label[Any]]:
-        """What is selected with rows of the table to verify them; nothing in a ledger without checksums."""
+        """Return the column to select with rows of the table to verify them; none in a ledger without checksums."""
         return [checksums.select_checksum(table)] if self._has_checksums(connection) else []
 
     def _find_origin(self, connection: Connection, run: Row[Any], remarked: Annotations) -> RunOrigin | None:
-        """Where the run comes from; None where this user made it. A server's roles say who may write there."""
+        """Return where the run comes from; None if this user made it. On a server, roles decide who may write."""
         said = remarked.origin
         if not self.is_file:
             return said
@@ -517,17 +530,17 @@ class Ledger:
         return replace(said or RunOrigin(f"the ledger {self.where}"), trusted=False, standing=found)
 
     def check_name(self, name: str) -> None:
-        """Raises `LedgerError` when a run has that name."""
+        """Raise `LedgerError` if a run has that name."""
         with self.read_transaction("looking for a run's name") as connection:
             run_annotations.check_name_is_free(connection, name)
 
     def read_annotations(self, run_id: str) -> Annotations:
-        """What people have said of a run."""
+        """Return the annotations of a run."""
         with self.read_transaction(f"reading the remarks of run {run_id}") as connection:
             return run_annotations.read_annotations(connection, run_id)
 
     def list_runs(self, *, removed: bool = False) -> list[RunOverview]:
-        """All runs, oldest first, including those whose plan is damaged; or those that were removed."""
+        """Return all visible runs, oldest first, including those whose plan is damaged; or the `removed` ones."""
         with self.read_transaction("listing the runs") as connection:
             checked = self._has_checksums(connection)
             return run_lookup.list_overviews(connection, self._find_state, removed=removed, checked=checked)
@@ -535,13 +548,13 @@ class Ledger:
     def find_earlier_ratios(
         self, host: str, what: Collection[str], before: float, most: int = run_lookup.MOST_EARLIER_RUNS
     ) -> list[StoredRatio]:
-        """What runs of that host, begun before then, found of each of these questions: the newest, oldest first."""
+        """Return the newest ratios that earlier runs of a host found for each question, oldest first."""
         return self._read_visible_ratios(
             lambda connection: run_lookup.find_earlier_ratios(connection, host, what, before, most)
         )
 
     def read_all_ratios(self) -> list[StoredRatio]:
-        """What all runs in sight found for all of their ratios, oldest first."""
+        """Return all ratios that visible runs found, oldest first."""
         return self._read_visible_ratios(run_lookup.read_all_ratios)
 
     def _read_visible_ratios(self, read: Callable[[Connection], list[StoredRatio]]) -> list[StoredRatio]:
@@ -560,16 +573,16 @@ class Ledger:
         ]
 
     def read_last_environments(self, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-        """The environment that each of these runs was last started or resumed in, in this order."""
+        """Return the environment that each of these runs was last started or resumed in, in this order."""
         with self.read_transaction("reading environments") as connection:
             return read_last_environments(connection, run_ids)
 
     def _has_checksums(self, connection: Connection) -> bool:
-        """Whether there are checksums: ledgers of version 0.1 get them when they are next written to."""
+        """Whether the ledger has checksums: one of version 0.1 gets them when it is next written to."""
         return schema.has_table(connection, schema.checks)
 
     def check_all(self) -> LedgerCheck:
-        """Looks at every row of every run, whether each can have been measured, and at the database's own structure."""
+        """Check every row of every run, whether each run can have been measured, and the database's structure."""
         with self.read_transaction("checking the ledger") as connection:
             is_checked = self._has_checksums(connection)
             found = checksums.check_ledger(connection, is_file=self.is_file, is_checked=is_checked)
@@ -596,7 +609,7 @@ class Ledger:
         state = RunState(stored)
         if state is RunState.RUNNING:
             return state if self.is_claimed(run_id, connection) else RunState.KILLED
-        # Whoever measures one block of it leaves that to be seen by the claim.
+        # A process that measures one block does not change the state; only its claim shows that it runs.
         between = state in {RunState.CREATED, RunState.INTERRUPTED}
         return RunState.RUNNING if between and self.is_claimed(run_id, connection) else state
 
@@ -609,9 +622,9 @@ class Ledger:
 
     @contextmanager
     def claim_run(self, run_id: str) -> Iterator[None]:
-        """While inside, this process alone executes the run. A dead owner never blocks.
+        """Claim the run for this process inside the block. A dead owner never blocks.
 
-        Raises `LedgerError` naming the owner when another process has it.
+        Raises `TakenError` naming the owner if another process has it.
         """
         owner = f"process {os.getpid()} on {socket.gethostname()}"
         with self._try_claim(run_id) as held:
@@ -635,9 +648,9 @@ class Ledger:
 
     @contextmanager
     def claim_block(self, run_id: str, blocks: Sequence[int]) -> Iterator[int | None]:
-        """Claims the first free one of these blocks while inside, and yields it; None: all are taken.
+        """Claim the first free one of these blocks inside the block, and yield it; None if all are taken.
 
-        Raises `LedgerError` when another process executes the run as a whole.
+        Raises `TakenError` if another process executes the run as a whole.
         """
         with self._try_claim(run_id, blocks) as held:
             if not held:
@@ -659,7 +672,8 @@ class Ledger:
         try:
             yield held
         except BaseException:
-            claim.drop()  # in whatever state its session is
+            # The session may be in any state, so it is not used again.
+            claim.drop()
             raise
         finally:
             if claim in self._claims:
@@ -667,7 +681,7 @@ class Ledger:
             claim.release()
 
     def is_claimed(self, run_id: str, connection: Connection | None = None) -> bool:
-        """Whether some process, this one included, executes the run now; asked over the connection, if one is given."""
+        """Return whether any process, including this one, executes the run now; `connection` is used if given."""
         if self._lock_file is not None:
             return claims.is_claimed_in_file(self._lock_file, run_id)
         if connection is not None:

@@ -1,4 +1,4 @@
-"""How far a run is, counted by the database: thousands of machines claim blocks of it without reading its trials."""
+"""How far a run is, counted by the database, so that thousands of machines claim blocks without reading trials."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrialCounts:
-    """Of a run's trials, or of one machine's."""
+    """Numbers of a run's trials, or of one machine's."""
 
     blocks: int
     trials: int
@@ -35,11 +35,11 @@ class CompleteBlocks:
 
     @property
     def blocks(self) -> int:
-        """How many these are."""
+        """The number of complete blocks."""
         return sum(map(len, self.whole))
 
     def find_incomplete(self, most: int) -> list[int]:
-        """The first `most` blocks without these, in order."""
+        """Return the first `most` blocks but for these, in order."""
         found: list[int] = []
         begin = 0
         for each in self.whole:
@@ -50,7 +50,7 @@ class CompleteBlocks:
 
 
 def find_complete_blocks(ledger: Ledger, run_id: str, cells: Sequence[str]) -> CompleteBlocks:
-    """Which blocks of the run have a trial of each of these cells; answered from the index of trials."""
+    """Return the blocks of the run that have a trial of each of these cells, from the index of trials alone."""
     whole = (
         select(trials.c.block)
         .where(trials.c.run_id == run_id, trials.c.cell_id.in_(cells))
@@ -58,7 +58,7 @@ def find_complete_blocks(ledger: Ledger, run_id: str, cells: Sequence[str]) -> C
         .having(func.count() == len(cells))
         .subquery()
     )
-    # Blocks that follow each other are as far from their rank, all of them.
+    # Gaps and islands: consecutive blocks have the same distance from their rank, so each run of them is one group.
     ranked = select(
         whole.c.block, (whole.c.block - func.row_number().over(order_by=whole.c.block)).label("distance")
     ).subquery()
@@ -69,14 +69,14 @@ def find_complete_blocks(ledger: Ledger, run_id: str, cells: Sequence[str]) -> C
 
 
 def has_reached_block(ledger: Ledger, run_id: str, block: int) -> bool:
-    """Whether the run has a trial in this block or a later one."""
+    """Return whether the run has a trial in this block or a later one."""
     statement = select(trials.c.block).where(trials.c.run_id == run_id, trials.c.block >= block).limit(1)
     with ledger.read_transaction(f"looking for the last block of run {run_id}") as connection:
         return connection.execute(statement).first() is not None
 
 
 def count_blocks_with_losses(ledger: Ledger, run_id: str) -> int:
-    """How many blocks lack a trial that was lost."""
+    """Return the number of blocks with at least one lost trial."""
     lost = trials.c.run_id == run_id, trials.c.status == TrialStatus.LOST.value
     with ledger.read_transaction(f"counting what run {run_id} has lost") as connection:
         found = connection.execute(select(func.count(trials.c.block.distinct())).where(*lost))
@@ -84,14 +84,14 @@ def count_blocks_with_losses(ledger: Ledger, run_id: str) -> int:
 
 
 def has_good_trial(ledger: Ledger, run_id: str) -> bool:
-    """Whether a trial of the run was good."""
+    """Return whether any trial of the run succeeded."""
     good = trials.c.run_id == run_id, trials.c.status == TrialStatus.OK.value
     with ledger.read_transaction(f"looking for good trials of run {run_id}") as connection:
         return connection.execute(select(trials.c.block).where(*good).limit(1)).first() is not None
 
 
 def find_failing_cells(ledger: Ledger, run_id: str, cells: Sequence[str]) -> Mapping[str, int]:
-    """Of these cells those whose trials have all failed, and how many trials that are."""
+    """Return those of the cells whose trials have all failed, with the number of these trials."""
     others = [
         exists().where(
             trials.c.run_id == run_id, trials.c.cell_id == cell, trials.c.status != TrialStatus.FAILED.value
@@ -112,7 +112,7 @@ def find_failing_cells(ledger: Ledger, run_id: str, cells: Sequence[str]) -> Map
 
 
 def read_block_trials(ledger: Ledger, run_id: str, block: int, cells: Collection[str]) -> list[Trial]:
-    """Those of a block, and all of these cells'. Raises `LedgerError` for one that is damaged."""
+    """Return all trials of a block, and all trials of these cells. Raises `LedgerError` if one is damaged."""
     wanted = trials.c.block == block
     if cells:
         wanted |= trials.c.cell_id.in_(cells)
@@ -131,7 +131,7 @@ _SAME = and_(
 
 
 def find_cells_measured_on(ledger: Ledger, run_id: str, machine: str) -> frozenset[str]:
-    """The cells of which the machine of that name has a good trial."""
+    """Return the cells with a successful trial on the machine of that name."""
     mine = attempts.c.run_id == run_id, attempts.c.machine == machine
     statement = (
         select(trials.c.cell_id)
@@ -145,7 +145,7 @@ def find_cells_measured_on(ledger: Ledger, run_id: str, machine: str) -> frozens
 
 
 def count_trials(ledger: Ledger, run_id: str, machine: str = "") -> TrialCounts:
-    """Of the whole run, or of what the machine of that name has measured of it."""
+    """Count the trials of the whole run, or those that the machine of that name has measured."""
     status = trials.c.status
     statement = select(
         func.count(trials.c.block.distinct()),

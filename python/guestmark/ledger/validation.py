@@ -1,7 +1,7 @@
-"""Checks of runs from outside: one budget of memory and time for reading them, and the values that a run can have.
+"""Checks of runs from outside: a budget of memory and time for reading them, and the values that a run can have.
 
 Bundles and other people's ledgers are untrusted data. Their size is unknown until they are unpacked, so every layer
-charges its output to the same budget before it makes it.
+charges its output to the same budget before it produces it.
 """
 
 from __future__ import annotations
@@ -19,55 +19,57 @@ from guestmark.core.metric import Measurement, can_be_compared
 from guestmark.core.model import Cell, Plan, Policy, Trial
 from guestmark.ledger.model import StoredRun
 
-MOST_BLOCKS = 1_000_000  # blocks, iterations, places in an order
+MOST_BLOCKS = 1_000_000  # also of iterations, and of positions in a block
 WORD_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}", re.ASCII)  # a run's name, a label's, a tag
-RESERVED = frozenset({LATEST})  # no names of runs
-LARGEST_LEDGER = 8 << 30  # bytes that are taken from another ledger, one run after another
+RESERVED = frozenset({LATEST})  # which cannot name a run
+LARGEST_LEDGER = 8 << 30  # bytes that are read from another ledger, one run after another
 MOST_VALUES_OF_LEDGER = 200_000_000
 _MOST_ROWS = {"trials": 500_000, "environments": 20_000, "left out": 20_000}
 _MOST_SAID = 1000  # notes, labels and tags of a run
 _LONGEST_ID = 255  # characters of a cell's id; a server's column holds no more
 _RUN_ID = re.compile(r"[0-9a-z][0-9a-z-]{4,63}", re.ASCII)
-_LAST = 253_402_300_800.0  # Unix time of the year 10000, which no calendar here knows
-_AHEAD_S = 3600.0  # clocks that are ahead by more than that are wrong
+_LAST = 253_402_300_800.0  # Unix time of the year 10000, which datetime cannot represent
+_AHEAD_S = 3600.0  # by which another host's clock may be ahead
 _LONGEST_S = 1e9
 _STEP = 1 << 20
 
-# What reading something of another form raises.
+# Errors that reading data of an unexpected form raises.
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error)
 
 
 def describe_malformed(error: Exception) -> str:
-    """What is wrong with what was read, by the error that it raised; a key alone says nothing."""
+    """Return what is wrong with data that raised this error while it was read."""
+    # A KeyError's text is the key alone.
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 class ReadBudget:
-    """The memory and time that one source may still cost. Raises `LedgerError` when they are used up."""
+    """The memory and time that one source may still cost. Raises `LedgerError` once they are used up."""
 
     def __init__(self, size: int = 512 << 20, values: int = 4_000_000, seconds: float = 120.0) -> None:
-        self._size, self._values = size, values  # bytes of text, and values in it, of about 100 bytes each
+        # Bytes of text, and values in it: a value in memory takes about 100 bytes, however short its text is.
+        self._size, self._values = size, values
         self._seconds, self._end = seconds, time.monotonic() + seconds
 
     @property
     def size(self) -> int:
-        """Bytes that are left."""
+        """The bytes that are left."""
         return self._size
 
     def charge(self, size: int) -> None:
-        """Charges that many bytes."""
+        """Charge for that many bytes."""
         self._size -= size
         if self._size < 0:
             raise _make_too_large_error("it holds more bytes than a run's record needs")
         self.check_time()
 
     def check_time(self) -> None:
-        """Raises `LedgerError` when the time is up."""
+        """Raise `LedgerError` if the time is up."""
         if time.monotonic() > self._end:
             raise _make_too_large_error(f"to read it takes more than {self._seconds:g} s")
 
     def charge_json(self, text: str | bytes) -> None:
-        """Charges for a text and for every value it can hold: each needs a comma or a bracket."""
+        """Charge for a text and for every value it can hold, each of which needs a comma or a bracket."""
         self.charge(len(text))
         marks: tuple[Any, ...] = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
         self._values -= sum(text.count(mark) for mark in marks)
@@ -75,7 +77,7 @@ class ReadBudget:
             raise _make_too_large_error("it holds more values than a run's record needs")
 
     def inflate(self, packed: bytes) -> bytes:
-        """Decompresses. Raises `LedgerError`, `zlib.error`."""
+        """Decompress. Raises `LedgerError` and `zlib.error`."""
         reader, pieces = zlib.decompressobj(), []
         while not reader.eof:
             piece = reader.decompress(packed, _STEP)
@@ -94,9 +96,9 @@ def _make_too_large_error(why: str) -> LedgerError:
 
 
 def check_run(run: StoredRun, *, foreign: bool = True) -> None:
-    """Raises `LedgerError` for a run that cannot have been measured: values out of range, trials of no cell.
+    """Raise `LedgerError` for a run that cannot have been measured: values out of range, trials of no cell.
 
-    One that is not `foreign` may be later than now, as this host's clock may have been wrong.
+    A run that is not `foreign` may be later than now, as this host's clock may have been wrong.
     """
     now = time.time() + _AHEAD_S if foreign else _LAST
     for problem in _find_run_problems(run, now):
@@ -108,7 +110,7 @@ def check_run(run: StoredRun, *, foreign: bool = True) -> None:
 def check_annotations(
     name: str, notes: Sequence[str], labels: Mapping[str, str], tags: Sequence[str]
 ) -> None:
-    """Raises `LedgerError` for a name, note, label or tag that the command line would refuse."""
+    """Raise `LedgerError` for a name, note, label or tag that the command line would refuse."""
     if name and (not WORD_PATTERN.fullmatch(name) or name in RESERVED):
         raise LedgerError(f"{name[:80]!r} cannot be a run's name", hint="it is damaged, or made to mislead")
     for word in (*labels, *tags):
@@ -125,7 +127,7 @@ def check_annotations(
 
 
 def is_text(text: str) -> bool:
-    """Whether a database holds it: no NUL, and no half of a surrogate pair."""
+    """Return whether a database can hold the text: no NUL, and no half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -134,7 +136,7 @@ def is_text(text: str) -> bool:
 
 
 def is_moment(value: Any, last: float = _LAST) -> bool:
-    """Whether it is a Unix time in seconds that can be shown."""
+    """Return whether the value is a Unix time in seconds that can be shown."""
     return isinstance(value, int | float) and 0 <= value < last
 
 
