@@ -12,7 +12,7 @@ from rich.table import Table
 Contender = Callable[[], float]
 
 
-def measure(contenders: Mapping[str, Contender], rounds: int, seed: int) -> dict[str, list[float]]:
+def measure_contenders(contenders: Mapping[str, Contender], rounds: int, seed: int) -> dict[str, list[float]]:
     """Runs every contender once a round, in an order drawn from `seed`; each returns what it measured, in seconds."""
     order = random.Random(seed)
     values: dict[str, list[float]] = {name: [] for name in contenders}
@@ -29,7 +29,9 @@ def measure(contenders: Mapping[str, Contender], rounds: int, seed: int) -> dict
     return values
 
 
-def table(title: str, values: Mapping[str, Sequence[float]], beside: Sequence[str], unit: str = "s") -> None:
+def contenders_table(
+    title: str, values: Mapping[str, Sequence[float]], beside: Sequence[str], unit: str = "s"
+) -> None:
     """Prints median, extremes, and the median of the paired ratios to each contender in `beside`."""
     shown = Table(title=title, title_justify="left")
     shown.add_column("")
@@ -37,7 +39,7 @@ def table(title: str, values: Mapping[str, Sequence[float]], beside: Sequence[st
         shown.add_column(heading, justify="right")
     scale = {"s": 1.0, "ms": 1e3, "µs": 1e6}[unit]
     for name, series in values.items():
-        ratios = [ratio(series, values[other]) for other in beside]
+        ratios = [median_ratio(series, values[other]) for other in beside]
         shown.add_row(
             name,
             *(
@@ -54,6 +56,6 @@ def output() -> Console:
     return Console(width=None if sys.stdout.isatty() else 110)
 
 
-def ratio(series: Sequence[float], other: Sequence[float]) -> float:
+def median_ratio(series: Sequence[float], other: Sequence[float]) -> float:
     """Median of the ratios paired by round."""
     return statistics.median(a / b for a, b in zip(series, other, strict=True))

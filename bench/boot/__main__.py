@@ -1,4 +1,4 @@
-"""How long guests take to start and to go: guestmark beside libguestfs and beside virtme-ng, on the same accelerator.
+"""Time how long guests take to start and to stop: guestmark, libguestfs and virtme-ng on the same accelerator.
 
 Run from the checkout: `.venv/bin/python -m bench.boot [--rounds 10] [--seed 1] [--virtme-run PATH] [--nested 3]`. Every
 contender runs once a round, in random order, with the distribution's kernel on TCG. Aims: ready at most 0.30 of
@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from bench.sidebyside import Contender, measure, ratio, table
+from bench.sidebyside import Contender, contenders_table, measure_contenders, median_ratio
 
 from guestmark.appliance.kernel import find_kernel
 from guestmark.core.model import Cell, WorkloadSpec
@@ -44,7 +44,7 @@ class Starts:
         self.ends: dict[str, list[float]] = {}
 
     def ours(self, platform: str, *, watched: bool = False, memory: str = "1G") -> float:
-        """A guest of ours; the seconds until it is ready."""
+        """Start a guest of ours; returns the seconds until it is ready."""
         spec = WorkloadSpec("boot", {"watch": {}} if watched else {})
         cell = Cell("bench", spec, PlatformSpec.read(platform), {"memory": memory})
         with registry.get_platform(platform).start(cell) as guest:
@@ -55,13 +55,13 @@ class Starts:
         return ready
 
     def guestfish(self) -> float:
-        """libguestfs's guest; the seconds until it is launched."""
+        """Start libguestfs's guest; returns the seconds until it is launched."""
         timeline = libguestfs.run("tcg", ["add /dev/null", "run", Mark("launched"), "shutdown"], _LIMIT_S)
         self.ends.setdefault("guestfish run … closed", []).append(timeline.ended_at - timeline.started_at)
         return timeline.marks["launched"] - timeline.started_at
 
     def virtme(self, program: str, image: Path) -> float:
-        """virtme-ng's guest; the seconds until its script's first line."""
+        """Start virtme-ng's guest; returns the seconds until its script's first line."""
         command = [program, "--kimg", str(image), "--mods", "auto", "--disable-kvm", "--memory", "1G", "--cpus", "1",
                    "--script-sh", f"echo {_READY}"]  # fmt: skip
         begin = time.monotonic()
@@ -96,13 +96,13 @@ def _virtme_kernel() -> Iterator[Path]:
         yield image
 
 
-def _nested(starts: Starts, platforms: list[str], rounds: int, seed: int) -> None:
+def _time_nested_start(starts: Starts, platforms: list[str], rounds: int, seed: int) -> None:
     contenders: dict[str, Contender] = {
         name: lambda name=name: starts.ours(name, memory="256M")  # type: ignore[misc]
         for name in platforms
     }
-    values = measure(contenders, rounds, seed)
-    table(f"a guest inside a guest, from its own hypervisor's start, {rounds} rounds", values, [])
+    values = measure_contenders(contenders, rounds, seed)
+    contenders_table(f"a guest inside a guest, from its own hypervisor's start, {rounds} rounds", values, [])
     for name in platforms:
         aim = "   (aim ≤ 8 s)" if name == "tcg/kvm" else ""
         print(f"{name} ready   {median(values[name]):.2f} s{aim}")
@@ -138,18 +138,20 @@ def main() -> None:
                 "virtme-ng is not installed: its row is missing (pip install virtme-ng, then --virtme-run PATH)"
             )
         starts.ends.clear()
-        values = measure(contenders, arguments.rounds, arguments.seed)
+        values = measure_contenders(contenders, arguments.rounds, arguments.seed)
     peers = [name for name in ("guestfish run", "virtme-ng") if name in values]
-    table(f"start to ready, {find_kernel().release}, {arguments.rounds} rounds", values, peers)
-    table("start to the end of the process", starts.ends, [])
+    contenders_table(f"start to ready, {find_kernel().release}, {arguments.rounds} rounds", values, peers)
+    contenders_table("start to the end of the process", starts.ends, [])
     if "guestfish run" in values:
-        print(f"tcg / guestfish run   {ratio(values['tcg'], values['guestfish run']):.3f}   (aim ≤ 0.30)")
+        print(
+            f"tcg / guestfish run   {median_ratio(values['tcg'], values['guestfish run']):.3f}   (aim ≤ 0.30)"
+        )
     if "virtme-ng" in values:
-        print(f"tcg / virtme-ng       {ratio(values['tcg'], values['virtme-ng']):.3f}")
+        print(f"tcg / virtme-ng       {median_ratio(values['tcg'], values['virtme-ng']):.3f}")
     for name in ("tcg", "uml"):
-        print(f"{name}, watched / {name}    {ratio(values[f'{name}, watched'], values[name]):.3f}")
+        print(f"{name}, watched / {name}    {median_ratio(values[f'{name}, watched'], values[name]):.3f}")
     if arguments.nested:
-        _nested(Starts(), ["tcg/kvm", "tcg/uml"], arguments.nested, arguments.seed)
+        _time_nested_start(Starts(), ["tcg/kvm", "tcg/uml"], arguments.nested, arguments.seed)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class Trace:
 
 @dataclass
 class Runs:
-    """What a tool's runs took."""
+    """Wall and processor time of a tool's runs."""
 
     cpus: list[float] = field(default_factory=list)
     walls: list[float] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Runs:
         return min(self.walls)
 
 
-def once(
+def time_command(
     command: list[str], runs: Runs, limit_s: float, engine: Path | None = None, *, may_fail: bool = False
 ) -> bool:
     """Run once and keep the figures; False when it took longer than the limit, or failed where it may."""
@@ -104,7 +104,7 @@ def once(
     return True
 
 
-def synthetic(trace: Trace, path: Path) -> int:
+def bench_synthetic(trace: Trace, path: Path) -> int:
     """Make the trace; returns its number of packets."""
     # In a process of its own: a child's peak would begin at this one's size.
     wanted = (f"--packets={trace.packets}", f"--connections={trace.connections}", f"--size={trace.size}")
@@ -120,7 +120,7 @@ def public_mix(folder: Path, path: Path) -> int:
     return packets_of(path)
 
 
-def mixed(path: Path, *, bulk: bool) -> int:
+def bench_mixed(path: Path, *, bulk: bool) -> int:
     """Make the trace of real traffic where there is none yet; returns its number of packets."""
     if not path.exists():
         kind = ["--bulk"] if bulk else []
@@ -139,15 +139,15 @@ def packets_of(path: Path) -> int:
 
 
 def read_anew(path: Path) -> None:
-    """Have the file in the page cache as it comes from a disk: in large pieces, which are cheap to map."""
+    """Bring the file into the page cache as a disk does: in large pieces, which are cheap to map."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     subprocess.run(["cat", str(path)], stdout=subprocess.DEVNULL, check=True)
 
 
-def rewrite(path: Path) -> None:
-    """Have the file in the page cache as a capturing program leaves it: in single pages."""
+def rewrite_in_pieces(path: Path) -> None:
+    """Bring the file into the page cache as a capturing program does: in single pages."""
     copy = path.with_name(path.name + ".rewritten")
     with path.open("rb") as source, copy.open("wb", buffering=4096) as target:
         while page := source.read(4096):
@@ -155,8 +155,10 @@ def rewrite(path: Path) -> None:
     copy.replace(path)
 
 
-def race(name: str, path: Path, packets: int, limit_s: float, most: int, *, as_written: bool = False) -> None:
-    """All tools on one trace, guestmark `most` times."""
+def race_tools(
+    name: str, path: Path, packets: int, limit_s: float, most: int, *, as_written: bool = False
+) -> None:
+    """Run all tools on one trace, guestmark `most` times."""
     size = path.stat().st_size
     tools = {
         "guestmark": ([str(ROOT / "guestmark"), "capture", str(path)], most),
@@ -171,13 +173,13 @@ def race(name: str, path: Path, packets: int, limit_s: float, most: int, *, as_w
     missing = [tool for tool, (command, *_) in tools.items() if shutil.which(command[0]) is None]
     late: set[str] = set()
     if as_written:
-        rewrite(path)
+        rewrite_in_pieces(path)
     else:
         read_anew(path)
     for turn in range(most):
         for tool, (command, runs) in tools.items():
             tried = turn < runs and tool not in missing and tool not in late
-            if tried and not once(command, ran[tool], limit_s):
+            if tried and not time_command(command, ran[tool], limit_s):
                 late.add(tool)
     print(f"\n{name}: {packets:,} packets, {size / 1e6:,.0f} MB", flush=True)
     print(f"{'':28}{'packets/s':>14}{'GB/s':>8}{'wall s':>9}{'cpu s':>9}{'peak MB':>9}{'guestmark is':>24}")
@@ -187,19 +189,19 @@ def race(name: str, path: Path, packets: int, limit_s: float, most: int, *, as_w
             print(f"{tool:28}{'not installed' if tool in missing else f'more than {limit_s:.0f} s':>14}")
             continue
         times = f"{best.wall / reference.wall:.1f}x ({best.cpu / reference.cpu:.1f}x cpu)"
-        print(row(tool, packets, size, best.wall, best.cpu) + f"{best.peak_mb:9.0f}{times:>24}")
+        print(format_row(tool, packets, size, best.wall, best.cpu) + f"{best.peak_mb:9.0f}{times:>24}")
         if tool in {"guestmark", "its engine"}:
             walls, cpus = statistics.median(best.walls), statistics.median(best.cpus)
-            print(row(f"  median of {len(best.walls)} runs", packets, size, walls, cpus))
+            print(format_row(f"  median of {len(best.walls)} runs", packets, size, walls, cpus))
 
 
-def row(name: str, packets: int, size: int, wall: float, cpu: float) -> str:
-    """The figures of one run."""
+def format_row(name: str, packets: int, size: int, wall: float, cpu: float) -> str:
+    """Format the figures of one run."""
     return f"{name:28}{packets / wall:14,.0f}{size / wall / 1e9:8.2f}{wall:9.3f}{cpu:9.3f}"
 
 
-def built(profile: str) -> Path:
-    """The engine as a checkout builds it for itself, or as a wheel has it (`release`)."""
+def build_engines(profile: str) -> Path:
+    """Build the engine by a profile: as a checkout has it (`checkout`) or a wheel (`release`)."""
     host = next(
         line.removeprefix("host: ")
         for line in subprocess.run(
@@ -212,35 +214,39 @@ def built(profile: str) -> Path:
     return ROOT / "target" / host / profile / "guestmark-capture"
 
 
-def unkind(name: str, path: Path, packets: int, given: argparse.Namespace) -> None:
-    """Both builds by turns, and the others once, on one file."""
+def bench_unkind(name: str, path: Path, packets: int, given: argparse.Namespace) -> None:
+    """Run both builds in turn, and the other tools once, on one file."""
     size = path.stat().st_size
     first = ["chrt", "-r", "1"] if given.ahead else []
     command = [*first, str(ROOT / "guestmark"), "capture", str(path)]
-    engines = {"guestmark, a wheel's": built("release"), "guestmark, a checkout's": built("checkout")}
+    engines = {
+        "guestmark, a wheel's": build_engines("release"),
+        "guestmark, a checkout's": build_engines("checkout"),
+    }
     ran = {tool: Runs() for tool in engines}
     read_anew(path)
     for _ in range(given.runs):
         for tool, engine in engines.items():
-            once(command, ran[tool], given.limit, engine)
+            time_command(command, ran[tool], given.limit, engine)
     print(f"\n{name}: {packets:,} packets, {size / 1e6:,.0f} MB", flush=True)
     print(f"{'':28}{'packets/s':>14}{'GB/s':>8}{'wall s':>9}{'cpu s':>9}{'peak MB':>9}")
     for tool, best in ran.items():
-        print(row(tool, packets, size, best.wall, best.cpu) + f"{best.peak_mb:9.0f}")
+        print(format_row(tool, packets, size, best.wall, best.cpu) + f"{best.peak_mb:9.0f}")
         walls, cpus = statistics.median(best.walls), statistics.median(best.cpus)
-        print(row(f"  median of {len(best.walls)} runs", packets, size, walls, cpus))
+        print(format_row(f"  median of {len(best.walls)} runs", packets, size, walls, cpus))
     others = {
         "tcptrace": ["tcptrace", "-n", str(path)],
         "tshark": ["tshark", "-n", "-q", "-r", str(path), "-z", "conv,tcp"],
     }
     for tool, words in others.items():
         found = Runs()
-        if not once(words, found, given.limit, may_fail=True):
+        if not time_command(words, found, given.limit, may_fail=True):
             print(f"{tool:28}{f'fails, or takes more than {given.limit:.0f} s':>14}")
             continue
         ratios = ", ".join(f"{found.cpu / best.wall:.1f}" for best in ran.values())
         print(
-            row(tool, packets, size, found.wall, found.cpu) + f"{found.peak_mb:9.0f}  at least {ratios} times"
+            format_row(tool, packets, size, found.wall, found.cpu)
+            + f"{found.peak_mb:9.0f}  at least {ratios} times"
         )
 
 
@@ -267,29 +273,29 @@ def main() -> None:
     if given.unkind:
         with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as folder:
             path = Path(folder) / "trace.pcap"
-            unkind("public captures, four times over", path, public_mix(given.unkind, path), given)
+            bench_unkind("public captures, four times over", path, public_mix(given.unkind, path), given)
             for name, trace in (
                 ("a million handshakes", Trace(60, 1_000_000, 1_000_000)),
                 ("large packets", Trace(1414, 1000, 2_400_000)),
             ):
-                unkind(name, path, synthetic(trace, path), given)
+                bench_unkind(name, path, bench_synthetic(trace, path), given)
         return
     if given.many:
         with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as folder:
             for size, options in ((60, ()), (66, ("--stamps",)), (86, ("--stamps", "--v6"))):
                 trace, path = Trace(size, 1_000_000, 1_000_000, options), Path(folder) / "trace.pcap"
-                race(trace.name, path, synthetic(trace, path), 5.0, given.runs)
+                race_tools(trace.name, path, bench_synthetic(trace, path), 5.0, given.runs)
         return
     if given.mix:
-        packets = mixed(given.mix, bulk=given.bulk)
+        packets = bench_mixed(given.mix, bulk=given.bulk)
         name = f"real mix, {given.mix.name}"
-        race(name, given.mix, packets, given.limit, given.runs, as_written=given.as_written)
+        race_tools(name, given.mix, packets, given.limit, given.runs, as_written=given.as_written)
         return
     with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as folder:
         for size, packets in ((1414, given.packets // 4), (60, given.packets)):
             for connections in (1, 100_000):
                 trace, path = Trace(size, connections, packets), Path(folder) / "trace.pcap"
-                race(trace.name, path, synthetic(trace, path), given.limit, given.runs)
+                race_tools(trace.name, path, bench_synthetic(trace, path), given.limit, given.runs)
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ HEADERS = 42
 RATES = ((1_000_000, 64), (1_500_000, 64), (4.7e9, 1458), (9e9, 1458))
 
 
-def prepare() -> None:
-    """Two cards joined by a cable, of which one sends and is captured; the other's machine wants nothing of it."""
+def prepare_interfaces() -> None:
+    """Make two cards joined by a cable. One sends and is captured; the other's host drops what arrives."""
     for words in (
         "ip link add v0 type veth peer name v1",
         "ip addr add 10.9.0.1/24 dev v0",
@@ -41,7 +41,7 @@ def prepare() -> None:
         subprocess.run(words.split(), check=True, stdout=subprocess.DEVNULL)
 
 
-def send(per_second: float, size: int, seconds: float) -> tuple[int, float]:
+def send_packets(per_second: float, size: int, seconds: float) -> tuple[int, float]:
     """Send datagrams of `size` bytes on the wire; returns how many, and the rate that was reached."""
     payload = size - HEADERS
     own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -65,7 +65,7 @@ def main() -> None:
     if not given.inside:
         own = ["unshare", "--net", sys.executable, __file__, f"--seconds={given.seconds}", "--inside"]
         raise SystemExit(subprocess.run(own, check=False).returncode)
-    prepare()
+    prepare_interfaces()
     print(f"{'asked for':>16}{'sent':>14}{'packets/s':>14}{'Gbit/s':>9}{'captured':>14}{'dropped':>10}")
     for rate, size in RATES:
         per_second = rate if size < 100 else rate / 8 / size
@@ -73,7 +73,7 @@ def main() -> None:
         live = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert live.stderr
         live.stderr.readline()  # it captures
-        sent, reached = send(per_second, size, given.seconds)
+        sent, reached = send_packets(per_second, size, given.seconds)
         time.sleep(0.5)
         os.kill(live.pid, signal.SIGINT)
         output, _ = live.communicate(timeout=30)

@@ -30,7 +30,7 @@ class Shape:
         return self.tcp - 16 + (32 if self.stamps else 20)
 
 
-def packets(count: int, connections: int, shape: Shape) -> np.ndarray:
+def make_packets(count: int, connections: int, shape: Shape) -> np.ndarray:
     """`count` data packets, spread over `connections`, each opened by a handshake.
 
     Returns records as bytes, shape (count + 3 * connections, 16 + size); the last packets are plain data, nothing ends.
@@ -42,13 +42,13 @@ def packets(count: int, connections: int, shape: Shape) -> np.ndarray:
     turn = np.concatenate([np.full(3 * connections, -1), np.arange(count) // connections])
     step = np.concatenate([shake % 3, np.full(count, 3)])
     micros = np.arange(total, dtype=np.uint64) * 7
-    return fill(rows, conn, step, turn, micros, shape)
+    return fill_packets(rows, conn, step, turn, micros, shape)
 
 
-def fill(  # noqa: PLR0917 - one array per column
+def fill_packets(  # noqa: PLR0917 - one array per column
     rows: np.ndarray, conn: np.ndarray, step: np.ndarray, turn: np.ndarray, micros: np.ndarray, shape: Shape
 ) -> np.ndarray:
-    """Headers of every record; the columns are arrays over the records."""
+    """Write the headers of every record; the columns are arrays over the records."""
     from_client = np.where(step == 3, turn % 2 == 0, step != 1)
     payload = np.where(step == 3, shape.size - shape.headers, 0).astype(np.uint32)
     ends = ((0x0A010000 + conn // 60_000).astype(">u4"), np.full(len(conn), SERVER, ">u4"))
@@ -109,7 +109,7 @@ def write(path: Path, count: int, connections: int, shape: Shape) -> None:
     """Write a capture of about `count` packets."""
     with path.open("wb") as out:
         header(out)
-        packets(count, connections, shape).tofile(out)
+        make_packets(count, connections, shape).tofile(out)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class Inside:
         return subprocess.Popen([*there, *command], stdout=self.log, stderr=self.log)
 
     def together(self, *commands: Sequence[str]) -> None:
-        """Clients at the same time, to their ends."""
+        """Run clients at the same time, and wait for all."""
         running = [(command, self.client(*command)) for command in commands]
         for command, process in running:
             if process.wait(300):
@@ -93,7 +93,7 @@ class Inside:
                 )
 
     def said(self) -> str:
-        """What the programs wrote."""
+        """Return the output of the programs."""
         return (self.folder / "programs.log").read_text(errors="replace")
 
     def connect(self) -> None:

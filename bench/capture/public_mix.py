@@ -22,8 +22,8 @@ _MOST = 262_144
 Record = tuple[int, int, bytes]  # microseconds, length on the wire, frame
 
 
-def records(data: bytes) -> Iterator[Record]:
-    """Every Ethernet frame up to the end, or to what cannot be read."""
+def read_records(data: bytes) -> Iterator[Record]:
+    """Yield every Ethernet frame up to the end, or to the first unreadable record."""
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
     for order in "<>":
@@ -59,7 +59,7 @@ def _of_pcapng(data: bytes) -> Iterator[Record]:
             return
         body = data[at + 8 : at + length - 4]
         if kind == _INTERFACE:
-            interfaces.append((struct.unpack_from(order + "H", body)[0], _units(body, order)))
+            interfaces.append((struct.unpack_from(order + "H", body)[0], _time_unit(body, order)))
         elif kind == _ENHANCED:
             number, high, low, captured, wire = struct.unpack_from(order + "IIIII", body)
             if number < len(interfaces) and interfaces[number][0] == _ETHERNET and captured <= len(body) - 20:
@@ -68,8 +68,8 @@ def _of_pcapng(data: bytes) -> Iterator[Record]:
         at += length
 
 
-def _units(body: bytes, order: str) -> int:
-    """Units of an interface's time in a second."""
+def _time_unit(body: bytes, order: str) -> int:
+    """Return the units of an interface's clock in a second."""
     at = 8
     while at + 4 <= len(body):
         code, length = struct.unpack_from(order + "HH", body, at)
@@ -90,7 +90,7 @@ def write(folder: Path, out: Path, times: int) -> tuple[int, int]:
             continue
         before = packets
         try:
-            for time, wire, frame in records(path.read_bytes()):
+            for time, wire, frame in read_records(path.read_bytes()):
                 seconds, part = divmod(time, 1_000_000)
                 whole += (
                     struct.pack("<IIII", seconds & 0xFFFFFFFF, part, len(frame), wire & 0xFFFFFFFF) + frame

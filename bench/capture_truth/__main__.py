@@ -49,8 +49,8 @@ class Captured:
         return self.folder / f"{point}.pcapng"
 
 
-def shares(connection: Connection) -> dict[str, float]:
-    """Share of the time by cause."""
+def shares_of_time(connection: Connection) -> dict[str, float]:
+    """Return the share of the time by cause."""
     return {part.cause: part.share for part in cause_shares(connection.causes)}
 
 
@@ -62,7 +62,7 @@ def found_in(capture: Path, case: Case) -> Connection:
     return max(found, key=lambda one: one.client.unique_bytes)
 
 
-def difference(near: Connection, far: Connection) -> float:
+def difference_of_ends(near: Connection, far: Connection) -> float:
     """By how much the ends differ in a cause at most, as a share of the time that both captured.
 
     Where the first SYN was lost, the server's capture begins with the one that arrived, and cannot tell of what was
@@ -78,12 +78,12 @@ def difference(near: Connection, far: Connection) -> float:
     return max(abs(spent[0][cause] - spent[1][cause]) for cause in spent[0]) / far.duration_s
 
 
-def row(case: Case, near: Connection, far: Connection) -> tuple[str, bool, bool]:
-    """A line of the table, whether both verdicts are right, and whether the points agree."""
-    apart = difference(near, far)
+def format_row(case: Case, near: Connection, far: Connection) -> tuple[str, bool, bool]:
+    """Return a line of the table, whether both verdicts are right, and whether the points agree."""
+    apart = difference_of_ends(near, far)
     right = True
     cells = []
-    for found in map(shares, (near, far)):
+    for found in map(shares_of_time, (near, far)):
         main = max(found, key=lambda cause: found[cause])
         right &= not any(case.truth) or main in case.truth
         top = sorted(found.items(), key=lambda item: -item[1])[:3]
@@ -101,8 +101,8 @@ def _named(cause: str) -> str:
     return cause.replace("client_", "client's ").replace("server_", "server's ").replace("_", " ")
 
 
-def captured(seeds: list[int], only: str, folder: Path) -> Iterator[Captured]:
-    """Runs what was not run yet, some cases at a time."""
+def capture_case(seeds: list[int], only: str, folder: Path) -> Iterator[Captured]:
+    """Run the cases that have no capture yet, some at a time."""
     chosen = [case for case in CASES if only in case.scenario.name]
     for seed in seeds:
         for stamps in (True, False):
@@ -120,13 +120,13 @@ def captured(seeds: list[int], only: str, folder: Path) -> Iterator[Captured]:
                 yield from (Captured(case, seed, there) for case in some)
 
 
-def compare(runs: Iterator[Captured]) -> None:
-    """The table of truth and verdicts."""
+def compare_ends(runs: Iterator[Captured]) -> None:
+    """Print the table of truth and verdicts."""
     print("| case | truth | on the client | on the server | apart, % |\n| --- | --- | --- | --- | --- |")
     right = agreed = doubted = count = 0
     for run in runs:
         ends = [found_in(run.at(point), run.case) for point in POINTS]
-        text, is_right, same = row(run.case, *ends)
+        text, is_right, same = format_row(run.case, *ends)
         print(text, flush=True)
         doubted += not same and any(one.confidence != "high" for one in ends)
         right, agreed, count = right + is_right, agreed + same, count + 1
@@ -136,14 +136,14 @@ def compare(runs: Iterator[Captured]) -> None:
     )
 
 
-def judged(packets: list[cf.Packet], case: Case, scratch: Path) -> tuple[str, str]:
-    """How the verdict on these packets stands to the truth, and what it is."""
+def judge_capture(packets: list[cf.Packet], case: Case, scratch: Path) -> tuple[str, str]:
+    """Compare the verdict on these packets with the truth; returns the outcome and the verdict."""
     scratch.write_bytes(written(packets))
     trace = analyse_file(scratch)
     found, weak = trace.connections, find_doubt(trace)
     if weak is not None and weak.refused:
         return "refused", weak.reason
-    if not found or not (known := shares(max(found, key=lambda one: one.duration_s))):
+    if not found or not (known := shares_of_time(max(found, key=lambda one: one.duration_s))):
         return "refused", "no causes"
     longest = max(found, key=lambda one: one.duration_s)
     if case.scenario.port not in {longest.server.port, longest.client.port}:
@@ -163,8 +163,8 @@ def judged(packets: list[cf.Packet], case: Case, scratch: Path) -> tuple[str, st
     return ("doubted" if doubted else "wrong"), f"{told} ({longest.confidence})"
 
 
-def disturbed(run: Captured, scratch: Path) -> Iterator[tuple[str, str, list[cf.Packet]]]:
-    """A case's captures as if they had suffered: how, at which point, and what is left."""
+def judge_disturbed(run: Captured, scratch: Path) -> Iterator[tuple[str, str, list[cf.Packet]]]:
+    """Yield a case's captures after each kind of damage: the kind, the point, and what is left."""
     both, port = [], run.case.scenario.port
     for point in POINTS:
         plain = scratch / "plain.pcap"
@@ -181,12 +181,12 @@ def disturbed(run: Captured, scratch: Path) -> Iterator[tuple[str, str, list[cf.
     yield "one direction", "server", one_way(both[1], port)
 
 
-def disturb(runs: Iterator[Captured], scratch: Path) -> None:
-    """How often a capture that has suffered accuses somebody wrongly."""
+def disturb_capture(runs: Iterator[Captured], scratch: Path) -> None:
+    """Count how often a damaged capture blames the wrong cause."""
     tallies: dict[str, Counter[str]] = {}
     for run in runs:
-        for name, point, packets in disturbed(run, scratch):
-            outcome, told = judged(packets, run.case, scratch / "disturbed.pcap")
+        for name, point, packets in judge_disturbed(run, scratch):
+            outcome, told = judge_capture(packets, run.case, scratch / "disturbed.pcap")
             tallies.setdefault(name, Counter())[outcome] += 1
             if outcome in {"doubted", "wrong"}:
                 what = f"{run.case.scenario.name} ({run.seed}), {name}, at the {point}"
@@ -213,11 +213,11 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as scratch:
         seeds = [int(seed) for seed in given.seeds.split(",")]
-        runs = captured(seeds, given.only, given.keep or Path(scratch))
+        runs = capture_case(seeds, given.only, given.keep or Path(scratch))
         if given.disturb:
-            disturb(runs, Path(scratch))
+            disturb_capture(runs, Path(scratch))
         else:
-            compare(runs)
+            compare_ends(runs)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Connections whose main cause is known: how their ends behave, what the link does, and who is to blame."""
+"""Connections whose main cause is known: how their ends behave, what the link does, and which cause is the true one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _cases() -> tuple[Case, ...]:
 
 
 def _plain(case: Add) -> None:
-    """One thing at a time."""
+    """Cases with one cause at a time."""
     near, mid, far = Link(), Link(0.005), Link(0.02)
     # Programs that do not read.
     case("client", "reader 10 kB each 20 ms", mid, reply=700_000, client=End(read=10_000, read_s=0.02))
@@ -97,7 +97,7 @@ def _plain(case: Add) -> None:
 
 
 def _mixed(case: Add) -> None:
-    """Two things at a time, and systems without time stamps: what only looks like another cause."""
+    """Cases that look like another cause: two effects at a time, and systems without time stamps."""
     mid, far = Link(0.005), Link(0.02)
     slow, paced = End(read=10_000, read_s=0.02), End(parts=80, part_s=0.025)
     case("client", "reader, loss 1 %", Link(0.005, loss=0.01), reply=700_000, client=slow)
@@ -219,7 +219,7 @@ def _mixed(case: Add) -> None:
 
 
 def _owed(case: Add) -> None:
-    """Silences, and packets that vanish without chance. Where one end cannot tell, unknown is right."""
+    """Cases with silences, and with packets that vanish systematically. Where one end cannot tell, unknown is right."""
     far = Link(0.015)
     case("server", "pause in an answer", far, reply=600_000, server=End(parts=2, part_s=2.5), http=True)
     case("client", "pause in a request", far, upload=60_000, client=End(parts=2, part_s=2.0), http=True)

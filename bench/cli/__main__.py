@@ -1,4 +1,4 @@
-"""How quickly the command line answers, beside that of another checkout.
+"""Time how quickly the command line answers, beside that of another checkout.
 
 Run from the checkout: `.venv/bin/python -m bench.cli [--against DIR] [--rounds 20] [--seed 1]`. Every call is the
 checkout's own `./guestmark` as a new process; all are made once a round in random order, so that other work on the host
@@ -14,15 +14,15 @@ import time
 from functools import partial
 from pathlib import Path
 
-from bench.sidebyside import Contender, measure, output, ratio, table
+from bench.sidebyside import Contender, contenders_table, measure_contenders, median_ratio, output
 
 HERE = Path(__file__).parents[2]
 CELLS, BLOCKS = 4, 100  # 400 trials
 AIMS_S = {"--version": 0.1, "--help": 0.15, "show": 0.8}
 
 
-def call(checkout: Path, *arguments: str) -> float:
-    """Seconds until `./guestmark` has printed everything and ended."""
+def time_call(checkout: Path, *arguments: str) -> float:
+    """Return the seconds until `./guestmark` has printed everything and exited."""
     command = [str(checkout / "guestmark"), *arguments]
     begin = time.monotonic()
     subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
@@ -30,20 +30,20 @@ def call(checkout: Path, *arguments: str) -> float:
 
 
 def make_ledger(checkout: Path, folder: str) -> str:
-    """A ledger with one run of 400 trials, measured by the checkout itself, as versions may keep runs differently."""
+    """Make a ledger with one run of 400 trials by the checkout itself, as versions may store runs differently."""
     ledger = os.path.join(folder, f"{checkout.name}-{os.urandom(4).hex()}.sqlite")
     once = ["--blocks", str(BLOCKS), "--warmup", "0", "--iterations", "1", "--seed", "1"]
-    call(checkout, "exec", "--ledger", ledger, "--on", ",".join(["host"] * CELLS), *once, "--", "true")
+    time_call(checkout, "exec", "--ledger", ledger, "--on", ",".join(["host"] * CELLS), *once, "--", "true")
     return ledger
 
 
-def contenders(checkout: Path, mark: str, folder: str) -> dict[str, Contender]:
-    """The calls of one checkout."""
+def list_contenders(checkout: Path, mark: str, folder: str) -> dict[str, Contender]:
+    """List the calls of one checkout."""
     show = ("show", "last", "--ledger", make_ledger(checkout, folder))
     calls = {"--version": ("--version",), "--help": ("--help",), "show": show}
     for arguments in calls.values():
-        call(checkout, *arguments)  # compiles what was changed
-    return {f"{name}{mark}": partial(call, checkout, *arguments) for name, arguments in calls.items()}
+        time_call(checkout, *arguments)  # compiles what was changed
+    return {f"{name}{mark}": partial(time_call, checkout, *arguments) for name, arguments in calls.items()}
 
 
 def main() -> None:
@@ -53,14 +53,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as folder:
-        ours = contenders(HERE, "", folder)
-        other = contenders(options.against.resolve(), " before", folder) if options.against else {}
-        values = measure(ours | other, options.rounds, options.seed)
+        ours = list_contenders(HERE, "", folder)
+        other = list_contenders(options.against.resolve(), " before", folder) if options.against else {}
+        values = measure_contenders(ours | other, options.rounds, options.seed)
     load = os.getloadavg()[0]
-    table(f"{options.rounds} rounds, load {load:.1f} on {os.cpu_count()} processors", values, [], "ms")
+    contenders_table(
+        f"{options.rounds} rounds, load {load:.1f} on {os.cpu_count()} processors", values, [], "ms"
+    )
     for name, aim in AIMS_S.items():
         median, best = statistics.median(values[name]), min(values[name])
-        beside = f", {ratio(values[name], values[f'{name} before']):.3f} of before" if other else ""
+        beside = f", {median_ratio(values[name], values[f'{name} before']):.3f} of before" if other else ""
         met = "met" if median <= aim else "met by the quickest only" if best <= aim else "missed"
         output().print(
             f"{name}: {median * 1e3:.0f} ms, aim {aim * 1e3:.0f} ms: {met}{beside}", highlight=False

@@ -1,4 +1,4 @@
-"""What confinement costs: the same machines and helpers with it and without it, in random order.
+"""Measure what confinement costs: the same machines and helpers with and without it, in random order.
 
 Run from the checkout, with nothing else running: `.venv/bin/python -m bench.confined [--rounds 30] [--seed 1]`, with
 `--of` for some of: `uml`, `tcg` and so on (a start; aim: at most 10 ms more), `uml processes` and so on (a figure from
@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from bench.sidebyside import measure, ratio, table
+from bench.sidebyside import contenders_table, measure_contenders, median_ratio
 
 from guestmark.agent.confinement import Confinement
 from guestmark.core import registry as kinds
@@ -39,13 +39,13 @@ _PROCESSES = ["sh", "-c", "n=0; while [ $((n += 1)) -le 100 ]; do /bin/true; don
 _LOAD = {"test": "read_only", "tables": 1, "rows": 1000, "time": "2s"}  # without waiting for a disk
 
 
-def _ready(name: str) -> float:
+def _time_start(name: str) -> float:
     cell = Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(name))
     with registry.get_platform(name).start(cell) as guest:
         return guest.phases["ready"]
 
 
-def _processes(name: str) -> float:
+def _time_processes(name: str) -> float:
     cell = Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(name))
     with registry.get_platform(name).start(cell) as guest:
         # The least of several: what else runs on this host only makes it slower.
@@ -57,8 +57,8 @@ def _launched() -> float:
     return timeline.marks["launched"] - timeline.started_at
 
 
-def _transaction(server: str) -> float:
-    """Seconds that a transaction takes, by a client on one thread."""
+def _time_transaction(server: str) -> float:
+    """Return the seconds of a transaction by a client on one thread."""
     workload = WorkloadSpec("oltp", kinds.workload_kind("oltp").check_params({**_LOAD, "server": server}))
     cell = Cell("bench", workload, HOST)
     user = Context(uid=os.getuid(), gid=os.getgid())
@@ -72,18 +72,18 @@ def _transaction(server: str) -> float:
     return 1.0 / found["transactions_per_s"]
 
 
-def _measured(name: str) -> float:
+def _measure_pair(name: str) -> float:
     if name == "guestfish":
         return _launched()
     if name in KINDS:
-        return _transaction(name)
+        return _time_transaction(name)
     platform, _, figure = name.partition(" ")
-    return _processes(platform) if figure else _ready(platform)
+    return _time_processes(platform) if figure else _time_start(platform)
 
 
 def _with(name: str, confined: bool) -> float:
     with _confinement(confined):
-        return _measured(name)
+        return _measure_pair(name)
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def _confinement(on: bool) -> Iterator[None]:
 
 
 def _plain(confinement: Confinement, command: Sequence[str], *_: Path, **__: Path) -> list[str]:
-    """The command as the same user."""
+    """Return the command as run by the same user without confinement."""
     if confinement.memory_file:
         return [str(find_agent_binary()), "traces", *command]
     if confinement.user is None:
@@ -109,13 +109,13 @@ def _plain(confinement: Confinement, command: Sequence[str], *_: Path, **__: Pat
 
 
 def _with_interval(series: Sequence[float], other: Sequence[float], seed: int) -> str:
-    """The median of paired ratios, with its 95 % bootstrap interval."""
+    """Return the median of paired ratios with its 95 % bootstrap interval."""
     chance = random.Random(seed)
     pairs = list(zip(series, other, strict=True))
     medians = sorted(
         statistics.median(a / b for a, b in chance.choices(pairs, k=len(pairs))) for _ in range(2000)
     )
-    return f"{ratio(series, other):.4f} [{medians[50]:.4f}, {medians[-51]:.4f}]"
+    return f"{median_ratio(series, other):.4f} [{medians[50]:.4f}, {medians[-51]:.4f}]"
 
 
 def _with_earlier(file: Path, values: dict[str, list[float]]) -> dict[str, list[float]]:
@@ -127,7 +127,7 @@ def _with_earlier(file: Path, values: dict[str, list[float]]) -> dict[str, list[
 
 
 def main() -> None:
-    """Prints a table, and the ratio of each with to without."""
+    """Print a table, and the ratio of each with confinement to without."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -144,11 +144,11 @@ def main() -> None:
         contenders[name] = partial(_with, name, True)
         contenders[f"{name}, unconfined"] = partial(_with, name, False)
         _with(name, True)  # makes what is made once
-    values = measure(contenders, arguments.rounds, arguments.seed)
+    values = measure_contenders(contenders, arguments.rounds, arguments.seed)
     if arguments.pairs:
         values = _with_earlier(arguments.pairs, values)
     rounds = len(next(iter(values.values())))
-    table(f"{rounds} rounds", values, [f"{name}, unconfined" for name in names], "ms")
+    contenders_table(f"{rounds} rounds", values, [f"{name}, unconfined" for name in names], "ms")
     for name in names:
         with_it, without = values[name], values[f"{name}, unconfined"]
         more = statistics.median(a - b for a, b in zip(with_it, without, strict=True))

@@ -1,4 +1,4 @@
-"""Runs each published experiment in its shortest honest form, and says which no longer works.
+"""Run each published experiment in its shortest honest form, and name those that no longer work.
 
 Run from the checkout: `.venv/bin/python -m bench.experiments [NAME...] [--foreign]`. Every row that an experiment needs
 is measured once on a fresh machine, with small sizes: this shows that the experiment still runs from end to end, and
@@ -57,7 +57,7 @@ EXPERIMENTS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one experiment: how long it took, its good trials by platform, and what went wrong."""
+    """Outcome of one experiment: its duration, good trials by platform, and failures."""
 
     seconds: float
     good: dict[str, int]
@@ -65,7 +65,7 @@ class Outcome:
 
 
 def run_experiment(experiment: Experiment) -> Outcome:
-    """One block of every row, into a ledger that is thrown away."""
+    """Measure one block of every row into a temporary ledger."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="guestmark-test-", dir="/var/tmp") as folder:
         document = Path(folder, "document.json")
@@ -90,7 +90,7 @@ def run_experiment(experiment: Experiment) -> Outcome:
 def judge_document(
     document: dict[str, object], platforms: tuple[str, ...]
 ) -> tuple[dict[str, int], list[str]]:
-    """Good trials of each platform, and a line for each trial that failed and each platform without a good one."""
+    """Count good trials by platform; list each failed trial and each platform without a good one."""
     good = dict.fromkeys(platforms, 0)
     problems = []
     cells = document["cells"]
@@ -106,7 +106,7 @@ def judge_document(
 
 
 def main() -> int:
-    """A line for each experiment, and one for each thing that went wrong."""
+    """Print a line for each experiment and for each failure."""
     parser = argparse.ArgumentParser(prog="bench.experiments", description=__doc__)
     parser.add_argument(
         "names", nargs="*", help=f"of {', '.join(each.name for each in EXPERIMENTS)}; default: all"

@@ -1,4 +1,4 @@
-"""What trials on a far machine cost: `python -m bench.far [--round-trip-ms 400] [--trials 4] [--seconds 0.2]`.
+"""Measure what trials on a far machine cost: `python -m bench.far [--round-trip-ms 400] [--trials 4] [--seconds 0.2]`.
 
 An sshd on loopback, behind a relay that delivers everything half a round trip later. Each line is a whole call
 of guestmark, the first with a machine that has no agent yet: how long it took, and how long each of its trials took.
@@ -20,7 +20,7 @@ _CALLS = ("no agent there yet", "its agent is kept there")
 
 
 def main() -> None:
-    """Two lines for each round trip."""
+    """Print two lines for each round trip."""
     parser = argparse.ArgumentParser(prog="bench.far", description=__doc__)
     parser.add_argument("--round-trip-ms", type=float, nargs="+", default=[0.0, 40.0, 400.0])
     parser.add_argument("--trials", type=int, default=4)

@@ -1,4 +1,4 @@
-"""How many machines one server takes that measure blocks of one run: `python -m bench.fleet.blocks --machines 1000`.
+"""Find how many machines with blocks of one run a server can take: `python -m bench.fleet.blocks --machines 1000`.
 
 Each machine is a thread that calls what `guestmark block` calls, again and again, each time with a ledger that it has
 just opened. What is simulated is the inside of a trial, a pause. Nothing coordinates the machines. With `--away`, as
@@ -74,7 +74,7 @@ class Told:
 
 
 def trial(plan: Plan, slot: TrialSlot, *_others: object) -> Trial:
-    """In place of a real one."""
+    """Stand in for a real trial."""
     begin = time.time()
     time.sleep(_PAUSE_S)
     value = random.lognormvariate(0, 0.02)
@@ -83,8 +83,8 @@ def trial(plan: Plan, slot: TrialSlot, *_others: object) -> Trial:
     return Trial(*where, TrialStatus.OK, "", (measured,), begin, time.time() - begin)
 
 
-def call(work: Work, name: str) -> tuple[BlockStatus, int]:
-    """What one call of `guestmark block` does to the ledger, and how many trials it had to make."""
+def time_call(work: Work, name: str) -> tuple[BlockStatus, int]:
+    """Do to the ledger what one call of `guestmark block` does; returns the number of its trials."""
     with open_ledger(work.url) as ledger:
         head = ledger.load_head(work.run)
         here = {**work.environment, "machine": name}
@@ -97,11 +97,11 @@ def call(work: Work, name: str) -> tuple[BlockStatus, int]:
 
 
 def machine(work: Work, name: str, told: Told) -> None:
-    """One machine until all blocks are done or the time is up."""
+    """Act as one machine until all blocks are done or the time is up."""
     while time.monotonic() < work.until:
         begin = time.monotonic()
         try:
-            status, trials = call(work, name)
+            status, trials = time_call(work, name)
         except TakenError:
             continue  # somebody has just done it
         except LedgerError as error:  # exit status 75: the caller calls again
@@ -120,7 +120,7 @@ def machine(work: Work, name: str, told: Told) -> None:
 
 
 def machines(work: Work, names: list[str], out: multiprocessing.Queue[Told]) -> None:
-    """Some machines in one process."""
+    """Act as several machines in one process."""
     global _PAUSE_S  # noqa: PLW0603 (of this process)
     _PAUSE_S = work.trial_s
     simulated: Any = measurement_loop
@@ -137,7 +137,7 @@ def machines(work: Work, names: list[str], out: multiprocessing.Queue[Told]) -> 
 
 
 def away(work: Work, names: list[str], out: multiprocessing.Queue[Told], port: int, after_s: float) -> None:
-    """Some machines whose way to the server is cut for a while."""
+    """Act as several machines whose connection to the server is cut for a while."""
     with relay(("127.0.0.1", port)) as way:
         threading.Thread(target=_cut, args=(way, after_s), daemon=True).start()
         machines(replace(work, url=work.url.replace(f":{port}/", f":{way.port}/")), names, out)
@@ -166,7 +166,7 @@ def _imported(work: Work) -> None:
     simulated: Any = measurement_loop
     before, simulated.run_trial = simulated.run_trial, trial
     try:
-        call(work, "m0")
+        time_call(work, "m0")
     finally:
         simulated.run_trial = before
 
@@ -190,7 +190,7 @@ def _server_s(server: Server) -> float:
     return ended + sum(map(cpu_seconds, [main, *children(main)]))
 
 
-def simulate(count: int, given: argparse.Namespace) -> str:
+def simulate_machines(count: int, given: argparse.Namespace) -> str:
     """What became of so many machines, in a line."""
     plan = assemble_plan(load_outline(_PLAN.format(blocks=given.blocks), "plan.toml"), Caller.current())
     with postgresql(connections=2 * count + 20) as server:
@@ -252,7 +252,7 @@ def main() -> None:
     parser.add_argument("--away", type=int, default=0)
     given = parser.parse_args()
     for count in given.machines:
-        print(simulate(count, given), flush=True)
+        print(simulate_machines(count, given), flush=True)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ RAY = {
 }
 
 
-def task(folder: str, number: int, seconds: float) -> int:
+def run_task(folder: str, number: int, seconds: float) -> int:
     """One trial as far as an engine is concerned."""
     import os  # engines carry the function to processes that know nothing of this module
     import time
@@ -86,7 +86,7 @@ class Running:
 
 
 @contextlib.contextmanager
-def dask(folder: str, settings: bool) -> Iterator[Running]:
+def run_dask(folder: str, settings: bool) -> Iterator[Running]:
     """A scheduler and workers without nannies, which would start them again."""
     env = dict(os.environ)
     if settings:
@@ -119,7 +119,7 @@ def dask(folder: str, settings: bool) -> Iterator[Running]:
     try:
         yield Running(
             lambda where, numbers, seconds: client.map(
-                task, [where] * len(numbers), numbers, [seconds] * len(numbers), pure=False, retries=0
+                run_task, [where] * len(numbers), numbers, [seconds] * len(numbers), pure=False, retries=0
             ),
             told,
             scheduler.pid,
@@ -133,7 +133,7 @@ def dask(folder: str, settings: bool) -> Iterator[Running]:
 
 
 @contextlib.contextmanager
-def parsl(folder: str, settings: bool) -> Iterator[Running]:
+def run_parsl(folder: str, settings: bool) -> Iterator[Running]:
     """As a fleet has it: its engine, and workers that are what `guestmark fleet worker` runs."""
     from guestmark.fleet.lab import LabMachine
     from guestmark.fleet.parsl_engine import ParslEngine
@@ -153,7 +153,7 @@ def parsl(folder: str, settings: bool) -> Iterator[Running]:
     try:
         yield Running(
             lambda where, numbers, seconds: [
-                engine._executor.submit(task, {}, where, number, seconds) for number in numbers
+                engine._executor.submit(run_task, {}, where, number, seconds) for number in numbers
             ],
             _told,
             engine._executor.interchange_proc.pid,
@@ -167,7 +167,7 @@ def parsl(folder: str, settings: bool) -> Iterator[Running]:
 
 
 @contextlib.contextmanager
-def ray(folder: str, settings: bool) -> Iterator[Running]:
+def run_ray(folder: str, settings: bool) -> Iterator[Running]:
     """A head without processors, and nodes of one."""
     if settings:
         os.environ |= {f"RAY_{name}": value for name, value in RAY.items()}
@@ -179,7 +179,7 @@ def ray(folder: str, settings: bool) -> Iterator[Running]:
     nodes = [cluster.add_node(wait=False, num_cpus=1) for _ in range(MACHINES)]
     cluster.wait_for_nodes()
     engine.init(address=cluster.address, log_to_driver=False, logging_level="CRITICAL")
-    remote = engine.remote(max_retries=0)(task) if settings else engine.remote(task)
+    remote = engine.remote(max_retries=0)(run_task) if settings else engine.remote(run_task)
     try:
         yield Running(
             lambda where, numbers, seconds: [
@@ -199,7 +199,7 @@ def _told(future: Any) -> bool | None:
     return future.exception() is None if future.done() else None
 
 
-ENGINES = {"dask": dask, "parsl": parsl, "ray": ray}
+ENGINES = {"dask": run_dask, "parsl": run_parsl, "ray": run_ray}
 
 
 @dataclass
@@ -311,7 +311,7 @@ def round_of(name: str, settings: bool, faults: str, seed: int, counts: Counts) 
             counts.add(tasks, told)
 
 
-def noise(name: str, settings: bool) -> str:
+def measure_noise(name: str, settings: bool) -> str:
     """Processor time and wake-ups of all that the engine runs on a machine, while a task sleeps there."""
     with tempfile.TemporaryDirectory(prefix="guestmark-engines-", ignore_cleanup_errors=True) as folder:
         tasks = Path(folder, "tasks")
@@ -359,7 +359,7 @@ def main() -> None:
     for wanted in options.round or ("workers", "scheduler", "noise"):
         if wanted == "noise":
             for _ in range(options.runs):
-                print(f"{options.engine} | noise | {noise(options.engine, settings)}", flush=True)
+                print(f"{options.engine} | noise | {measure_noise(options.engine, settings)}", flush=True)
             continue
         counts = Counts()
         for seed in range(options.seed, options.seed + options.runs):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 
-def parsl(workers: int, folder: str) -> str:
+def simulate_parsl(workers: int, folder: str) -> str:
     import zmq
     from parsl import curvezmq
     from parsl.executors import HighThroughputExecutor
@@ -69,7 +69,7 @@ def parsl(workers: int, folder: str) -> str:
     futures = [executor.submit(abs, {}, number) for number in range(workers)]
     done = sum(future.result(120) for future in futures)
     took = time.monotonic() - begin - connected
-    memory = _memory(executor.interchange_proc.pid)
+    memory = _resident_memory(executor.interchange_proc.pid)
     stopping.set()
     thread.join()
     executor.interchange_proc.kill()
@@ -88,7 +88,7 @@ def _registration(name: str, version: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def dask(workers: int, folder: str) -> str:
+def simulate_dask(workers: int, folder: str) -> str:
     import asyncio
 
     import dask as configured
@@ -133,7 +133,7 @@ def dask(workers: int, folder: str) -> str:
             futures = client.map(abs, range(workers), pure=False)
             done = len(await client.gather(futures))
             took = time.monotonic() - begin - connected
-            memory = _memory(scheduler.pid)
+            memory = _resident_memory(scheduler.pid)
             watching.cancel()
             return (
                 f"{workers} workers had come after {connected:.1f} s; {done} tasks took {took:.1f} s; "
@@ -146,7 +146,7 @@ def dask(workers: int, folder: str) -> str:
         scheduler.kill()
 
 
-def _memory(pid: int) -> float:
+def _resident_memory(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
@@ -159,7 +159,7 @@ def main() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
     with tempfile.TemporaryDirectory(prefix="guestmark-engines-", ignore_cleanup_errors=True) as folder:
-        measure = {"parsl": parsl, "dask": dask}[options.engine]
+        measure = {"parsl": simulate_parsl, "dask": simulate_dask}[options.engine]
         print(f"{options.engine} | start | {measure(options.workers, folder)}", flush=True)
         os._exit(0)
 

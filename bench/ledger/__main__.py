@@ -23,7 +23,7 @@ from tests.framework.postgresql import Server, postgresql
 _READY: list[Barrier] = []
 
 
-def prepared(ready: Barrier) -> None:
+def prepare_runs(ready: Barrier) -> None:
     """Every process of writers meets the others here."""
     _READY.append(ready)
 
@@ -53,11 +53,13 @@ def _written(url: str, writer: int, trials: int, begun: bool) -> list[float]:
         return [*took, time.monotonic()]
 
 
-def measure(server: Server, writers: int, trials: int, begun: bool) -> str:
+def measure_writers(server: Server, writers: int, trials: int, begun: bool) -> str:
     """A line about so many writers."""
     context = get_context("fork")
     ready = context.Barrier(writers + 1)
-    with ProcessPoolExecutor(writers, mp_context=context, initializer=prepared, initargs=(ready,)) as pool:
+    with ProcessPoolExecutor(
+        writers, mp_context=context, initializer=prepare_runs, initargs=(ready,)
+    ) as pool:
         share = max(1, trials // writers)
         jobs = [pool.submit(write, server.url, writer, share, begun) for writer in range(writers)]
         with contextlib.suppress(BrokenBarrierError):  # a job says why
@@ -95,7 +97,7 @@ def main() -> None:
         for _ in range(options.rounds):
             for writers in wanted:
                 for begun in random.sample((False, True), 2):
-                    print(measure(server, writers, options.trials, begun), flush=True)
+                    print(measure_writers(server, writers, options.trials, begun), flush=True)
         with open_ledger(server.url) as ledger:
             found = ledger.check_all()
         print(f"{found.runs} runs in the ledger, {len(found.problems)} problems found in them")

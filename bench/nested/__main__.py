@@ -37,7 +37,7 @@ class Block:
         return self.whole_s - self.outer_s - self.trials_s
 
 
-def block(platform: str, trials: int, memory: str) -> Block:
+def time_block(platform: str, trials: int, memory: str) -> Block:
     """Runs one."""
     cell = Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(platform), {"memory": memory})
     found = Block()
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--memory", default="512M")
     given = parser.parse_args()
     for platform in given.on.split(","):
-        found = block(platform, given.trials, given.memory)
+        found = time_block(platform, given.trials, given.memory)
         inner = " ".join(f"{seconds:.2f}" for seconds in found.inner_s)
         sys.stdout.write(
             f"{platform}: outer ready {found.outer_s:.2f} s, inner ready {inner} s"

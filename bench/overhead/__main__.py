@@ -20,14 +20,14 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.sidebyside import measure, ratio, table
+from bench.sidebyside import contenders_table, measure_contenders, median_ratio
 
 from guestmark.core.own_program import find_agent_binary
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-def _guestmark(runs: int, scratch: Path, command: Sequence[str]) -> float:
+def _time_guestmark(runs: int, scratch: Path, command: Sequence[str]) -> float:
     """Median of the measured wall time; ten fresh agents, as ten blocks have."""
     blocks = 10
     done = subprocess.run(
@@ -40,7 +40,7 @@ def _guestmark(runs: int, scratch: Path, command: Sequence[str]) -> float:
     return statistics.median(value for trial in cell["trials"] for value in trial["iterations"]["wall_s"])
 
 
-def _hyperfine(runs: int, scratch: Path, command: Sequence[str]) -> float:
+def _time_hyperfine(runs: int, scratch: Path, command: Sequence[str]) -> float:
     target = scratch / "hyperfine.json"
     subprocess.run(
         ["hyperfine", "-N", "--warmup", "30", "--runs", str(runs), "--export-json", target, " ".join(command)],
@@ -50,7 +50,7 @@ def _hyperfine(runs: int, scratch: Path, command: Sequence[str]) -> float:
     return statistics.median(result["times"])
 
 
-def _help() -> float:
+def _time_help() -> float:
     begin = time.monotonic()
     subprocess.run([_CHECKOUT / "guestmark", "--help"], stdout=subprocess.DEVNULL, check=True)
     return time.monotonic() - begin
@@ -83,17 +83,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as scratch_name:
         scratch = Path(scratch_name)
         peak = _peak_of_controller(scratch)
-        values = measure(
+        values = measure_contenders(
             {
-                "guestmark exec --on host": partial(_guestmark, arguments.runs, scratch, arguments.command),
-                "hyperfine -N": partial(_hyperfine, arguments.runs, scratch, arguments.command),
+                "guestmark exec --on host": partial(
+                    _time_guestmark, arguments.runs, scratch, arguments.command
+                ),
+                "hyperfine -N": partial(_time_hyperfine, arguments.runs, scratch, arguments.command),
             },
             arguments.rounds,
             arguments.seed,
         )
-        helps = [_help() for _ in range(10)]
-    table(f"wall time of {' '.join(arguments.command)}", values, ["hyperfine -N"], "ms")
-    both = ratio(values["guestmark exec --on host"], values["hyperfine -N"])
+        helps = [_time_help() for _ in range(10)]
+    contenders_table(f"wall time of {' '.join(arguments.command)}", values, ["hyperfine -N"], "ms")
+    both = median_ratio(values["guestmark exec --on host"], values["hyperfine -N"])
     print(f"guestmark / hyperfine -N   {both:.3f}   (aim ≤ 1)")
     print(f"guestmark --help           {1000 * statistics.median(helps):.0f} ms   (aim ≤ 150 ms warm)")
     print(f"controller, peak resident  {peak / 1e6:.0f} MB   (aim ≤ 150 MB)")

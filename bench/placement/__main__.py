@@ -41,7 +41,7 @@ def _arrangements() -> dict[str, str]:
     return {FREE: FREE, PINNED: PINNED, f"apart ({apart})": apart}
 
 
-def _trial(platform: str, work: str, level: str, iterations: int) -> float:
+def _run_trial(platform: str, work: str, level: str, iterations: int) -> float:
     """Median seconds of an iteration on a fresh machine, after one that does not count."""
     factors = {"placement": level}
     if work == _DISK:
@@ -66,7 +66,9 @@ def _trial(platform: str, work: str, level: str, iterations: int) -> float:
     return statistics.median(seconds[1:])
 
 
-def _table(values: Mapping[tuple[str, str, str], Sequence[float]], rounds: int, busy: str) -> Table:
+def _arrangements_table(
+    values: Mapping[tuple[str, str, str], Sequence[float]], rounds: int, busy: str
+) -> Table:
     names = list(_arrangements())
     shown = Table(title=f"milliseconds, {rounds} rounds, load at the start {busy}", title_justify="left")
     shown.add_column("work")
@@ -81,11 +83,11 @@ def _table(values: Mapping[tuple[str, str, str], Sequence[float]], rounds: int, 
             statistics.median(mine / free for mine, free in zip(some, series[0], strict=True))
             for some in series[1:]
         ]
-        shown.add_row(work, platform, *map(_figure, series), *(f"{ratio:.2f}" for ratio in ratios))
+        shown.add_row(work, platform, *map(_format_figure, series), *(f"{ratio:.2f}" for ratio in ratios))
     return shown
 
 
-def _figure(series: Sequence[float]) -> str:
+def _format_figure(series: Sequence[float]) -> str:
     middle = statistics.median(series)
     spread = statistics.median(abs(value - middle) for value in series)
     return f"{1e3 * middle:.1f} ± {1e3 * spread:.1f}"
@@ -109,13 +111,13 @@ def main() -> None:
     values: dict[tuple[str, str, str], list[float]] = {one: [] for one in combinations}
     for number in range(given.rounds):
         for platform, work, name in order.sample(combinations, len(combinations)):
-            seconds = _trial(platform, work, arrangements[name], given.iterations)
+            seconds = _run_trial(platform, work, arrangements[name], given.iterations)
             values[platform, work, name].append(seconds)
             print(
                 f"round {number + 1}/{given.rounds}  {platform} {work} {name}: {seconds:.4f} s",
                 file=sys.stderr,
             )
-    output().print(_table(values, given.rounds, busy))
+    output().print(_arrangements_table(values, given.rounds, busy))
 
 
 if __name__ == "__main__":

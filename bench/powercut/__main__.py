@@ -47,7 +47,7 @@ def _rows() -> list[Row]:
     return tcg + [Row("uml", filesystem, (("uml_disk", "vhost-user"),)) for filesystem in filesystems]
 
 
-def _prove(row: Row, ledger: Path) -> None:
+def _prove_configuration(row: Row, ledger: Path) -> None:
     command = [
         sys.executable, "-m", "guestmark", "powercut", "--on", row.platform, "--records", _RECORDS, "--states", _RANDOM,
         "--ledger", str(ledger),
@@ -73,7 +73,7 @@ def _found(rows: list[Row], ledger: Path) -> dict[Row, list[Proof]]:
     return found
 
 
-def _show(found: dict[Row, list[Proof]]) -> None:
+def _show_tallies(found: dict[Row, list[Proof]]) -> None:
     print(f"{'configuration':40} proofs  {'words':24} states that lose  states a second")
     for row, proofs in found.items():
         words = Counter(str(proof.proven.word) for proof in proofs)
@@ -103,9 +103,9 @@ def main() -> None:
         row = min(rows, key=lambda row: counts[row])
         if counts[row] >= given.proofs:
             break
-        _prove(row, given.ledger)
+        _prove_configuration(row, given.ledger)
         counts[row] += 1
-    _show(_found(rows, given.ledger))
+    _show_tallies(_found(rows, given.ledger))
 
 
 if __name__ == "__main__":

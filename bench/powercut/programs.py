@@ -18,7 +18,7 @@ _FILESYSTEMS = ("ext4", "xfs", "btrfs")
 _CURED = "With a sync there"
 
 
-def rows(
+def table_rows(
     document: Mapping[str, Any],
 ) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, JudgedGate], str]]:
     """Of each workload: its label and parameters, a word for each filesystem, and why something is lost."""
@@ -34,8 +34,8 @@ def rows(
             filesystem = next((kind for kind in _FILESYSTEMS if kind in name), "ext4")
             (trial,) = cell["trials"]
             proof = trial["attestation"].get("proof")
-            words[filesystem] = _judged(proof) if proof else JudgedGate(-1, "failed")
-            why = why or (_why(proof) if proof else "")
+            words[filesystem] = _judged_states(proof) if proof else JudgedGate(-1, "failed")
+            why = why or (_reason_for_loss(proof) if proof else "")
         yield label, plan[of_label[0][0]]["workload"]["params"], words, why
 
 
@@ -47,14 +47,14 @@ class JudgedGate:
     said: str
 
 
-def _judged(proof: Mapping[str, Any]) -> JudgedGate:
+def _judged_states(proof: Mapping[str, Any]) -> JudgedGate:
     counted = f"{proof['losing']} of {proof['states']}"
     word = f"**{proof['word']}**" if proof["losing"] else proof["word"]
     said = f"{word}, {counted}" if proof["states"] else word
     return JudgedGate(-1 if proof["word"] == "unknown" else proof["states"], said)
 
 
-def _why(proof: Mapping[str, Any]) -> str:
+def _reason_for_loss(proof: Mapping[str, Any]) -> str:
     explanation = proof.get("explanation")
     if not explanation:
         return "; ".join(reason["said"] for reason in proof.get("reasons", [])[:2])
@@ -70,7 +70,7 @@ def main() -> None:
     """Prints the table."""
     merged: dict[str, tuple[Mapping[str, Any], dict[str, JudgedGate], str]] = {}
     for name in sys.argv[1:]:
-        for label, params, words, why in rows(json.loads(Path(name).read_text())):
+        for label, params, words, why in table_rows(json.loads(Path(name).read_text())):
             _, known, earlier = merged.get(label, (params, {}, ""))
             for kind, judged in words.items():
                 known[kind] = max(known.get(kind, judged), judged, key=lambda each: each.states)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from bench.public_captures.slow_parser import Talk, Tuple, talks
+from bench.public_captures.slow_parser import Talk, Tuple, parse_talks
 
 from guestmark.capture import verdict
 from guestmark.capture.binary import capture_binary
@@ -86,7 +86,7 @@ def main() -> None:
     files = sorted(path for path in root.rglob("*") if _is_capture(path))
     compared = {path for at, path in enumerate(files) if given.tshark and at % given.tshark == 0}
     with ProcessPoolExecutor(2) as pool:
-        examined = list(pool.map(examine, files, [path in compared for path in files], chunksize=8))
+        examined = list(pool.map(examine_capture, files, [path in compared for path in files], chunksize=8))
     _print_report(root, examined, named=given.list)
     sys.exit(any(kind in FAULTS for one in examined for kind, _ in one.found))
 
@@ -96,7 +96,7 @@ def _is_capture(path: Path) -> bool:
     return name.suffix.lower() in ENDINGS and path.is_file()
 
 
-def examine(path: Path, with_tshark: bool) -> Examined:
+def examine_capture(path: Path, with_tshark: bool) -> Examined:
     """Everything about one file."""
     out = Examined(path)
     command = [str(capture_binary()), "--requests", "--guilty", "--sequences=2", "--", str(path)]
@@ -117,7 +117,7 @@ def examine(path: Path, with_tshark: bool) -> Examined:
     if weak is not None and weak.refused:
         out.found.append((Kind.REFUSED, weak.reason))
     try:
-        seen = talks(path)
+        seen = parse_talks(path)
     except (ValueError, OSError, EOFError):
         seen = {}
     streams = [known for known in trace.connections if known.protocol == "tcp"]

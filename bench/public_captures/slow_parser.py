@@ -77,12 +77,12 @@ class Segment:
     selective: bool
 
 
-def talks(path: Path) -> dict[Tuple, Talk]:
+def parse_talks(path: Path) -> dict[Tuple, Talk]:
     """All TCP tuples of a capture. Raises `ValueError` for a file that is not pcap or pcapng, or breaks off."""
     found: dict[Tuple, Talk] = {}
     last: dict[tuple[bytes, bytes], Tuple] = {}
     own: Counter[tuple[bytes, bytes]] = Counter()
-    for segment in segments(path):
+    for segment in parse_segments(path):
         one, other = sorted((segment.source, segment.destination))
         talk = found.setdefault((one, other), Talk())
         hosts = (segment.source[0], segment.destination[0])
@@ -123,12 +123,12 @@ def _count(talk: Talk, segment: Segment, alternates: bool, counts_own: bool) -> 
     return shown
 
 
-def segments(path: Path) -> Iterator[Segment]:
+def parse_segments(path: Path) -> Iterator[Segment]:
     """Every TCP segment that is not inside a tunnel."""
     data = path.read_bytes()
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
-    for link, frame, wire in frames(data):
+    for link, frame, wire in parse_frames(data):
         found = _network(link, frame)
         if found is None:
             continue
@@ -138,7 +138,7 @@ def segments(path: Path) -> Iterator[Segment]:
             yield segment
 
 
-def frames(data: bytes) -> Iterator[tuple[int, bytes, int]]:
+def parse_frames(data: bytes) -> Iterator[tuple[int, bytes, int]]:
     """Link type, bytes and length on the wire of every packet."""
     if len(data) < 24:
         raise ValueError("too short")

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.sidebyside import measure, ratio, table
+from bench.sidebyside import contenders_table, measure_contenders, median_ratio
 
 from guestmark.appliance.initramfs import CpioArchive
 from guestmark.appliance.kernel import find_kernel
@@ -56,13 +56,13 @@ int main(void) {{
 """
 
 
-def _ours(platform: QemuPlatform | UmlPlatform, phase: str = READY, **factors: str) -> float:
+def _time_our_guest(platform: QemuPlatform | UmlPlatform, phase: str = READY, **factors: str) -> float:
     cell = Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(platform.name), factors)
     with platform.start(cell) as guest:
         return guest.phases[phase]
 
 
-def _sandbox(name: str) -> float:
+def _time_sandbox(name: str) -> float:
     spec = PlatformSpec.read(name)
     with SandboxPlatform(spec.inner).start(Cell("bench", WorkloadSpec("bench"), spec)) as machine:
         return machine.phases[READY]
@@ -91,7 +91,7 @@ def _until_mark(command: list[str]) -> float:
     return reached
 
 
-def _guestfish(disk: Path) -> float:
+def _time_guestfish(disk: Path) -> float:
     environment = {**os.environ, **libguestfs.prepare("tcg")}
     begin = time.monotonic()
     done = subprocess.run(
@@ -115,7 +115,7 @@ def _bare_initramfs(scratch: Path, compiler: str = "cc") -> Path:
     return target
 
 
-def _bare(row: Architecture, initramfs: Path) -> list[str]:
+def _time_bare_guest(row: Architecture, initramfs: Path) -> list[str]:
     """QEMU with nothing but a processor, a console, a kernel and the bare initramfs."""
     return [
         row.emulator.name, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
@@ -134,19 +134,20 @@ def _architectures(wanted: Sequence[str], rounds: int, seed: int) -> None:
                 continue
             initramfs = _bare_initramfs(Path(scratch), row.cross.name)
             append = f"console={row.console} quiet panic=-1 {TCG.boot_args(row)}"
-            contenders[f"tcg@{row.name}"] = partial(_ours, QemuPlatform(Layer("tcg", row.name)))
+            contenders[f"tcg@{row.name}"] = partial(_time_our_guest, QemuPlatform(Layer("tcg", row.name)))
             contenders[f"bare {row.name}"] = partial(
-                _until_mark, [*_bare(row, initramfs), "-kernel", str(made.kernel.image), "-append", append]
+                _until_mark,
+                [*_time_bare_guest(row, initramfs), "-kernel", str(made.kernel.image), "-append", append],
             )
         for name, start in contenders.items():
             if not name.startswith("bare"):
                 start()  # builds our initramfs
-        values = measure(contenders, rounds, seed)
+        values = measure_contenders(contenders, rounds, seed)
     bare = [name for name in contenders if name.startswith("bare")]
-    table(f"start to ready, other architectures, {rounds} rounds", values, bare)
+    contenders_table(f"start to ready, other architectures, {rounds} rounds", values, bare)
     for name in bare:
         ours = f"tcg@{name.removeprefix('bare ')}"
-        print(f"{ours} / {name}   {ratio(values[ours], values[name]):.3f}   (aim ≤ 1.15)")
+        print(f"{ours} / {name}   {median_ratio(values[ours], values[name]):.3f}   (aim ≤ 1.15)")
 
 
 def main() -> None:
@@ -168,50 +169,54 @@ def main() -> None:
         disk = scratch / "disk"
         with disk.open("wb") as stream:
             stream.truncate(64 << 20)
-        qemu = _bare(row, initramfs)
+        qemu = _time_bare_guest(row, initramfs)
         contenders: dict[str, Callable[[], float]] = {
-            "tcg": partial(_ours, QemuPlatform(Layer("tcg"))),
+            "tcg": partial(_time_our_guest, QemuPlatform(Layer("tcg"))),
             "bare qemu": partial(_until_mark, [
                 *qemu, "-kernel", str(kernel.elf), "-append", f"console=ttyS0 quiet panic=-1 {TCG.boot_args(row)}"]),
             "bare qemu, as installed": partial(_until_mark, [
                 *qemu, "-kernel", str(kernel.image), "-append", "console=ttyS0 quiet panic=-1"]),
-            "uml": partial(_ours, UmlPlatform()),
+            "uml": partial(_time_our_guest, UmlPlatform()),
             "bare uml": partial(_until_mark, [
                 UML, "mem=1G", f"initrd={initramfs}", f"uml_dir={scratch}", "con=null", "con0=null,fd:1", "quiet"]),
         }  # fmt: skip
         restored = {"start": Start.RESTORED.value}
-        contenders["restored, answer"] = partial(_ours, QemuPlatform(Layer("tcg")), ANSWERED, **restored)
-        contenders["restored, root"] = partial(_ours, QemuPlatform(Layer("tcg")), READY, **restored)
+        contenders["restored, answer"] = partial(
+            _time_our_guest, QemuPlatform(Layer("tcg")), ANSWERED, **restored
+        )
+        contenders["restored, root"] = partial(_time_our_guest, QemuPlatform(Layer("tcg")), READY, **restored)
         if shutil.which("bwrap") and os.geteuid() == 0:
-            contenders["bwrap"] = partial(_sandbox, "bwrap")
+            contenders["bwrap"] = partial(_time_sandbox, "bwrap")
             contenders["bwrap by hand"] = partial(
                 _by_hand,
                 ["bwrap", "--unshare-all", "--bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true"],
             )
         if shutil.which("guestfish"):
-            contenders["guestfish"] = partial(_guestfish, disk)
-            _guestfish(disk)  # builds its appliance
+            contenders["guestfish"] = partial(_time_guestfish, disk)
+            _time_guestfish(disk)  # builds its appliance
         else:
             print("guestfish is not installed: the libguestfs row is missing (package guestfish)")
         for start in (contenders["tcg"], contenders["uml"]):
             start()  # builds our initramfs
         with TEMPLATES.block():
             contenders["restored, root"]()  # makes the template
-            values = measure(contenders, arguments.rounds, arguments.seed)
+            values = measure_contenders(contenders, arguments.rounds, arguments.seed)
     beside = ["guestfish"] if "guestfish" in values else []
-    table(
+    contenders_table(
         f"start to ready, {kernel.release}, {arguments.rounds} rounds",
         values,
         ["bare qemu", "bare uml", *beside],
     )
-    print(f"tcg / bare qemu   {ratio(values['tcg'], values['bare qemu']):.3f}   (aim ≤ 1.15)")
-    print(f"uml / bare uml    {ratio(values['uml'], values['bare uml']):.3f}   (aim ≤ 1.15)")
+    print(f"tcg / bare qemu   {median_ratio(values['tcg'], values['bare qemu']):.3f}   (aim ≤ 1.15)")
+    print(f"uml / bare uml    {median_ratio(values['uml'], values['bare uml']):.3f}   (aim ≤ 1.15)")
     for name, aim in (("restored, answer", 0.10), ("restored, root", 0.20)):
         print(f"{name}   {statistics.median(values[name]):.3f} s   (aim ≤ {aim:.2f} s)")
     if "bwrap" in values:
-        print(f"bwrap by hand / bwrap   {ratio(values['bwrap by hand'], values['bwrap']):.3f}   (aim ≥ 0.8)")
+        print(
+            f"bwrap by hand / bwrap   {median_ratio(values['bwrap by hand'], values['bwrap']):.3f}   (aim ≥ 0.8)"
+        )
     for name in beside:
-        print(f"tcg / {name}   {ratio(values['tcg'], values[name]):.3f}   (aim ≤ 0.35)")
+        print(f"tcg / {name}   {median_ratio(values['tcg'], values[name]):.3f}   (aim ≤ 0.35)")
 
 
 if __name__ == "__main__":

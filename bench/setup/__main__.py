@@ -17,7 +17,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from bench.sidebyside import measure, table
+from bench.sidebyside import contenders_table, measure_contenders
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = "x86_64-unknown-linux-gnu"
@@ -37,7 +37,7 @@ with registry.get_platform(sys.argv[1]).start(cell) as guest:
 """
 
 
-def build(name: str, folder: Path) -> Path:
+def time_build(name: str, folder: Path) -> Path:
     """Compiles from nothing and says what it took; the path of the agent."""
     profile, options = BUILDS[name]
     target = folder / name.replace(" ", "-").replace(",", "")
@@ -60,7 +60,7 @@ def build(name: str, folder: Path) -> Path:
     return kept
 
 
-def ready(platform: str, agent: Path) -> float:
+def time_ready(platform: str, agent: Path) -> float:
     done = subprocess.run(
         [sys.executable, "-c", READY, platform],
         env={**os.environ, "GUESTMARK_AGENT": str(agent)}, capture_output=True, text=True, check=True, cwd=ROOT,
@@ -76,11 +76,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        agents = {name: build(name, Path(scratch)) for name in BUILDS}
+        agents = {name: time_build(name, Path(scratch)) for name in BUILDS}
         for platform in ("uml", "tcg"):
-            contenders = {name: partial(ready, platform, agents[name]) for name in list(BUILDS)[1:]}
-            values = measure(contenders, given.rounds, given.seed)
-            table(f"{platform}, until the agent answers", values, ["agent, release"])
+            contenders = {name: partial(time_ready, platform, agents[name]) for name in list(BUILDS)[1:]}
+            values = measure_contenders(contenders, given.rounds, given.seed)
+            contenders_table(f"{platform}, until the agent answers", values, ["agent, release"])
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.sidebyside import measure, ratio, table
+from bench.sidebyside import contenders_table, measure_contenders, median_ratio
 
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.own_program import find_agent_binary
@@ -39,7 +39,7 @@ _AIM, _SPEED = 0.10, 0.8
 _WAITS_S = 0.05  # after which the shell waits
 
 
-def _ours(name: str) -> tuple[float, float]:
+def _time_our_start(name: str) -> tuple[float, float]:
     spec = PlatformSpec.read(name)
     started = Started.start(registry.get_platform(spec), Cell("bench", WorkloadSpec("bench"), spec))
     answered = started.machine.phases[READY]
@@ -145,21 +145,20 @@ def main() -> None:
         namespace = stack.enter_context(_namespace(scratch / "rootfs", scratch / "bare"))
         contenders: dict[str, Callable[[], tuple[float, float]]] = {}
         for name in names:
-            contenders[name] = partial(_ours, name)
+            contenders[name] = partial(_time_our_start, name)
             contenders[f"{name} by hand"] = partial(_by_hand, namespace, _command(name, scratch))
         for contender in contenders.values():
             contender()  # fills the caches
         ends: dict[str, list[float]] = {}
         timed = {name: partial(_kept, ends, name, contender) for name, contender in contenders.items()}
-        values = measure(timed, arguments.rounds, arguments.seed)
-    table(f"runtime started to greeting, {arguments.rounds} rounds", values, [], unit="ms")
-    table("ended to gone", {name: ends[name] for name in values}, [], unit="ms")
+        values = measure_contenders(timed, arguments.rounds, arguments.seed)
+    contenders_table(f"runtime started to greeting, {arguments.rounds} rounds", values, [], unit="ms")
+    contenders_table("ended to gone", {name: ends[name] for name in values}, [], unit="ms")
     for name in names:
         hand, ours = values[f"{name} by hand"], values[name]
         apart = statistics.median(ours) / statistics.median(hand) - 1
-        print(
-            f"{name} by hand / {name}   {ratio(hand, ours):.3f}   (aim ≥ {_SPEED})   {apart:+.0%}   (aim ±{_AIM:.0%})"
-        )
+        faster = median_ratio(hand, ours)
+        print(f"{name} by hand / {name}   {faster:.3f}   (aim ≥ {_SPEED})   {apart:+.0%}   (aim ±{_AIM:.0%})")
 
 
 if __name__ == "__main__":

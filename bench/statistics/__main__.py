@@ -29,32 +29,35 @@ from acceptance import (
 )
 from forecasts import AT, RUNS, figures
 from scenarios import BY_NAME
-from shipped import CASES, Counts, simulate
-from warmup import CURVES, bias, disagreement
+from shipped import CASES, Counts, simulate_runs
+from warmup import CURVES, bias_after_one, share_of_disagreement
 
 from guestmark.stats.across_runs import FEWEST_IN_DRIFT
 
 CANDIDATES = ("iid", "bimodal", "regime", "spikes", "heavy tails", "one-sided spikes", "x2 in 5 % of trials")
 
 
-def number(value: float, low: float = 0.0, high: float = 1.0) -> str:
+def star_miss(value: float, low: float = 0.0, high: float = 1.0) -> str:
+    """Format a share; a star marks one outside of what is wanted."""
     text = f"{value:.3f}".removeprefix("0")
     return text if low <= value <= high else f"{text}*"
 
 
-def row(*fields: str) -> None:
+def print_row(*fields: str) -> None:
     print("| " + " | ".join(fields) + " |", flush=True)
 
 
-def heading(*fields: str) -> None:
-    row(*fields)
-    row(*("---" for _ in fields))
+def print_heading(*fields: str) -> None:
+    print_row(*fields)
+    print_row(*("---" for _ in fields))
 
 
 PIECE = 25  # simulated runs
 
 
-def simulated(sims: int, seed: int, pieces: Path | None, until: float, only: str) -> dict[str, Counts] | None:
+def simulate_cases(
+    sims: int, seed: int, pieces: Path | None, until: float, only: str
+) -> dict[str, Counts] | None:
     """What `sims` whole runs of each case count; None when the time is up before all of them are there."""
     found = {name: Counts() for name in CASES if re.search(only, name)}
     done: dict[str, set[int]] = {name: set() for name in found}
@@ -70,7 +73,7 @@ def simulated(sims: int, seed: int, pieces: Path | None, until: float, only: str
                 continue
             if time.monotonic() > until:
                 return None
-            counts = simulate(CASES[name], PIECE, zlib.crc32(name.encode()) + seed, first)
+            counts = simulate_runs(CASES[name], PIECE, zlib.crc32(name.encode()) + seed, first)
             found[name] += counts
             if pieces is not None:
                 piece = {
@@ -96,7 +99,7 @@ def print_whole(results: dict[str, Counts]) -> None:
     print(
         "Claims of the typical run, of any of four answers, of anything in the report; coverage; blocks; seconds.\n"
     )
-    heading(
+    print_heading(
         "cells, command",
         "runs a trial",
         "typical",
@@ -110,15 +113,15 @@ def print_whole(results: dict[str, Counts]) -> None:
     )
     for name, found in results.items():
         if CASES[name].equal:
-            row(name, *_counted(found), number(found.share("typical"), 0, 0.05), number(found.share("any"), 0, 0.05),
-                number(found.share("anything"), 0, 0.05), *_covered(found), number(found.share("alike")),
-                *_cost(found))  # fmt: skip
+            claims = (star_miss(found.share(kind), 0, 0.05) for kind in ("typical", "any", "anything"))
+            alike = star_miss(found.share("alike"))
+            print_row(name, *_counted(found), *claims, *_covered(found), alike, *_cost(found))
     print("\n### Cells that differ\n")
     print(
         'What typical run, total and slow runs find, and "no difference", which is false. The interval of the total'
     )
     print("allows for what so few runs cannot show.\n")
-    heading(
+    print_heading(
         "cells, command",
         "runs a trial",
         "typical",
@@ -133,9 +136,10 @@ def print_whole(results: dict[str, Counts]) -> None:
     )
     for name, found in results.items():
         if not CASES[name].equal:
-            shares = (number(found.share(f"{each} slower")) for each in ("typical", "total", "slow"))
-            row(name, *_counted(found), *shares, number(found.share("with secondary")),
-                number(found.share("typical no difference"), 0, 0.05), *_covered(found), *_cost(found))  # fmt: skip
+            slower = (star_miss(found.share(f"{kind} slower")) for kind in ("typical", "total", "slow"))
+            claimed = star_miss(found.share("with secondary"))
+            alike = star_miss(found.share("typical no difference"), 0, 0.05)
+            print_row(name, *_counted(found), *slower, claimed, alike, *_covered(found), *_cost(found))
 
 
 def _counted(found: Counts) -> tuple[str]:
@@ -143,7 +147,7 @@ def _counted(found: Counts) -> tuple[str]:
 
 
 def _covered(found: Counts) -> tuple[str, str]:
-    return number(found.share("covered"), 0.93, 1), number(found.share("total covered"), 0.93, 1)
+    return star_miss(found.share("covered"), 0.93, 1), star_miss(found.share("total covered"), 0.93, 1)
 
 
 def _cost(found: Counts) -> tuple[str, str]:
@@ -156,15 +160,15 @@ def print_candidates(sims: int) -> None:
         "False claims / coverage of what each estimates / power at +5 % / median half-width, single looks, no floor.\n"
     )
     names = list(candidates(BY_NAME["iid"], 10, 10, 0))
-    heading("scenario, blocks", *names)
+    print_heading("scenario, blocks", *names)
     for seed, name in enumerate(CANDIDATES):
         for blocks in (8, 10, 20):
             found = candidates(BY_NAME[name], blocks, sims, 1_000 + 10 * seed + blocks)
             shown = (
-                f"{number(c.false)} / {number(c.coverage, 0.93, 1)} / {number(c.power)} / {c.width:.3f}"
+                f"{star_miss(c.false)} / {star_miss(c.coverage, 0.93, 1)} / {star_miss(c.power)} / {c.width:.3f}"
                 for c in found.values()
             )
-            row(f"{name}, {blocks}", *shown)
+            print_row(f"{name}, {blocks}", *shown)
 
 
 def print_families(sims: int) -> None:
@@ -172,7 +176,7 @@ def print_families(sims: int) -> None:
     print(
         "False discovery rate [0, .05], tables with a false claim, power, tables with one if nothing were adjusted.\n"
     )
-    heading("table", "FDR", "any false", "power", "unadjusted")
+    print_heading("table", "FDR", "any false", "power", "unadjusted")
     for name, blocks, options in (
         ("40 cells, 8 of them 2 % slower, 10 blocks", 10, {}),
         ("the same, 20 blocks", 20, {}),
@@ -183,22 +187,22 @@ def print_families(sims: int) -> None:
          {"cells": 10, "slower": 2, "effect": 0.05, "scenario": BY_NAME["heavy tails"]}),
     ):  # fmt: skip
         family = many_cells(blocks, sims // 2, blocks, **options)
-        row(
+        print_row(
             name,
-            number(family.fdr, 0, 0.05),
-            number(family.any_false),
-            number(family.power) if options.get("slower", 1) else "-",
-            number(family.uncorrected_any_false),
+            star_miss(family.fdr, 0, 0.05),
+            star_miss(family.any_false),
+            star_miss(family.power) if options.get("slower", 1) else "-",
+            star_miss(family.uncorrected_any_false),
         )
 
 
 def print_floor(sims: int) -> None:
     print("\n## The noise floor and earlier runs\n")
     print("Share of equal cells within the floor, 12 blocks; wanted: .95 or more.\n")
-    heading("each cell of a run is off by", "no earlier run", "5", "20")
+    print_heading("each cell of a run is off by", "no earlier run", "5", "20")
     for between in (0.0, 0.01, 0.03):
         shares = (inside_the_floor(between, earlier, 12, sims // 2, 9) for earlier in (0, 5, 20))
-        row(f"{between:.0%}", *(number(share, 0.95, 1) for share in shares))
+        print_row(f"{between:.0%}", *(star_miss(share, 0.95, 1) for share in shares))
 
 
 def print_over_runs(sims: int) -> None:
@@ -210,15 +214,15 @@ def print_over_runs(sims: int) -> None:
     print(
         "last did not change, and where it is 10 % higher; called drifting without a drift, and with 10 % in all.\n"
     )
-    heading("runs", "changed, falsely", "changed by 10 %", "drift, falsely", "drift of 10 %")
+    print_heading("runs", "changed, falsely", "changed by 10 %", "drift, falsely", "drift of 10 %")
     for runs in (4, 5, 6, 8, 10, 20, 40):
         found = over_runs(runs, sims, 20 + runs)
         drifts = (
-            (number(found.drifts, 0, 0.05), number(found.drift_found))
+            (star_miss(found.drifts, 0, 0.05), star_miss(found.drift_found))
             if runs >= FEWEST_IN_DRIFT
             else ("-", "-")
         )
-        row(f"{runs}", number(found.changed, 0, 0.05), number(found.found), *drifts)
+        print_row(f"{runs}", star_miss(found.changed, 0, 0.05), star_miss(found.found), *drifts)
 
 
 def print_forecasts(sims: int) -> None:
@@ -228,9 +232,9 @@ def print_forecasts(sims: int) -> None:
         "Share of estimates within a factor of 1.5 of what was left, or a block, by the block that they are made"
     )
     print("after; before the fourth a run says that there is no estimate yet.\n")
-    heading("run", *(f"block {blocks}" for blocks in AT), "all")
+    print_heading("run", *(f"block {blocks}" for blocks in AT), "all")
     for case in RUNS:
-        row(case.name, *figures(case, sims))
+        print_row(case.name, *figures(case, sims))
 
 
 def print_warmup(sims: int) -> None:
@@ -243,16 +247,16 @@ def print_warmup(sims: int) -> None:
     )
     print("too long after one warm-up, which is what every run has.\n")
     sizes = ((1, 5), (1, 8), (10, 8))
-    heading("runs on a fresh machine", *(f"{blocks} x {runs}" for blocks, runs in sizes), "after one")
+    print_heading("runs on a fresh machine", *(f"{blocks} x {runs}" for blocks, runs in sizes), "after one")
     for seed, (name, curve) in enumerate(CURVES.items()):
         both = [
-            tuple(disagreement(curve, (blocks, runs), spikes, sims, seed) for spikes in (0.0, 0.1))
+            tuple(share_of_disagreement(curve, (blocks, runs), spikes, sims, seed) for spikes in (0.0, 0.1))
             for blocks, runs in sizes
         ]
-        off = [bias(curve, 1, spikes, 10 * sims, seed) for spikes in (0.0, 0.1)]
-        row(
+        off = [bias_after_one(curve, 1, spikes, 10 * sims, seed) for spikes in (0.0, 0.1)]
+        print_row(
             name,
-            *(f"{number(plain)}, {number(spiked)}" for plain, spiked in both),
+            *(f"{star_miss(plain)}, {star_miss(spiked)}" for plain, spiked in both),
             ", ".join(f"{each:+.1%}" for each in off),
         )
 
@@ -261,9 +265,9 @@ def print_sentences(sims: int) -> None:
     """Values with ±, gates, sessions, machines, laws, quantiles: false at most .05, or as the row says."""
     print("\n## Other sentences\n")
     print("How often each is false, and how often it is found where it is true.\n")
-    heading("sentence", "where", "false", "found")
-    for what, where, false, found in sentences.rows(sims):
-        row(what, where, *("-" if each is None else number(each) for each in (false, found)))
+    print_heading("sentence", "where", "false", "found")
+    for what, where, false, found in sentences.sentence_rows(sims):
+        print_row(what, where, *("-" if each is None else star_miss(each) for each in (false, found)))
 
 
 def main() -> None:
@@ -280,7 +284,7 @@ def main() -> None:
     options = parser.parse_args()
     sims, began = options.sims, time.monotonic()
     until = began + 60 * options.minutes
-    results = simulated(sims, options.seed, options.pieces, until, options.only)
+    results = simulate_cases(sims, options.seed, options.pieces, until, options.only)
     if results is None:
         print("not all runs are simulated yet: call again", file=sys.stderr)
         sys.exit(3)
@@ -299,7 +303,7 @@ def main() -> None:
     sims = max(sims, 2_000)  # the rest takes less time
     print_candidates(sims)
     print("\nFalse claims on equal cells if p < .05 were looked for after every block from 6 to 60: "
-          + number(false_positives_at_first_p(sims, 1), 0, 0.05))  # fmt: skip
+          + star_miss(false_positives_at_first_p(sims, 1), 0, 0.05))  # fmt: skip
     print_families(sims)
     print_floor(sims)
     print_over_runs(sims)

@@ -46,21 +46,21 @@ GATED = (
 )
 
 
-def rows(sims: int) -> Iterator[Row]:
-    """All of them; `sims` whole runs a figure, ten times as many of what needs no run."""
-    yield from values(sims)
-    yield from gates(sims)
+def sentence_rows(sims: int) -> Iterator[Row]:
+    """Yield all rows: `sims` whole runs a figure, ten times as many where no run is needed."""
+    yield from check_values(sims)
+    yield from check_gates(sims)
     yield from beside_a_loop(sims)
-    yield from sessions(10 * sims)
-    yield from machines(3 * sims)
-    yield from laws(3 * sims)
-    yield from quantiles(3 * sims)
-    yield from forecasts(10 * sims)
-    yield from factors(3 * sims)
+    yield from check_sessions(10 * sims)
+    yield from check_machines(3 * sims)
+    yield from check_laws(3 * sims)
+    yield from check_quantiles(3 * sims)
+    yield from check_forecasts(10 * sims)
+    yield from check_factors(3 * sims)
 
 
-def values(sims: int) -> Iterator[Row]:
-    """± beside a cell's own value, and the interval of its mean: how often they miss what the host made of it."""
+def check_values(sims: int) -> Iterator[Row]:
+    """Check ± beside a cell's value and the interval of its mean: how often they miss the simulated truth."""
     for place in ("guest", "host, 100 ms", "timed pair, 100 ms"):
         for name in LASTING:
             case = CASES.get(f"{place}: {name}")
@@ -78,8 +78,8 @@ def values(sims: int) -> Iterator[Row]:
             yield f"± of a typical run, {case.name}", "mean", missed[1] / sims, None
 
 
-def gates(sims: int) -> Iterator[Row]:
-    """A limit at the true ratio: neither outcome is right. Then ratios as large as reports say are found."""
+def check_gates(sims: int) -> Iterator[Row]:
+    """Check gates with the limit at the true ratio, where either outcome is wrong, and at the ratio that they should find."""
     for name in GATED:
         at_limit = replace(CASES[name], effect=math.log(LIMIT))
         outcomes = [_judged(at_limit, (12, number)).outcome for number in range(sims)]
@@ -119,7 +119,7 @@ def _judged(case: Case, seed: tuple[int, int], gate: Gate = GATE) -> JudgedGate:
     return judge_gates([gate], analysis)[-1]
 
 
-def sessions(sims: int) -> Iterator[Row]:
+def check_sessions(sims: int) -> Iterator[Row]:
     """Several sessions, which differ by 2 %: their gate and two sides of them, and what earlier ones foretell."""
     generator = np.random.default_rng(15)
     for number in (3, 5, 10):
@@ -166,8 +166,8 @@ def _past(log: float, low: float = -0.01, high: float = 0.01, blocks: int = 10) 
     return PastRatio("", 0.0, math.exp(log), math.exp(log + low), math.exp(log + high), blocks)
 
 
-def machines(sims: int) -> Iterator[Row]:
-    """Alike machines of a class: their ratio, one that does not belong, and values that move over the blocks."""
+def check_machines(sims: int) -> Iterator[Row]:
+    """Check sentences about equal machines of a class: their ratio, an outlier, values that move over the blocks."""
     generator = np.random.default_rng(16)
     for number in (3, 5, 10):
         for between in (0.0, 0.01, 0.05):
@@ -212,8 +212,8 @@ def _lasting(generator: np.random.Generator, shape: tuple[int, int], rho: float)
     return noise
 
 
-def laws(sims: int) -> Iterator[Row]:
-    """The Universal Scalability Law of 1, 2, 4 and 8 machines, 3 % of noise each and 2 % of a block."""
+def check_laws(sims: int) -> Iterator[Row]:
+    """Check the Universal Scalability Law with 1, 2, 4 and 8 machines, 3 % of noise each and 2 % per block."""
     generator = np.random.default_rng(17)
     for contention, coherence in ((0.3, 0.0), (0.1, 0.01), (0.05, 0.002)):
         law = Law(10.0, contention, coherence, 0.0)
@@ -252,8 +252,8 @@ def _at_the_knee(generator: np.random.Generator, law: Law, sims: int) -> Iterato
     yield "more machines would do more", f"{numbers[-1]:.0f} do most, 6 blocks", said / sims, None
 
 
-def quantiles(sims: int) -> Iterator[Row]:
-    """Of starts whose blocks differ by the given share of the variance."""
+def check_quantiles(sims: int) -> Iterator[Row]:
+    """Check quantiles of starts whose blocks differ by the given share of the variance."""
     generator = np.random.default_rng(18)
     for blocks, starts in ((3, 100), (6, 40), (10, 40)):
         for share in (0.5, 0.9):
@@ -272,8 +272,8 @@ def quantiles(sims: int) -> Iterator[Row]:
                 yield "a quantile's interval", where, missed / sims, shown / sims
 
 
-def forecasts(sims: int) -> Iterator[Row]:
-    """What as many blocks again would give: off by more than a factor of 1.5."""
+def check_forecasts(sims: int) -> Iterator[Row]:
+    """Check the forecast of twice as many blocks: false if it is off by more than a factor of 1.5."""
     generator = np.random.default_rng(19)
     for name, draw in (
         ("normal", lambda n: generator.normal(0, 0.02, n)),
@@ -297,8 +297,8 @@ def _width(blocks: int) -> float:
     return paired.t_quantile(blocks - 1, 0.975) / math.sqrt(blocks)
 
 
-def factors(sims: int) -> Iterator[Row]:
-    """A matrix of 2 x 3 equal cells: any effect that is marked."""
+def check_factors(sims: int) -> Iterator[Row]:
+    """Check the effects of a matrix of 2 x 3 equal cells: any marked effect is false."""
     generator = np.random.default_rng(20)
     for rho in (0.0, 0.8):
         marked = 0

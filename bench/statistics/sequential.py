@@ -1,4 +1,4 @@
-"""Whether a simulated error rate keeps its limit, looked at after every run.
+"""Decide whether a simulated error rate keeps its limit, examined after every run.
 
 Wald's sequential probability ratio test (A. Wald, "Sequential Tests of Statistical Hypotheses", Annals of Mathematical
 Statistics 16, 1945) of the limit against twice the limit. A rate at its limit is called broken in at most `FALSE_ALARM`
@@ -26,7 +26,7 @@ class RateTest:
     kept: bool | None = None
 
     def add(self, error: bool) -> None:
-        """Takes the outcome of one run; after a decision it is only counted."""
+        """Add the outcome of one run; after a decision it is only counted."""
         doubled = 2 * self.limit
         self.runs += 1
         self.errors += error
@@ -47,7 +47,7 @@ class RateTest:
 def examine_rates(
     limits: Mapping[str, float], run: Callable[[int], Mapping[str, bool]]
 ) -> dict[str, RateTest]:
-    """Simulates run after run until every rate is decided. `run(number)` says which errors that run has."""
+    """Simulate run after run until every rate is decided. `run(number)` returns the errors of that run."""
     tests = {name: RateTest(limit) for name, limit in limits.items()}
     number = 0
     while any(test.kept is None for test in tests.values()):

@@ -1,4 +1,4 @@
-"""How often a run that alike machines share claims a difference that is not there: `python bench/statistics/shared.py`.
+"""Simulate how often a run that equal machines share claims a difference falsely: `python bench/statistics/shared.py`.
 
 Each simulated run goes through the whole analysis. A machine has a ratio of its own around the class's, which is 1;
 `heterogeneity` is its standard deviation as a multiple of the standard error of one machine's blocks.
@@ -31,7 +31,7 @@ SIMS = 400
 def run(
     chance: np.random.Generator, shares: list[int], heterogeneity: float, effect: float = 0.0
 ) -> list[Trial]:
-    """The trials of a run of which machine i measures `shares[i]` blocks."""
+    """Make the trials of a run of which machine i measures `shares[i]` blocks."""
     blocks = sum(shares)
     between = heterogeneity * NOISE * math.sqrt(2 / (blocks / len(shares)))
     trials, block = [], 0
@@ -48,7 +48,7 @@ def run(
 
 
 def main() -> None:
-    """One line for each case."""
+    """Print one line for each case."""
     print(
         "| blocks of each machine | heterogeneity | false claims | as one machine | width, to one machine's |"
     )

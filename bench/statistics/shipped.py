@@ -46,7 +46,7 @@ class Truth:
 
 
 def truth_of(scenario: Scenario, effect: float, iterations: int) -> Truth:
-    """The true values for trials of so many iterations, whose median is the trial's value.
+    """Return the true values for trials of this many iterations, whose median is the trial's value.
 
     By a large simulation; known exactly where the cells' laws differ by the effect alone.
     """
@@ -101,17 +101,17 @@ class Case:
 
     @property
     def equal(self) -> bool:
-        """Whether every claim of a difference is false."""
+        """True when every claim of a difference is false."""
         return not self.effect and self.scenario.tail is None and self.scenario.name not in _UNLIKE_STARTS
 
 
 def _guest(name: str, scenario: str, effect: float = 0.0) -> Case:
-    """A command of 0.1 s in guests that take 2 s to start."""
+    """Return the case of a 0.1 s command in guests that take 2 s to start."""
     return Case(f"guest: {name}", BY_NAME[scenario], effect)
 
 
 def _host(seconds: float, name: str, scenario: str, effect: float = 0.0) -> Case:
-    """A command on the host, where a trial costs 15 ms beside it."""
+    """Return the case of a command on the host, where a trial costs 15 ms besides."""
     said = f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.0f} s"
     return Case(f"host, {said}: {name}", BY_NAME[scenario], effect, 0.015, seconds, "host")
 
@@ -127,7 +127,7 @@ def _quick(name: str, scenario: str, effect: float = 0.0) -> Case:
 
 
 def _finding(case: Case, name: str) -> Case:
-    """With --find 'x2 in 5%'."""
+    """Return the case with --find 'x2 in 5%'."""
     return replace(case, name=name, find=Rare(2.0, 0.05))
 
 
@@ -172,7 +172,7 @@ CASES = {
 
 @dataclass(slots=True)
 class Counts:
-    """How many of `runs` simulated runs had what, and sums of what is averaged."""
+    """Counts of what happened in `runs` simulated runs, and sums of what is averaged."""
 
     runs: int = 0
     found: Counter[str] = field(default_factory=Counter)
@@ -184,8 +184,8 @@ class Counts:
         return Counts(self.runs + other.runs, self.found + other.found)
 
 
-def simulate(case: Case, runs: int, seed: int, first: int = 0) -> Counts:
-    """Run after run from number `first` on, each with a seed of its own; the same for the same arguments."""
+def simulate_runs(case: Case, runs: int, seed: int, first: int = 0) -> Counts:
+    """Simulate runs from number `first` on, each with its own seed; deterministic in its arguments."""
     counts = Counts()
     for number in range(first, first + runs):
         analysis, seconds = one_run(case, np.random.default_rng((seed, number)))

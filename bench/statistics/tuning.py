@@ -71,12 +71,12 @@ class Outcome:
     wrongly: bool  # whether one within the margin of it was dropped by the race's own rule
 
 
-def simulate(
+def simulate_races(
     scenario: Scenario, seed: int, settings: Settings = SETTINGS, limit: float | None = None
 ) -> Outcome:
-    """One race over one random matrix; `limit` is the time it has, as a share of the full matrix's."""
+    """Simulate one race over one random matrix; `limit` is its time as a share of the full matrix's."""
     generator = random.Random(f"{scenario.name}:{seed}")
-    candidates, truth = _matrix(scenario, generator)
+    candidates, truth = _random_matrix(scenario, generator)
     scatter = {name: scenario.noise * generator.uniform(*scenario.spread) for name in truth}
     values: dict[int, dict[str, float]] = {}
     ended: dict[int, frozenset[str]] = {}
@@ -113,7 +113,7 @@ def simulate(
     )  # fmt: skip
 
 
-def _matrix(scenario: Scenario, generator: random.Random) -> tuple[list[Candidate], dict[str, float]]:
+def _random_matrix(scenario: Scenario, generator: random.Random) -> tuple[list[Candidate], dict[str, float]]:
     main = {
         (name, level): generator.gauss(0, scenario.main)
         for name, count in LEVELS.items()
@@ -138,7 +138,7 @@ def _matrix(scenario: Scenario, generator: random.Random) -> tuple[list[Candidat
 
 
 def main() -> None:
-    """Prints a line for each scenario."""
+    """Print a line for each scenario."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
@@ -149,7 +149,7 @@ def main() -> None:
         if given.only not in scenario.name:
             continue
         outcomes = [
-            simulate(scenario, given.seed + number, limit=given.limit) for number in range(given.runs)
+            simulate_races(scenario, given.seed + number, limit=given.limit) for number in range(given.runs)
         ]
         found = statistics.fmean(outcome.found for outcome in outcomes)
         first = statistics.fmean(outcome.first for outcome in outcomes)

@@ -1,4 +1,4 @@
-"""Whether a warm-up could be chosen from a run's first block: how often two runs of one experiment would differ."""
+"""Simulate whether a warm-up could be chosen from a run's first block: how often two runs would differ."""
 
 import numpy as np
 
@@ -18,10 +18,10 @@ CURVES = {
 }
 
 
-def starts(
+def simulate_starts(
     generator: np.random.Generator, count: int, runs: int, curve: tuple[float, ...], spikes: float
 ) -> Array:
-    """Durations of all runs of `count` fresh machines: 2 % between machines, 2 % between runs, spikes of 20 %."""
+    """Simulate all runs of `count` fresh machines: 2 % between machines, 2 % between runs, spikes of 20 %."""
     noise = generator.normal(0, 0.02, (count, runs)) + generator.normal(0, 0.02, (count, 1))
     values = np.exp(noise)
     values[:, : len(curve)] *= curve[:runs]
@@ -29,7 +29,7 @@ def starts(
     return values * (1 + hit * generator.exponential(0.2, (count, runs)))
 
 
-def disagreement(
+def share_of_disagreement(
     curve: tuple[float, ...], pilot: tuple[int, int], spikes: float, sims: int, seed: int
 ) -> float:
     """The share of pairs of runs that would choose different warm-ups: the longest that one of the cells needs, from
@@ -37,16 +37,19 @@ def disagreement(
     """
     generator = np.random.default_rng(seed)
     chosen = [
-        max(warmup_needed(starts(generator, *pilot, curve, spikes).tolist()) or 0 for _ in range(CELLS))
+        max(
+            warmup_needed(simulate_starts(generator, *pilot, curve, spikes).tolist()) or 0
+            for _ in range(CELLS)
+        )
         for _ in range(sims)
     ]
     return 1 - float(((np.bincount(chosen) / sims) ** 2).sum())
 
 
-def bias(curve: tuple[float, ...], warmup: int, spikes: float, sims: int, seed: int) -> float:
+def bias_after_one(curve: tuple[float, ...], warmup: int, spikes: float, sims: int, seed: int) -> float:
     """How much longer the median of a trial is after this warm-up than after one that is long enough."""
     medians = []
     for before in (warmup, len(curve) + 1):
-        values = starts(np.random.default_rng(seed), sims, before + ITERATIONS, curve, spikes)
+        values = simulate_starts(np.random.default_rng(seed), sims, before + ITERATIONS, curve, spikes)
         medians.append(float(np.median(np.median(values[:, before:], axis=1))))
     return medians[0] / medians[1] - 1

@@ -1,4 +1,4 @@
-"""What guestmark adds to a trial of sysbench beyond the boot and the benchmark itself.
+"""Measure what guestmark adds to a trial of sysbench beyond the boot and the benchmark itself.
 
 Run from the checkout: `.venv/bin/python -m bench.sysbench [--rounds 5] [--on host,uml,tcg]`. A trial's time is that of
 the machine's start until its agent answered, of what the workload ran (sysbench prepare, run and cleanup by the
@@ -67,7 +67,7 @@ def _rest(trial: dict[str, object]) -> float:
 
 
 def main() -> int:
-    """Prints what was found; exits with 1 when the aim is missed."""
+    """Print the result; exits with 1 when the aim is missed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Our figures for system calls beside those of `perf bench`, for the calls that both measure.
+"""Compare our figures for system calls with those of `perf bench`, for the calls that both measure.
 
 `python -m bench.syscalls [ROUNDS]`; needs perf (Debian: linux-perf) and taskset. Every round runs all of them in random
 order, on the same processor. Fails when the medians of the paired ratios are not within 10 %.
@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 
-from bench.sidebyside import measure, ratio, table
+from bench.sidebyside import contenders_table, measure_contenders, median_ratio
 
 from guestmark.agent import syscalls
 from guestmark.agent.binary import start_host_agent
@@ -26,16 +26,16 @@ SHARED = {
 _PER_OPERATION = re.compile(r"([0-9.]+) usecs/op")
 
 
-def ours(agent: Agent, name: str) -> float:
-    """Seconds of one operation, by the agent."""
+def measure_ours(agent: Agent, name: str) -> float:
+    """Return the seconds of one operation, measured by the agent."""
     sections = syscalls.measure_syscalls(
         agent, operations=1000, time_s=0.35, names=[name], counters=dict, timeout_s=60.0
     )
     return sections[-1].measured.median_ns / 1e9
 
 
-def perfs(name: str, processor: int) -> float:
-    """Seconds of one operation, by perf."""
+def measure_perf(name: str, processor: int) -> float:
+    """Return the seconds of one operation, measured by perf."""
     command = ["taskset", "-c", str(processor), "perf", "bench", *SHARED[name]]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = _PER_OPERATION.search(done.stdout)
@@ -44,7 +44,7 @@ def perfs(name: str, processor: int) -> float:
 
 
 def main() -> int:
-    """Runs it all; exit status 1 when they do not agree."""
+    """Run all rounds; exits with 1 when the two do not agree."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 11
     missing = [program for program in ("perf", "taskset") if shutil.which(program) is None]
     if missing:
@@ -54,15 +54,15 @@ def main() -> int:
     with Agent(transport) as agent:
         contenders = {}
         for name in SHARED:
-            contenders[name] = lambda name=name: ours(agent, name)
-            contenders[f"perf {name}"] = lambda name=name: perfs(name, processor)
-        values = measure(contenders, rounds, seed=1)
+            contenders[name] = lambda name=name: measure_ours(agent, name)
+            contenders[f"perf {name}"] = lambda name=name: measure_perf(name, processor)
+        values = measure_contenders(contenders, rounds, seed=1)
     process.wait()
     worst = 0.0
     for name in SHARED:
         pair = {one: values[one] for one in (name, f"perf {name}")}
-        table(f"{name}: one operation, {rounds} rounds", pair, [f"perf {name}"], "µs")
-        worst = max(worst, abs(ratio(values[name], values[f"perf {name}"]) - 1))
+        contenders_table(f"{name}: one operation, {rounds} rounds", pair, [f"perf {name}"], "µs")
+        worst = max(worst, abs(median_ratio(values[name], values[f"perf {name}"]) - 1))
         low, high = statistics.quantiles(
             [a / b for a, b in zip(values[name], values[f"perf {name}"], strict=True)], n=4
         )[::2]

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.truth import by_hand, peers
-from bench.truth.contest import SCENARIOS, contest, describe, guestmark
-from bench.truth.results import markdown
+from bench.truth.contest import SCENARIOS, describe_contest, guestmark, run_contest
+from bench.truth.results import render_tables
 
 INTO = Path(__file__).with_name("comparisons.jsonl")
 _EXPECTED_S = {"host": 8.0, "uml": 30.0, "tcg": 70.0}
@@ -28,8 +28,8 @@ _EXPECTED_S = {"host": 8.0, "uml": 30.0, "tcg": 70.0}
 _IN_GUESTS = ("A/A", "+5 %", "+2 %", "×2 in one start of 10")
 
 
-def records(path: Path) -> list[dict[str, Any]]:
-    """What was compared so far; a line that an interruption cut short is left out."""
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Read the comparisons so far, without a line that an interruption cut short."""
     found = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
@@ -39,10 +39,10 @@ def records(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def schedule(
+def schedule_contests(
     platforms: list[str], weights: dict[str, int], only: Collection[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """For ever: each platform's scenarios in turn, a platform as often in a round as its weight says."""
+    """Yield contests without end: each platform's scenarios in turn, platforms as often as their weights say."""
     turn = dict.fromkeys(platforms, 0)
     while True:
         for platform in platforms:
@@ -53,27 +53,27 @@ def schedule(
                 turn[platform] += 1
 
 
-def compare(name: str, platform: str, seed: int, seconds: float) -> dict[str, Any]:
+def compare_tools(name: str, platform: str, seed: int, seconds: float) -> dict[str, Any]:
     scenario = SCENARIOS[name]
     record: dict[str, Any] = {
         "scenario": name, "platform": platform, "seed": seed,
         "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "load": os.getloadavg()[0], "commands": describe(scenario.commands()),
+        "load": os.getloadavg()[0], "commands": describe_contest(scenario.commands()),
     }  # fmt: skip
     if random.Random(seed).random() < 0.5:
         record["guestmark"] = guestmark(scenario, platform, seed)
-        record["peers"] = contest(scenario, platform, seed, seconds)
+        record["peers"] = run_contest(scenario, platform, seed, seconds)
     else:
-        record["peers"] = contest(scenario, platform, seed, seconds)
+        record["peers"] = run_contest(scenario, platform, seed, seconds)
         record["guestmark"] = guestmark(scenario, platform, seed)
     return record
 
 
-def collect(platforms: list[str], minutes: float, into: Path, only: Collection[str] = ()) -> None:
-    """Compares until the time is up; a comparison that would end later is not begun."""
+def collect_records(platforms: list[str], minutes: float, into: Path, only: Collection[str] = ()) -> None:
+    """Compare until the time is up; a comparison that would end later is not begun."""
     deadline = time.monotonic() + 60 * minutes
-    known = records(into)
-    for done, (name, platform) in enumerate(schedule(platforms, {"host": 8}, only)):
+    known = read_records(into)
+    for done, (name, platform) in enumerate(schedule_contests(platforms, {"host": 8}, only)):
         if done < sum(record["platform"] in platforms for record in known if "guestmark" in record):
             continue
         took = [record["guestmark"]["seconds"] for record in known
@@ -81,7 +81,7 @@ def collect(platforms: list[str], minutes: float, into: Path, only: Collection[s
         seconds = statistics.median(took) if took else _EXPECTED_S[platform]
         if time.monotonic() + 2 * seconds > deadline:
             return
-        record = compare(name, platform, 1_000 + done, seconds)
+        record = compare_tools(name, platform, 1_000 + done, seconds)
         known.append(record)
         with into.open("a") as file:
             file.write(json.dumps(record) + "\n")
@@ -109,15 +109,15 @@ def main() -> None:
     if arguments.short:
         arguments.minutes, arguments.platforms = 1, "host"
     if not arguments.table:
-        for peer, reason in peers.prepare().items():
+        for peer, reason in peers.install_peers().items():
             print(f"{peer} is left out: {reason}", file=sys.stderr)
         if arguments.by_hand:
-            record = by_hand.measure()
+            record = by_hand.measure_figures()
             with arguments.into.open("a") as file:
                 file.write(json.dumps(record) + "\n")
         only = [name for name in arguments.only.split(";") if name]
-        collect(arguments.platforms.split(","), arguments.minutes, arguments.into, only)
-    print(markdown(records(arguments.into)))
+        collect_records(arguments.platforms.split(","), arguments.minutes, arguments.into, only)
+    print(render_tables(read_records(arguments.into)))
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ def _run(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedPro
     return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def gate(slower: bool, seed: int, scratch: Path) -> str:
-    """`broken`, `kept` or `undecided`."""
+def run_gate(slower: bool, seed: int, scratch: Path) -> str:
+    """Run a gate; returns `broken`, `kept` or `undecided`."""
     spin, ledger = str(peers.BUILD / "spin"), ("--ledger", str(scratch / "ledger.sqlite"))
     units = [UNITS, round(UNITS * (1 + SLOWER * slower))]
     program = ["--", spin, str(units[0]), "---", spin, str(units[1])]
@@ -56,10 +56,10 @@ def gate(slower: bool, seed: int, scratch: Path) -> str:
     return words.get(done.returncode, f"status {done.returncode}: {done.stderr.strip()[-200:]}")
 
 
-def bisect(seed: int, scratch: Path) -> str:
+def run_bisect(seed: int, scratch: Path) -> str:
     """`found`, `another commit` or `undecided`; with the metric that decided where it was not wall time."""
     at = random.Random(seed).randrange(1, COMMITS)
-    hashes = repository(scratch / "repository", at)
+    hashes = make_repository(scratch / "repository", at)
     done = _run(
         CHECKOUT / "guestmark", "bisect", "--repo", scratch / "repository", "--good", hashes[0], "--fail-if", LIMIT,
         "--ledger", scratch / "ledger.sqlite", "--", "sh", "{build}/work",
@@ -72,8 +72,8 @@ def bisect(seed: int, scratch: Path) -> str:
     return "undecided" if done.returncode in {1, UNDECIDED} else f"status {done.returncode}"
 
 
-def repository(folder: Path, slow_from: int) -> list[str]:
-    """Commits of a command, from `slow_from` on 3 % slower; their hashes, oldest first."""
+def make_repository(folder: Path, slow_from: int) -> list[str]:
+    """Make commits of a command that is 3 % slower from `slow_from` on; returns their hashes, oldest first."""
     folder.mkdir()
     git = ("git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@example.org")
     _run(*git, "init", "--quiet")
@@ -86,8 +86,8 @@ def repository(folder: Path, slow_from: int) -> list[str]:
     return _run(*git, "rev-list", "--reverse", "HEAD").stdout.split()
 
 
-def collect(kinds: Sequence[str], comparisons: int, minutes: float, into: Path, loops: int) -> None:
-    """As many of each kind, in turn; one that may end after the time is up is not begun."""
+def collect_outcomes(kinds: Sequence[str], comparisons: int, minutes: float, into: Path, loops: int) -> None:
+    """Run equally many of each kind in turn; one that may end after the time is up is not begun."""
     deadline = time.monotonic() + 60 * minutes
     known = [json.loads(line) for line in into.read_text().splitlines()] if into.exists() else []
     known = [each for each in known if each["kind"] in kinds]
@@ -105,7 +105,9 @@ def collect(kinds: Sequence[str], comparisons: int, minutes: float, into: Path, 
             scratch = Path(tempfile.mkdtemp(prefix="guestmark-busy-"))
             try:
                 said = (
-                    bisect(number, scratch) if kind == KINDS[2] else gate(kind == KINDS[0], number, scratch)
+                    run_bisect(number, scratch)
+                    if kind == KINDS[2]
+                    else run_gate(kind == KINDS[0], number, scratch)
                 )
             finally:
                 shutil.rmtree(scratch)
@@ -126,8 +128,8 @@ def collect(kinds: Sequence[str], comparisons: int, minutes: float, into: Path, 
             each.wait()
 
 
-def table(into: Path) -> str:
-    """How each kind ended."""
+def outcomes_table(into: Path) -> str:
+    """Render how the runs of each kind ended."""
     known = [json.loads(line) for line in into.read_text().splitlines()] if into.exists() else []
     lines = ["| what | of | ended | seconds, median |", "| --- | --- | --- | --- |"]
     for kind in KINDS:
@@ -157,8 +159,8 @@ def main() -> None:
     given = parser.parse_args()
     if not given.table:
         kinds = [kind for kind in KINDS if given.only in kind]
-        collect(kinds, given.comparisons, given.minutes, given.into, given.loops)
-    print(table(given.into))
+        collect_outcomes(kinds, given.comparisons, given.minutes, given.into, given.loops)
+    print(outcomes_table(given.into))
 
 
 if __name__ == "__main__":

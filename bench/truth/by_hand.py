@@ -42,7 +42,7 @@ def _timed(command: list[str]) -> float:
 
 
 def _exec(directory: Path, command: list[str], metric: str, *options: str) -> float:
-    """Median over blocks of what `guestmark exec --on host` reads."""
+    """Return the median over blocks of what `guestmark exec --on host` reads."""
     done = subprocess.run(
         [_CHECKOUT / "guestmark", "exec", "--on", "host", "--null", "none", "--blocks", str(_RUNS), "--iterations", "1",
          "--warmup", "0", "--quiet", "--json", "-", "--ledger", directory / "ledger.sqlite", *options, "--", *command],
@@ -52,8 +52,8 @@ def _exec(directory: Path, command: list[str], metric: str, *options: str) -> fl
     return statistics.median(trial["iterations"][metric][0] for trial in cell["trials"])
 
 
-def measure() -> dict[str, Any]:
-    """Half of the runs by hand, guestmark's, the other half by hand."""
+def measure_figures() -> dict[str, Any]:
+    """Measure half of the runs by hand, then guestmark's, then the other half by hand."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="guestmark-truth-") as name:
         directory = Path(name)

@@ -41,7 +41,7 @@ class Scenario:
         return self.more > 0 or self.one_in > 0
 
     def commands(self) -> list[list[str]]:
-        """A and B, and what is measured beside them."""
+        """Return the commands A and B, and those measured beside them."""
 
         def spin(units: float, *rest: int) -> list[str]:
             return [str(peers.BUILD / "spin"), str(round(units)), *map(str, rest)]
@@ -67,7 +67,7 @@ SCENARIOS = {
 
 
 def plan(scenario: Scenario, platform: str) -> str:
-    """As a user would write it."""
+    """Return the plan as a user would write it."""
     workloads = "".join(
         f"[workloads.{name}]\nkind = 'exec'\nparams.command = {json.dumps(command)}\n"
         for name, command in zip("abc", scenario.commands(), strict=False)
@@ -86,7 +86,7 @@ iterations = {ITERATIONS}
 
 
 def _typed(scenario: Scenario, platform: str, scratch: Path, *options: str) -> list[str | Path]:
-    """What a user types: on the host two commands and nothing else, which takes 3 s for each of them."""
+    """Return what a user types: on the host two commands and nothing else, which takes 3 s for each of them."""
     if platform == "host" and not scenario.beside:
         named = [word for name in "ab" for word in ("-n", name)]
         a, b = scenario.commands()
@@ -96,7 +96,7 @@ def _typed(scenario: Scenario, platform: str, scratch: Path, *options: str) -> l
 
 
 def guestmark(scenario: Scenario, platform: str, seed: int) -> dict[str, Any]:
-    """What the command line says, and how long it took."""
+    """Run the command line; returns its verdict and its duration."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="guestmark-truth-") as name:
         scratch = Path(name)
@@ -108,10 +108,10 @@ def guestmark(scenario: Scenario, platform: str, seed: int) -> dict[str, Any]:
         took = time.monotonic() - began
     if done.returncode != 0:
         raise SystemExit(f"guestmark: status {done.returncode}\n{done.stderr}")
-    return judged(json.loads(done.stdout)) | {"seconds": took}
+    return judge_output(json.loads(done.stdout)) | {"seconds": took}
 
 
-def judged(document: Mapping[str, Any]) -> dict[str, Any]:
+def judge_output(document: Mapping[str, Any]) -> dict[str, Any]:
     """The document's verdicts about the typical run, the total and the slow runs; the first that claims anything."""
     cells = {cell["id"].split()[0]: cell for cell in document["cells"]}
     headline = cells["b"]["vs_baseline"]["wall_s"]
@@ -135,8 +135,8 @@ def judged(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def contest(scenario: Scenario, platform: str, seed: int, seconds: float) -> dict[str, Any]:
-    """What each peer says after `seconds`, booting included."""
+def run_contest(scenario: Scenario, platform: str, seed: int, seconds: float) -> dict[str, Any]:
+    """Run one contest; returns what each peer concludes in `seconds`, booting included."""
     commands = scenario.commands()
     began = time.monotonic()
     weight = sum(5.0 if i == 2 else 1 + scenario.more + (1 / scenario.one_in if scenario.one_in else 0)
@@ -166,6 +166,6 @@ def contest(scenario: Scenario, platform: str, seed: int, seconds: float) -> dic
     return found
 
 
-def describe(commands: Sequence[Sequence[str]]) -> list[str]:
-    """The commands as the records show them: without the directory of this checkout."""
+def describe_contest(commands: Sequence[Sequence[str]]) -> list[str]:
+    """Return the commands as records show them: without the directory of this checkout."""
     return [" ".join([Path(command[0]).name, *command[1:]]) for command in commands]

@@ -31,7 +31,7 @@ class Finding:
     claim: str  # "slower", "faster" or ""
 
 
-def prepare() -> dict[str, str]:
+def install_peers() -> dict[str, str]:
     """Builds the work and fetches what is missing of the peers; returns for each that cannot be had the reason."""
     BUILD.mkdir(parents=True, exist_ok=True)
     source = Path(__file__).with_name("spin.c")
@@ -71,13 +71,13 @@ def _run(*command: str | Path, env: dict[str, str] | None = None) -> str:
 
 
 def hyperfine_command(commands: Sequence[Sequence[str]], runs: int, target: str) -> list[str]:
-    """One call for all commands, one after the other, as its users write it."""
+    """Return one call for all commands, one after the other, as users write it."""
     return ["hyperfine", "-N", "--warmup", "3", "--runs", str(runs), "--export-json", target,
             *(" ".join(command) for command in commands)]  # fmt: skip
 
 
 def on_host(commands: Sequence[Sequence[str]], runs: int) -> list[list[float]]:
-    """Seconds of every run of every command."""
+    """Return the seconds of every run of every command."""
     target = BUILD / "hyperfine.json"
     _run(*hyperfine_command(commands, runs, str(target)))
     return _times(target.read_text())
@@ -96,7 +96,7 @@ def _times(document: str | bytes) -> list[list[float]]:
     return [result["times"] for result in json.loads(document)["results"]]
 
 
-def hyperfine(a: Sequence[float], b: Sequence[float]) -> Finding:
+def judge_by_hyperfine(a: Sequence[float], b: Sequence[float]) -> Finding:
     """The ratio of means and its σ as hyperfine prints them ("1.02 ± 0.03 times faster"); a difference is read from it
     when 1 lies further from the ratio than σ.
     """
@@ -106,7 +106,7 @@ def hyperfine(a: Sequence[float], b: Sequence[float]) -> Finding:
     return Finding(ratio, sigma / ratio, _claim(ratio) if abs(ratio - 1) > sigma else "")
 
 
-def pyperf(a: Sequence[float], b: Sequence[float]) -> Finding | None:
+def judge_by_pyperf(a: Sequence[float], b: Sequence[float]) -> Finding | None:
     """`pyperf compare_to`: Student's t test on the means, α = .05; None without pyperf."""
     if not _pyperf().exists():
         return None
@@ -123,7 +123,7 @@ def pyperf(a: Sequence[float], b: Sequence[float]) -> Finding | None:
     return Finding(ratio, None, "" if "not significant" in said.lower() else _claim(ratio))
 
 
-def benchstat(a: Sequence[float], b: Sequence[float]) -> Finding | None:
+def judge_by_benchstat(a: Sequence[float], b: Sequence[float]) -> Finding | None:
     """benchstat: Mann and Whitney's U test, α = .05, on ten samples each, and medians; None without benchstat."""
     if not (BUILD / "benchstat").exists():
         return None
@@ -144,4 +144,4 @@ def _claim(ratio: float) -> str:
     return "slower" if ratio > 1 else "faster"
 
 
-PEERS = {"hyperfine": hyperfine, "pyperf": pyperf, "benchstat": benchstat}
+PEERS = {"hyperfine": judge_by_hyperfine, "pyperf": judge_by_pyperf, "benchstat": judge_by_benchstat}

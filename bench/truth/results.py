@@ -11,8 +11,8 @@ TOOLS = ("guestmark", "hyperfine", "pyperf", "benchstat")
 Record = Mapping[str, Any]
 
 
-def wilson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's interval of a share (1927)."""
+def wilson_interval(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's interval of a share (1927)."""
     z = float(ndtri((1 + confidence) / 2))
     centre, spread = (
         (hits + z * z / 2) / (n + z * z),
@@ -28,8 +28,8 @@ def _found(record: Record, tool: str) -> Mapping[str, Any] | None:
     return found
 
 
-def claims(records: Sequence[Record], tool: str, scenario: str) -> tuple[int, int, int]:
-    """True claims, false claims, comparisons. Where there is no difference every claim is false, else "faster" is."""
+def count_claims(records: Sequence[Record], tool: str, scenario: str) -> tuple[int, int, int]:
+    """Count true claims, false claims and comparisons. Of equal commands every claim is false, else "faster" is."""
     found = [result for record in records if (result := _found(record, tool)) is not None]
     differs = SCENARIOS[scenario].differs
     right = sum(result["claim"] == "slower" for result in found) if differs else 0
@@ -40,7 +40,7 @@ def claims(records: Sequence[Record], tool: str, scenario: str) -> tuple[int, in
 def _share(hits: int, n: int) -> str:
     if not n:
         return "–"
-    low, high = wilson(hits, n)
+    low, high = wilson_interval(hits, n)
     return f"{hits}/{n} [{low:.2f}, {high:.2f}]"
 
 
@@ -50,8 +50,8 @@ def _width(records: Sequence[Record], tool: str) -> str:
     return f"; ±{100 * statistics.median(widths):.1f} %" if widths else ""
 
 
-def markdown(records: Sequence[Record]) -> str:
-    """Tables of false claims and of power, with the median half-width of what a tool gives as its uncertainty."""
+def render_tables(records: Sequence[Record]) -> str:
+    """Render tables of false claims and of power, with the median half-width of each tool's uncertainty."""
     compared = [record for record in records if "guestmark" in record]
     groups: dict[tuple[str, str], list[Record]] = {}
     for platform in ("host", "uml", "tcg"):
@@ -78,7 +78,7 @@ def markdown(records: Sequence[Record]) -> str:
             )
             fields = []
             for tool in TOOLS:
-                right, wrong, n = claims(found, tool, name)
+                right, wrong, n = count_claims(found, tool, name)
                 text = _share(right if differs else wrong, n) + _width(found, tool)
                 fields.append(text + (f"; {wrong} faster" if differs and wrong else ""))
             lines.append(f"| {name} | {platform} | {seconds} | " + " | ".join(fields) + " |")

@@ -34,7 +34,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.sidebyside import measure, ratio, table
+from bench.sidebyside import contenders_table, measure_contenders, median_ratio
 
 from guestmark.core import registry as kinds
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
@@ -57,8 +57,8 @@ def _cell(platform: str, kind: str, factors: Mapping[str, str] | None = None, **
     return Cell(f"{kind} {platform}", spec, PlatformSpec.read(platform), disk)
 
 
-def _trial(cell: Cell) -> float:
-    """One fresh machine, one measurement: the workload's `wall_s`."""
+def _time_trial(cell: Cell) -> float:
+    """Measure once on a fresh machine; returns the workload's `wall_s`."""
     plan = Plan("bench", (cell,), Policy(trial_limit_s=3600.0), ())
     started = workloads.started_cell(cell)
     with registry.get_platform(started.platform).start(started) as machine:
@@ -71,7 +71,7 @@ def _trial(cell: Cell) -> float:
     return measured["wall_s"]
 
 
-def _cp(source: Path) -> float:
+def _time_cp(source: Path) -> float:
     with tempfile.TemporaryDirectory(
         prefix="guestmark-bench-", dir=scratch_store().directory(_LOCATION)
     ) as scratch:
@@ -85,7 +85,7 @@ def _cp(source: Path) -> float:
 
 
 def _preparation(rounds: int = 10) -> list[float]:
-    """Milliseconds for an image of the bench's kind, the first left out."""
+    """Return the milliseconds for an image of the bench's kind, without the first."""
     (spec,) = _cell("tcg", "fill", amount="1M").view(Disks)
     times = []
     for _ in range(rounds + 1):
@@ -127,38 +127,40 @@ def main() -> None:
     what = {"amount": arguments.size, "content": arguments.content}
     platforms = arguments.on.split(",")
     contenders: dict[str, Callable[[], float]] = {
-        "host direct": partial(_trial, _cell("host", "direct", **what))
+        "host direct": partial(_time_trial, _cell("host", "direct", **what))
     }
     for platform in platforms:
         for kind in ("direct",) if arguments.direct else ("upload", "dd", "direct"):
             if platform != "uml" or kind != "upload" or arguments.slow:
-                contenders[f"{platform} {kind}"] = partial(_trial, _cell(platform, kind, **what))
+                contenders[f"{platform} {kind}"] = partial(_time_trial, _cell(platform, kind, **what))
         if platform == "uml" and shutil.which("qemu-storage-daemon"):
             cell = _cell(platform, "direct", {"uml_disk": "vhost-user"}, **what)
-            contenders["uml direct, vhost-user"] = partial(_trial, cell)
+            contenders["uml direct, vhost-user"] = partial(_time_trial, cell)
         if platform != "uml" and not arguments.direct and shutil.which("guestfish"):
             for name, method in (("upload", "upload"), ("dd", "copy")):
                 cell = _cell(platform, "guestfish", method=method, **what)
-                contenders[f"{platform} guestfish {name}"] = partial(_trial, cell)
+                contenders[f"{platform} guestfish {name}"] = partial(_time_trial, cell)
     if not shutil.which("guestfish"):
         print("guestfish is not installed: its rows are missing (package guestfish)")
     spec = DiskSpec.from_levels(Role.SOURCE, parse_size(arguments.size), content=arguments.content)
     with make_images([spec]) as (source,):
         source.checksum()
-        contenders["cp"] = partial(_cp, source.path)
+        contenders["cp"] = partial(_time_cp, source.path)
         for name in ("cp", f"{platforms[0]} direct"):
             contenders[name]()  # what is made once is made now
-        values = measure(contenders, arguments.rounds, arguments.seed)
+        values = measure_contenders(contenders, arguments.rounds, arguments.seed)
     beside = ["cp", *(name for name in contenders if name.endswith("guestfish upload"))]
-    table(f"{arguments.size} into ext2 on raw in shared memory, {arguments.rounds} rounds", values, beside)
+    contenders_table(
+        f"{arguments.size} into ext2 on raw in shared memory, {arguments.rounds} rounds", values, beside
+    )
     for name in [name for name in contenders if " direct" in name]:
         platform, direct = name.split()[0], values[name]
         peer = values.get(f"{platform} guestfish upload")
         if peer is not None:
             sent = values[f"{platform} upload"]
-            print(f"{platform} direct: {ratio(peer, direct):.1f} times guestfish upload (aim ≥ 10)")
-            print(f"{platform} upload: {ratio(peer, sent):.2f} times guestfish upload (aim ≥ 1.5)")
-        print(f"{name}: {ratio(values['cp'], direct):.2f} of cp (aim ≥ 0.8)")
+            print(f"{platform} direct: {median_ratio(peer, direct):.1f} times guestfish upload (aim ≥ 10)")
+            print(f"{platform} upload: {median_ratio(peer, sent):.2f} times guestfish upload (aim ≥ 1.5)")
+        print(f"{name}: {median_ratio(values['cp'], direct):.2f} of cp (aim ≥ 0.8)")
     print(f"a formatted 2 GB image: {statistics.median(_preparation()):.1f} ms (aim ≤ 50)")
     if arguments.whole:
         _whole()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.public_captures.__main__ import Kind, examine
+from bench.public_captures.__main__ import Kind, examine_capture
 
 from guestmark.capture.binary import capture_binary
 from tests.framework import CHECKOUT
@@ -85,17 +85,17 @@ def test_nothing_is_wrong_with_captures_of_every_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", LIES)
 def test_an_engine_that_lies_is_caught(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = talk(tmp_path)
-    assert examine(path, with_tshark=False).found == []
+    assert examine_capture(path, with_tshark=False).found == []
     lie = LIE.format(python=sys.executable, engine=str(capture_binary()), lie=LIES[kind])
     liar = tmp_path / "liar"
     liar.write_text(lie)
     liar.chmod(0o755)
     monkeypatch.setenv("GUESTMARK_CAPTURE", str(liar))
-    assert kind in {found for found, _ in examine(path, with_tshark=False).found}
+    assert kind in {found for found, _ in examine_capture(path, with_tshark=False).found}
 
 
 def test_tshark_is_asked_where_it_is_there(tmp_path: Path) -> None:
-    examined = examine(talk(tmp_path), with_tshark=True)
+    examined = examine_capture(talk(tmp_path), with_tshark=True)
     assert examined.by_tshark == 1
     assert examined.found == []
 
@@ -103,4 +103,4 @@ def test_tshark_is_asked_where_it_is_there(tmp_path: Path) -> None:
 def test_a_file_that_breaks_off_is_named_and_no_fault(tmp_path: Path) -> None:
     path = talk(tmp_path)
     path.write_bytes(path.read_bytes()[:-7])
-    assert {found for found, _ in examine(path, with_tshark=False).found} == {Kind.UNREADABLE}
+    assert {found for found, _ in examine_capture(path, with_tshark=False).found} == {Kind.UNREADABLE}

@@ -23,21 +23,21 @@ def record(scenario: str, ours: str, theirs: str) -> dict[str, object]:
 
 def test_every_claim_about_equal_commands_is_false() -> None:
     records = [record("A/A", claim, "faster") for claim in ("", "slower", "faster", "")]
-    assert results.claims(records, "guestmark", "A/A") == (0, 2, 4)
-    assert results.claims(records, "pyperf", "A/A") == (0, 4, 4)
-    assert results.claims(records, "benchstat", "A/A") == (0, 0, 0)
+    assert results.count_claims(records, "guestmark", "A/A") == (0, 2, 4)
+    assert results.count_claims(records, "pyperf", "A/A") == (0, 4, 4)
+    assert results.count_claims(records, "benchstat", "A/A") == (0, 0, 0)
 
 
 def test_a_slowdown_is_found_as_one_or_not_at_all() -> None:
     records = [record("+5 %", claim, "slower") for claim in ("slower", "faster", "")]
-    assert results.claims(records, "guestmark", "+5 %") == (1, 1, 3)
-    assert results.claims(records, "pyperf", "+5 %") == (3, 0, 3)
-    assert "1/3 [0.06, 0.79]; ±2.0 %; 1 faster" in results.markdown(records)
+    assert results.count_claims(records, "guestmark", "+5 %") == (1, 1, 3)
+    assert results.count_claims(records, "pyperf", "+5 %") == (3, 0, 3)
+    assert "1/3 [0.06, 0.79]; ±2.0 %; 1 faster" in results.render_tables(records)
 
 
 def test_wilsons_interval() -> None:
-    assert results.wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
-    assert results.wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    assert results.wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert results.wilson_interval(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "bench" / "statisti
 from acceptance import candidates, false_positives_at_first_p, inside_the_floor, many_cells
 from scenarios import BY_NAME, SCENARIOS, TAILS
 from sequential import examine_rates
-from shipped import CASES, Case, Counts, simulate
+from shipped import CASES, Case, Counts, simulate_runs
 
 from guestmark.core.model import Policy
 from guestmark.stats import family
@@ -51,7 +51,7 @@ def broken_promises(case: Case, seed: int) -> list[str]:
     limits = {"claims": CLAIMS, "not covered": UNCOVERED, "total not covered": UNCOVERED}
 
     def outcome(number: int) -> dict[str, bool]:
-        found = simulate(case, 1, seed, number)
+        found = simulate_runs(case, 1, seed, number)
         if not found.runs:
             return {}
         return {
@@ -84,7 +84,7 @@ def test_a_doubled_error_rate_is_found_in_nine_of_ten(factor: int) -> None:
 
 def claims_of_equal_cells(runs: int) -> float:
     """The share of reports with a claim, over all kinds of equal cells: `runs` of each, with draws of their own."""
-    kinds = (simulate(CASES[name], runs, 100 + number) for number, name in enumerate(EQUAL))
+    kinds = (simulate_runs(CASES[name], runs, 100 + number) for number, name in enumerate(EQUAL))
     return sum(kinds, Counts()).share("with secondary")
 
 
@@ -105,7 +105,7 @@ def test_a_rule_that_is_twice_as_lax_is_found(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["guest: +5 %, carry-over", "guest: +5 %"])
 def test_five_percent_are_found_also_where_what_ran_before_matters(name: str) -> None:
-    found = simulate(CASES[name], SOME, 3)
+    found = simulate_runs(CASES[name], SOME, 3)
     assert found.share("typical slower") >= 0.95 - scatter(found.runs, 0.05)
     assert found.share("covered") >= 0.93 - scatter(found.runs, 0.07)
 
@@ -113,14 +113,14 @@ def test_five_percent_are_found_also_where_what_ran_before_matters(name: str) ->
 @pytest.mark.long
 def test_five_percent_are_seen_through_spikes_in_one_trial_of_ten() -> None:
     case = replace(CASES["guest: +5 %, spikes"], policy=Policy(blocks=20))
-    assert simulate(case, SOME, 6).share("typical slower") >= 0.85 - scatter(SOME, 0.15)
+    assert simulate_runs(case, SOME, 6).share("typical slower") >= 0.85 - scatter(SOME, 0.15)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", UNLIKE)
 def test_cells_that_differ_somewhere_are_seldom_called_equal(name: str) -> None:
     def outcome(number: int) -> dict[str, bool]:
-        found = simulate(CASES[name], 1, 4, number)
+        found = simulate_runs(CASES[name], 1, 4, number)
         return {"called equal": bool(found.found["typical no difference"])} if found.runs else {}
 
     (test,) = examine_rates({"called equal": EQUAL_CALLED}, outcome).values()
@@ -130,11 +130,11 @@ def test_cells_that_differ_somewhere_are_seldom_called_equal(name: str) -> None:
 @pytest.mark.long
 def test_cells_at_the_margin_are_seldom_called_alike() -> None:
     case = Case("at the margin", BY_NAME["iid"], math.log1p(0.03), iterations=5)
-    assert simulate(case, SOME, 5).share("alike") <= 0.05 + scatter(SOME, 0.05)
+    assert simulate_runs(case, SOME, 5).share("alike") <= 0.05 + scatter(SOME, 0.05)
 
 
 def test_a_large_ratio_is_known_after_eight_blocks_or_a_few_more() -> None:
-    found = simulate(Case("x5", BY_NAME["iid"], math.log(5), iterations=5), SOME, 7)
+    found = simulate_runs(Case("x5", BY_NAME["iid"], math.log(5), iterations=5), SOME, 7)
     assert found.share("blocks") < 9
     assert found.share("typical slower") >= 0.97
     assert found.share("covered") >= 0.93 - scatter(SOME, 0.07)
@@ -142,7 +142,7 @@ def test_a_large_ratio_is_known_after_eight_blocks_or_a_few_more() -> None:
 
 @pytest.mark.long
 def test_a_guest_that_is_twice_as_slow_in_one_iteration_of_ten() -> None:
-    found = simulate(CASES["guest: x2 in 10 % of iterations"], SOME, 8)
+    found = simulate_runs(CASES["guest: x2 in 10 % of iterations"], SOME, 8)
     # As published in bench/statistics/RESULTS.md: seven tenths is what one error rate over all answers leaves.
     assert found.share("slow slower") >= 0.64 - scatter(SOME, 0.36)
     assert found.share("any") >= 0.71 - scatter(SOME, 0.29)

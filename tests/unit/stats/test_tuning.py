@@ -93,7 +93,7 @@ def test_one_that_had_no_rival_is_not_called_best() -> None:
 def test_equal_cells_are_rarely_dropped(scenario: simulation.Scenario) -> None:
     """Stated on the screen: in under 5 % of races; 12 in 60 would happen by chance once in ten thousand times."""
     settings = Settings("wall_s", Better.LOWER, screen=False, max_blocks=6)
-    outcomes = [simulation.simulate(scenario, seed, settings) for seed in range(60)]
+    outcomes = [simulation.simulate_races(scenario, seed, settings) for seed in range(60)]
     assert sum(outcome.wrongly for outcome in outcomes) < 12
 
 
@@ -191,7 +191,7 @@ def test_few_candidates_are_all_measured() -> None:
 
 @pytest.mark.parametrize("scenario", simulation.SCENARIOS[:4], ids=lambda scenario: scenario.name)
 def test_a_planted_winner_is_found_with_few_trials(scenario: simulation.Scenario) -> None:
-    outcomes = [simulation.simulate(scenario, seed) for seed in range(3)]
+    outcomes = [simulation.simulate_races(scenario, seed) for seed in range(3)]
     assert all(outcome.found for outcome in outcomes)
     assert sum(outcome.share for outcome in outcomes) / 3 < 0.4
 
