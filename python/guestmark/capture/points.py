@@ -258,11 +258,9 @@ def _describe_pair(files: Sequence[str], pair: Pair) -> list[str]:
     assert pair.clock is not None
     clock = pair.clock
     ahead = "ahead of" if clock.offset_s >= 0 else "behind"
-    skew = (
-        f", gaining {clock.skew * 1e6:+.1f} ± {clock.skew_error * 1e6:.1f} µs each second"
-        if clock.skew
-        else ""
-    )
+    skew = ""
+    if clock.skew:
+        skew = f", gaining {clock.skew * 1e6:+.1f} ± {clock.skew_error * 1e6:.1f} µs each second"
     offset = f"{format_seconds(abs(clock.offset_s))} ± {format_seconds(clock.offset_error_s)}"
     lines = [f"clocks: {files[1]} is {offset} {ahead} {files[0]}{skew} ({pair.matched:,} packets at both)"]
     lines += [

@@ -58,7 +58,9 @@ def find_startup(trace: Trace) -> Startup | None:
 def find_lease(trace: Trace, *, last: bool = True) -> Exchange | None:
     """Return the exchange that granted an address, the last one or the first; None without any."""
     leases = [exchange for exchange in trace.exchanges if exchange.protocol == "dhcp" and exchange.server]
-    return leases[-1 if last else 0] if leases else None
+    if not leases:
+        return None
+    return leases[-1] if last else leases[0]
 
 
 def describe_startup(trace: Trace) -> str | None:

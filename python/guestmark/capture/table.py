@@ -19,7 +19,6 @@ from guestmark.capture.model import (
     RoundTrips,
     Served,
     Shares,
-    Side,
     Trace,
 )
 from guestmark.capture.startup import describe_startup
@@ -208,7 +207,9 @@ def _response_cells(response: Response, slow: bool) -> list[Text]:
 def _connection_remarks(connection: Connection) -> list[str]:
     if unanswered := _describe_unanswered_syn(connection):
         return [unanswered]
-    out = [_CAPTURED[connection.captured]] if connection.captured in _CAPTURED else []
+    out = []
+    if connection.captured in _CAPTURED:
+        out.append(_CAPTURED[connection.captured])
     out += [mark.replace("-", " ") for mark in connection.marks if mark not in _SAID_ONCE]
     if connection.handshake_s is not None:
         out.append(f"handshake {format_seconds(connection.handshake_s)}")
@@ -224,7 +225,10 @@ def _connection_remarks(connection: Connection) -> list[str]:
         out.append(f"retransmitted {format_size(repeated)}")
     both("out of order", total("out_of_order"))
     both("zero window", total("zero_windows"))
-    out += _reset_remarks(connection.client, "client") + _reset_remarks(connection.server, "server")
+    if connection.client.resets:
+        out.append("reset by client")
+    if connection.server.resets:
+        out.append("reset by server")
     return out
 
 
@@ -235,10 +239,6 @@ def _describe_unanswered_syn(connection: Connection) -> str:
         return ""
     times = client.retransmissions + 1
     return f"SYN not answered, sent {times} times" if times > 1 else "SYN not answered"
-
-
-def _reset_remarks(side: Side, name: str) -> list[str]:
-    return [f"reset by {name}"] if side.resets else []
 
 
 def _endpoint_table(trace: Trace, width: int) -> Table:
@@ -300,7 +300,9 @@ def exchange_lines(trace: Trace) -> list[str]:
     longest = sorted(trace.exchanges, key=lambda exchange: -exchange.duration_s)[:_MOST_LINES]
     lines = [exchange_line(exchange) for exchange in trace.exchanges if exchange in longest]
     more = len(trace.exchanges) - len(lines)
-    return [*lines, f"… and {more:,} shorter exchanges"] if more else lines
+    if more:
+        lines.append(f"… and {more:,} shorter exchanges")
+    return lines
 
 
 def exchange_line(exchange: Exchange) -> str:
@@ -358,9 +360,12 @@ def request_lines(trace: Trace) -> Iterator[str]:
 
 def _describe_server(served: Served, cut: bool) -> str:
     told = [f"{served.count:,} {_PLURAL[served.protocol]}"]
-    told += [f"{served.unanswered:,} without an answer"] if served.unanswered else []
-    told += [f"{served.repeated:,} times asked again"] if served.repeated else []
-    told += [f"{served.failed:,} failed"] if served.failed else []
+    if served.unanswered:
+        told.append(f"{served.unanswered:,} without an answer")
+    if served.repeated:
+        told.append(f"{served.repeated:,} times asked again")
+    if served.failed:
+        told.append(f"{served.failed:,} failed")
     never = "not known, as packets are cut" if cut else "never"
     first, last = (
         _describe_round_trips(served.first_byte, never),

@@ -90,14 +90,19 @@ class UnsyncedCall:
         path = PurePosixPath(self.call.path)
         while any(character.isdigit() for character in path.name) and path.parent != path:
             path = path.parent
-        exact = str(path) == self.call.path
-        return self.call.kind.value, self.call.path if exact else ("" if str(path) == "." else f"{path}/")
+        if str(path) == self.call.path:
+            return self.call.kind.value, self.call.path
+        # Numbers differ from run to run, so the whole directory is named; the top of the disk has no name.
+        return self.call.kind.value, "" if str(path) == "." else f"{path}/"
 
 
 def calls_before_record(done: Sequence[Call], lines: int, newest: int) -> Sequence[Call]:
     """Return the calls before record `newest` of `lines` was acknowledged; all calls if that is unknown."""
     said = [number for number, each in enumerate(done) if each.kind is CallKind.SAID]
-    return done[: said[newest]] if len(said) == lines and newest >= 0 else done
+    # If the trace lacks an acknowledgement, their numbers do not match, and no call can be excluded.
+    if newest < 0 or len(said) != lines:
+        return done
+    return done[: said[newest]]
 
 
 def find_unsynced_call(done: Sequence[Call], difference: Difference) -> UnsyncedCall | None:

@@ -38,8 +38,11 @@ class Answer:
         if self.ending is Ending.LATE:
             late = f"it did not end within {self.took_s:.0f} s"
             return f"{late}: {words}" if words else late
-        if words:
-            return words
+        return words or self.exit
+
+    @property
+    def exit(self) -> str:
+        """How the process of the check ended: by a signal, or with a status."""
         return "a signal ended it" if self.status is None else f"status {self.status}"
 
 

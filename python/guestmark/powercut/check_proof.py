@@ -210,9 +210,8 @@ def _make_refusal(answer: Answer) -> WorkloadError:
                 f"the check did not end within {answer.took_s:g} s on the disk with nothing cut{heard}",
                 hint="give it longer: --check-limit 5min",
             )
-    ended = "a signal ended it" if answer.status is None else f"status {answer.status}"
     return WorkloadError(
-        f"the check fails on the disk with nothing cut ({ended}){heard}",
+        f"the check fails on the disk with nothing cut ({answer.exit}){heard}",
         hint="it runs at the top of the disk, with the acknowledged lines as its input",
     )
 
@@ -306,14 +305,13 @@ def _decide_word(
         )
     if survey.losing_count:
         return (Durability.BROKEN if asked.only_consistency else Durability.LOST), flushes
-    below = stack.find_volatile(layers)
-    if below is not None:
-        word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
-        return word, str(below)
+    if volatile := proof.judge_volatile_layer(layers):
+        return volatile
     if missing := _explain_missing_states(survey):
         return Durability.UNKNOWN, missing
     unseen = next((layer for layer in layers if layer.loses is stack.Loses.UNKNOWN), None)
-    return (_decide_consistency if asked.only_consistency else _decide_durability)(controls, unseen, flushes)
+    decide = _decide_consistency if asked.only_consistency else _decide_durability
+    return decide(controls, unseen, flushes)
 
 
 def _explain_missing_states(survey: Survey) -> str:

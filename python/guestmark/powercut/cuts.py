@@ -163,16 +163,19 @@ def choose_cuts(
         if known is None or known.after < cut.after:
             found[cut.outcome] = cut
 
-    worst = _pick_evenly(moments, _MOST if most is None else most // 2)
+    most_worst, most_between, most_torn = _MOST, _MOST, count
+    if most is not None:
+        most_worst, most_between, most_torn = most // 2, most // 4, max(1, most // 4)
+    worst = _pick_evenly(moments, most_worst)
     for after in worst:
         take(_make_cut(entries, flushed, after, Survival.NONE, none), CutKind.WORST)
     ends = sorted(range(start, len(entries) + 1), key=lambda after: after - flushed[after])
-    between = ends[: _MOST if most is None else most // 4]
+    between = ends[:most_between]
     for after in sorted(between):
         take(_make_cut(entries, flushed, after, Survival.ALL, none), CutKind.BETWEEN)
     tearable = [number for number in range(start, len(entries)) if _can_tear(entries[number])]
     tearable.sort(key=lambda number: (-entries[number].length, number))
-    torn = tearable[: count if most is None else max(1, most // 4)]
+    torn = tearable[:most_torn]
     for number in sorted(torn):
         take(_cut_torn_write(entries, flushed, number), CutKind.TORN)
     before = len(found)

@@ -160,13 +160,17 @@ def describe_log(name: str, after: int | None, ledger: Path | None = None) -> It
             _check_position(after, len(log))
             for number in range(max(0, after - 8), after):
                 yield f"  {number + 1}: {_describe_entry(log.entries[number])}"
-    shown = [crash for crash in kept.crashes if after in (None, crash["after"])]
-    for crash in shown:
-        lost = crash.get("what") or f"lost record {crash['lost']}"
-        gone = lost if crash["lost"] is not None else "nothing lost"
-        said = f"; {crash['says']}" if crash["says"] else ""
+    for crash in kept.crashes:
+        if after not in (None, crash["after"]):
+            continue
+        gone = "nothing lost"
+        if crash["lost"] is not None:
+            gone = crash.get("what") or f"lost record {crash['lost']}"
         newest = f"{crash['acknowledged']} acknowledged last"
-        yield f"  cut {crash['after']}, {Survival(crash['survival']).as_clause}: {gone}, {newest}{said}"
+        line = f"  cut {crash['after']}, {Survival(crash['survival']).as_clause}: {gone}, {newest}"
+        if crash["says"]:
+            line += f"; {crash['says']}"
+        yield line
         if after is not None:
             yield from _describe_answer(crash.get("answer"))
 
@@ -175,7 +179,8 @@ def _describe_answer(answer: dict[str, Any] | None) -> Iterator[str]:
     """Yield what a check printed, indented; nothing for a state that no check judged."""
     if answer is None:
         return
-    yield f"    the check ended with {'a signal' if answer['status'] is None else 'status ' + str(answer['status'])}"
+    end = "a signal" if answer["status"] is None else f"status {answer['status']}"
+    yield f"    the check ended with {end}"
     for stream in ("out", "err"):
         yield from (f"    {stream}: {said}" for said in answer[stream])
 
@@ -227,6 +232,13 @@ def _check_position(after: int, count: int) -> None:
 def _describe_entry(entry: Entry) -> str:
     if entry.mark is not None:
         return f"record {entry.mark - 1} acknowledged" if entry.mark else "the first record begins"
-    what = "discard" if entry.flags & Flag.DISCARD else "write" if entry.length else "flush"
-    where = f" {entry.length} bytes at {entry.offset}" if entry.length else ""
-    return f"{what}{where}{', FUA' if entry.flags & Flag.FUA else ''}"
+    text = "flush"
+    if entry.flags & Flag.DISCARD:
+        text = "discard"
+    elif entry.length:
+        text = "write"
+    if entry.length:
+        text += f" {entry.length} bytes at {entry.offset}"
+    if entry.flags & Flag.FUA:
+        text += ", FUA"
+    return text

@@ -120,7 +120,9 @@ def prove_durability(asked: ProofRequest) -> Proven:
         found.word, found.why = Durability.UNKNOWN, asked.unfollowed
     broken = next(iter(nothing_cut.crashes), None)
     if broken is not None and (broken.lost is not None or judged.losing):
-        lost = broken.says if broken.lost is None else broken.what or f"record {broken.lost} is gone"
+        lost = broken.what or f"record {broken.lost} is gone"
+        if broken.lost is None:
+            lost = broken.says
         found.word = Durability.UNKNOWN
         found.why = (
             f"no power cut is needed: {lost} in the disk as it was written, by a fault of it or of its log"
@@ -230,12 +232,21 @@ def _describe_loss(crash: Crash) -> str:
 
 def compare_flush_counts(counts: FlushCounts, flushes: int) -> str:
     """Return who saw how many flushes; a lower layer that saw fewer than the one above dropped or merged some."""
-    seen = [
-        *([f"the guest's kernel sent {counts.guest}"] if counts.guest is not None else []),
-        *([f"the hypervisor counted {counts.hypervisor}"] if counts.hypervisor is not None else []),
-        f"this host's kernel saw {flushes or 'none'}",
-    ]
+    seen = []
+    if counts.guest is not None:
+        seen.append(f"the guest's kernel sent {counts.guest}")
+    if counts.hypervisor is not None:
+        seen.append(f"the hypervisor counted {counts.hypervisor}")
+    seen.append(f"this host's kernel saw {flushes or 'none'}")
     return f"flushes: {', '.join(seen)}"
+
+
+def judge_volatile_layer(layers: list[stack.Layer]) -> tuple[Durability, str] | None:
+    """Return the word and its reason if a layer below the disk keeps nothing; else None."""
+    below = stack.find_volatile(layers)
+    if below is None:
+        return None
+    return Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST, str(below)
 
 
 def _decide_word(
@@ -244,10 +255,8 @@ def _decide_word(
     """Return the word of the proof, and its reason."""
     if judged.losing:
         return Durability.LOST, flushes
-    below = stack.find_volatile(layers)
-    if below is not None:
-        word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
-        return word, str(below)
+    if volatile := judge_volatile_layer(layers):
+        return volatile
     if missed := [control.name for control in controls if not control.caught]:
         return Durability.REACHED, f"no proof: {' and '.join(missed)} should lose records here and did not"
     if unseen := [layer for layer in layers if layer.loses is stack.Loses.UNKNOWN]:

@@ -157,11 +157,9 @@ class ExtRecovery:
     def recover(self, image: Path, names: Sequence[str], newest: int, *, exact: bool) -> Recovered:
         """See `Recovery`."""
         found = self.replay_journal(image)
-        return (
-            found
-            if found.damage
-            else replace(found, files={name: self._read_content(image, name) for name in names})
-        )
+        if found.damage:
+            return found
+        return replace(found, files={name: self._read_content(image, name) for name in names})
 
     def replay_journal(self, image: Path) -> Recovered:
         """Leave the image as a booting machine does: journal replayed, and mended by e2fsck."""

@@ -53,8 +53,8 @@ def check_again(name: str, after: int, survival: str | None, ledger: Path | None
 
 
 def _describe_ending(answer: Answer) -> str:
-    how = "a signal ended it" if answer.status is None else f"status {answer.status}"
-    return f"the check {'passed' if answer.ending is Ending.PASSED else 'failed'}, {how}"
+    verb = "passed" if answer.ending is Ending.PASSED else "failed"
+    return f"the check {verb}, {answer.exit}"
 
 
 def open_shell(name: str, after: int, survival: str | None, ledger: Path | None) -> int:

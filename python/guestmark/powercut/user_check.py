@@ -84,11 +84,8 @@ class Check:
         told = self.lines[: newest + 1]
         if not (told or self.always):
             return Recovered({}, answer=_NOTHING_ASKED)
-        answer = (
-            self._run_counted(agent, directory, told)
-            if self._forgetful
-            else self._answer_once(agent, directory, told)
-        )
+        run = self._run_counted if self._forgetful else self._answer_once
+        answer = run(agent, directory, told)
         return Recovered({}, answer=answer)
 
     def _answer_once(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
@@ -114,6 +111,11 @@ class Check:
             raise
         return own.result()
 
+    def command_line(self, room: Path, directory: Path) -> list[str]:
+        """Return the command that runs the check on the directory; `room` is an empty directory for its world."""
+        shell = ["sh", "-c", self.command]
+        return [*world_command(room, directory), *shell] if self.apart else shell
+
     def _run_counted(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
         with self._lock:
             self.runs += 1
@@ -124,7 +126,7 @@ class Check:
         room = directory.parent / "room"
         room.mkdir(exist_ok=True)
         done = agent.exec(
-            [*(world_command(room, directory) if self.apart else ()), "sh", "-c", self.command],
+            self.command_line(room, directory),
             stdin=b"".join(line + b"\n" for line in told),
             timeout_s=self.limit.seconds, cwd=str(directory), output_limit=_HEARD, tail=True,
         )  # fmt: skip
@@ -141,7 +143,7 @@ def run_check_here(check: Check, room: Path, directory: Path, told: Sequence[byt
     try:
         with _AT_ONCE:
             done = subprocess.run(
-                [*(world_command(own, directory) if check.apart else ()), "sh", "-c", check.command], cwd=directory,
+                check.command_line(own, directory), cwd=directory,
                 input=b"".join(line + b"\n" for line in told), capture_output=True, timeout=check.limit.seconds,
                 check=False,
             )  # fmt: skip
