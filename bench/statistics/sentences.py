@@ -79,7 +79,7 @@ def check_values(sims: int) -> Iterator[Row]:
 
 
 def check_gates(sims: int) -> Iterator[Row]:
-    """Check gates with the limit at the true ratio, where either outcome is wrong, and at the ratio that they should find."""
+    """Check gates with the limit at the true ratio, where either outcome is wrong, and at the ratio to be found."""
     for name in GATED:
         at_limit = replace(CASES[name], effect=math.log(LIMIT))
         outcomes = [_judged(at_limit, (12, number)).outcome for number in range(sims)]
