@@ -63,43 +63,64 @@ def judge_source(
     """
     if own_kernel and source.of_kernel:
         here = None
-
-    def found(word: Word, said: str, *, of_host: bool = False) -> Found:
-        return Found(
-            source=source.name,
-            word=word,
-            said=said,
-            command=source.shell_command,
-            of_host=of_host,
-            decides=source.decides_twins,
-        )
-
-    silent = [each.why or source.absent or "it printed nothing" for each in shown if not each.values]
+    silent = [each for each in shown if not each.values]
     if silent:
-        some = f", in {len(silent)} of {len(shown)}" if len(silent) < len(shown) else ""
-        return found(Word.UNTRIED, silent[0] + some)
-    repeats = [each for each in shown if len(set(each.values)) < len(each.values)]
-    if repeats and source.kind is Kind.SECRET:
-        value = Counter(repeats[0].values).most_common(1)[0][0]
-        return found(
-            Word.IDENTICAL,
-            f"{format_count(len(repeats), 'machine')} printed {_abbreviate_value(value)} more than once",
-        )
+        return _found(source, Word.UNTRIED, _describe_silence(source, silent, len(shown)))
+    if source.kind is Kind.SECRET and (repeated := _describe_repeats(shown)):
+        return _found(source, Word.IDENTICAL, repeated)
     sharing = count_largest_group(shown)
     if sharing == 1:
-        few = f" of {_count_differing_bits(shown)} bits" if source.kind is Kind.LAYOUT else ""
-        if few and _probability_of_twins(shown) > 0.5:
-            return found(Word.CHANCE, f"{len(shown)} different addresses{few}")
-        number = sum(len(each.values) for each in shown)
-        return found(Word.DISTINCT, f"{format_count(number, 'value')}{few}, none of them twice")
-    of_host = (
-        here is not None and bool(here.values) and all(set(each.values) & set(here.values) for each in shown)
-    )
+        return _judge_unshared(source, shown)
+    of_host = here is not None and _has_values_of_host(shown, here)
     common = Counter(value for each in shown for value in set(each.values)).most_common(1)[0][0]
     said = f"{sharing} of {len(shown)} machines: {_abbreviate_value(common)}{', as on this host' if of_host else ''}"
+    # An address has few bits that are drawn. All machines at the same one are twins whatever the bits say, as then
+    # none of the bits differ.
     if source.kind is Kind.LAYOUT and sharing < len(shown) and _probability_of_twins(shown) > _NO_CHANCE:
-        return found(Word.CHANCE, f"{said}, which may be chance: {_count_differing_bits(shown)} bits differ")
-    return found(Word.IDENTICAL, said, of_host=of_host)
+        bits = _count_differing_bits(shown)
+        return _found(source, Word.CHANCE, f"{said}, which may be chance: {bits} bits differ")
+    return _found(source, Word.IDENTICAL, said, of_host=of_host)
+
+
+def _found(source: Source, word: Word, said: str, *, of_host: bool = False) -> Found:
+    return Found(
+        source=source.name,
+        word=word,
+        said=said,
+        command=source.shell_command,
+        of_host=of_host,
+        decides=source.decides_twins,
+    )
+
+
+def _describe_silence(source: Source, silent: Sequence[Shown], machines: int) -> str:
+    some = f", in {len(silent)} of {machines}" if len(silent) < machines else ""
+    return f"{silent[0].why or source.absent or 'it printed nothing'}{some}"
+
+
+def _describe_repeats(shown: Sequence[Shown]) -> str:
+    """Says that machines printed a secret more than once; empty if none did."""
+    repeats = [each for each in shown if len(set(each.values)) < len(each.values)]
+    if not repeats:
+        return ""
+    value = Counter(repeats[0].values).most_common(1)[0][0]
+    return f"{format_count(len(repeats), 'machine')} printed {_abbreviate_value(value)} more than once"
+
+
+def _judge_unshared(source: Source, shown: Sequence[Shown]) -> Found:
+    """Judges values of which no two machines have one in common."""
+    bits = ""
+    if source.kind is Kind.LAYOUT:
+        bits = f" of {_count_differing_bits(shown)} bits"
+        # So few bits that equal values would have been likely: their absence says nothing.
+        if _probability_of_twins(shown) > 0.5:
+            return _found(source, Word.CHANCE, f"{len(shown)} different addresses{bits}")
+    number = sum(len(each.values) for each in shown)
+    return _found(source, Word.DISTINCT, f"{format_count(number, 'value')}{bits}, none of them twice")
+
+
+def _has_values_of_host(shown: Sequence[Shown], here: Shown) -> bool:
+    return bool(here.values) and all(set(each.values) & set(here.values) for each in shown)
 
 
 def count_largest_group(shown: Sequence[Shown]) -> int:

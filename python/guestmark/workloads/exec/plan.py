@@ -13,7 +13,7 @@ from guestmark.agent.wire import StandardOutput
 from guestmark.core.context import Caller
 from guestmark.core.derived import check_names
 from guestmark.core.errors import UsageError
-from guestmark.core.metric_spec import DEFAULT_METRICS, parse_metrics, split_metrics
+from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec, parse_metrics, split_metrics
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.units import format_count
@@ -60,65 +60,83 @@ class ExecOptions(Overrides):
 
 def build_plan(options: ExecOptions, argv: Sequence[str]) -> Plan:
     """Builds the plan for running `argv`. Raises `UsageError` for contradictory or unsupported options."""
-    if not argv or not argv[0]:
-        raise UsageError("no command is given", hint="e.g. guestmark exec --on host,uml -- sysbench cpu run")
-    if any("\0" in argument for argument in argv):
-        raise UsageError("the command contains a NUL character", hint="remove it: no program can receive one")
-    if options.blocks is None and options.time_limit_s == 0:
-        raise UsageError("--time-limit must be above 0", hint="e.g. --time-limit 10m")
+    _check_options(options, argv)
     asked = parse_metrics(options.metrics)
     specs, derived = split_metrics(asked)
-    if len(options.output) not in {0, 1, len(options.commands) + 1}:
-        raise UsageError(
-            f"--output is given {len(options.output)} times for {format_count(len(options.commands) + 1, 'command')}",
-            hint="give it once, or once for each command",
-        )
     known = [metric.name for metric in (*(spec.metric for spec in specs), *DEFAULT_METRICS)]
     check_names(derived, {*known, *options.parameters})
-    every = [list(argv), *map(list, options.commands)]
-    _check_parameters(every, options)
+    commands = [list(argv), *map(list, options.commands)]
+    _check_parameters(commands, options)
+    called = _name_commands(commands, options.names, options.texts)
     entries = []
-    called = _name_commands(every, options.names, options.texts)
-    for number, ((key, label), words) in enumerate(zip(called, every, strict=True)):
-        hooks = {name: texts[number if len(texts) > 1 else 0] for name, texts in options.hooks.items()}
-        command = Command(
-            argv=words,
-            metrics=[spec.to_params() for spec in specs],
-            stdin=describe_input(options.stdin_path),
-            ignore_failure=options.ignore_failure,
-            statuses=tuple(options.statuses),
-            shell=words[:-2] if number in options.texts else [],
-            hooks=hooks,
-            parameters=[
-                factor_of(name) for name in options.parameters
-                if any("{" + name + "}" in text for text in (*words, *hooks.values()))
-            ],
-            push=describe_files(options.push),
-            output=choose_output(_output_of_command(options.output, number), specs),
-        )  # fmt: skip
-        entries.append(Entry(WorkloadSpec("exec", command.to_stored(), label, key=key)))
-    several = len(every) > 1
+    for number, ((key, label), words) in enumerate(zip(called, commands, strict=True)):
+        params = _make_params(options, number, words, specs).to_stored()
+        entries.append(Entry(WorkloadSpec("exec", params, label, key=key)))
+    several = len(commands) > 1
     shape = Shape(tuple(entries), parse_platforms(options.on), within=() if several else None)
+    shape, policy = _choose_policy(options, shape, len(commands))
     metrics = (*(spec.metric for spec in asked), *DEFAULT_METRICS)
     title = _make_title([entry.workload.label for entry in entries]) if several else ""
-    policy = Policy()
-    if options.quick:
-        shape, policy = _limit_to_quick(options, shape)
-    elif options.timing and _only_timed(options, shape):
-        shape = replace(shape, null=NullCells.NONE)
-        policy = Policy(warmup=0)
-        if options.blocks is None:
-            sides = len(every) * math.prod(map(len, options.parameters.values()))
-            enough_s = _ENOUGH_S if options.enough_s is None else options.enough_s
-            policy = replace(policy, min_blocks=_FEWEST, max_blocks=_MOST, enough_s=enough_s * sides)
-        if (options.blocks or options.max_blocks) is not None and options.iterations is None:
-            policy = replace(policy, iterations=1)
     options = replace(
         options, parameters={factor_of(name): levels for name, levels in options.parameters.items()}
     )
     outline = Outline("exec", shape, policy, metrics, title=title, derived=derived)
     plan = assemble_plan(override_outline(outline, options), options.caller or Caller.current())
     return replace(plan, context=replace(plan.context, typed=True))
+
+
+def _check_options(options: ExecOptions, argv: Sequence[str]) -> None:
+    """Raises `UsageError` for a command that cannot be run, and for options that do not fit the commands."""
+    if not argv or not argv[0]:
+        raise UsageError("no command is given", hint="e.g. guestmark exec --on host,uml -- sysbench cpu run")
+    if any("\0" in argument for argument in argv):
+        raise UsageError("the command contains a NUL character", hint="remove it: no program can receive one")
+    if options.blocks is None and options.time_limit_s == 0:
+        raise UsageError("--time-limit must be above 0", hint="e.g. --time-limit 10m")
+    commands = len(options.commands) + 1
+    if len(options.output) not in {0, 1, commands}:
+        raise UsageError(
+            f"--output is given {len(options.output)} times for {format_count(commands, 'command')}",
+            hint="give it once, or once for each command",
+        )
+
+
+def _make_params(options: ExecOptions, number: int, words: list[str], specs: Sequence[MetricSpec]) -> Command:
+    """Makes the parameters of command `number`, which is these `words`."""
+    # Hooks and outputs are given once for all commands, or once for each.
+    hooks = {name: texts[number if len(texts) > 1 else 0] for name, texts in options.hooks.items()}
+    parameters = []
+    for name in options.parameters:
+        if any("{" + name + "}" in text for text in (*words, *hooks.values())):
+            parameters.append(factor_of(name))
+    return Command(
+        argv=words,
+        metrics=[spec.to_params() for spec in specs],
+        stdin=describe_input(options.stdin_path),
+        ignore_failure=options.ignore_failure,
+        statuses=tuple(options.statuses),
+        shell=words[:-2] if number in options.texts else [],
+        hooks=hooks,
+        parameters=parameters,
+        push=describe_files(options.push),
+        output=choose_output(_output_of_command(options.output, number), specs),
+    )
+
+
+def _choose_policy(options: ExecOptions, shape: Shape, commands: int) -> tuple[Shape, Policy]:
+    """Chooses how often the commands run; a run that only times them has no copy of the baseline."""
+    if options.quick:
+        return _limit_to_quick(options, shape)
+    if not (options.timing and _only_timed(options, shape)):
+        return shape, Policy()
+    policy = Policy(warmup=0)
+    if options.blocks is None:
+        sides = commands * math.prod(map(len, options.parameters.values()))
+        enough_s = _ENOUGH_S if options.enough_s is None else options.enough_s
+        policy = replace(policy, min_blocks=_FEWEST, max_blocks=_MOST, enough_s=enough_s * sides)
+    if (options.blocks or options.max_blocks) is not None and options.iterations is None:
+        policy = replace(policy, iterations=1)
+    return replace(shape, null=NullCells.NONE), policy
 
 
 def _limit_to_quick(options: ExecOptions, shape: Shape) -> tuple[Shape, Policy]:

@@ -172,7 +172,10 @@ class OltpTrial(OltpWorkload):
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
-        """Starts the platform's machine with the loaded tables on its disk; says at its end if the server ended cleanly."""
+        """Starts the platform's machine with the loaded tables on its disk.
+
+        Raises at its end what went wrong if the server did not end cleanly.
+        """
         made = self._find_prepared()
         self._found.prepared_s, self._found.from_cache = made.seconds, made.was_there
         disks = [{**disk, "tree": str(made.tree)} for disk in self.params.disks]

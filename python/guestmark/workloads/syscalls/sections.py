@@ -1,6 +1,6 @@
 """What the report says of system calls: one row for each, with what the hypervisor did meanwhile."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -11,6 +11,8 @@ from guestmark.platforms.counters import COLUMN_MEANINGS, COLUMN_NAMES, KVM_PREF
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.syscalls import Syscalls
 
+_ABSENT = figure_cell("–")
+
 
 def render_calls(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Renders nanoseconds and counts of each system call, averaged over a cell's good trials; nothing without any."""
@@ -18,48 +20,55 @@ def render_calls(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     if not found:
         return []
     names = list(dict.fromkeys(name for _, calls in found for name in calls))
-    platforms = [result.cell.platform for result, _ in found]
-    titles = platforms if len(set(platforms)) == len(found) else [result.cell.id for result, _ in found]
+    titles = _choose_titles([result for result, _ in found])
     columns: list[Column] = []
     cells: list[list[Cell]] = []
     used = set()
     for (_, calls), title in zip(found, titles, strict=True):
         columns.append(Column(f"{title}, ns", (Align.RIGHT,)))
-        cells.append(
-            [
-                figure_cell(_format_significant(calls[name]["ns"])) if name in calls else figure_cell("–")
-                for name in names
-            ]
-        )
+        cells.append(_build_column(names, calls, "ns", _format_significant))
         for counter, heading in COLUMN_NAMES.items():
             if any(counter in call for call in calls.values()):
                 used.add(heading)
-                counts = [calls.get(name, {}).get(counter) for name in names]
                 columns.append(Column(f"{heading}/op", (Align.POINT,)))
-                cells.append(
-                    [
-                        figure_cell("–") if count is None else figure_cell(_format_count(count))
-                        for count in counts
-                    ]
-                )
+                cells.append(_build_column(names, calls, counter, _format_count))
     rows = tuple(
         Row(RowName((name,)), tuple(column[position] for column in cells))
         for position, name in enumerate(names)
     )
     legend = "; ".join(f"{name}: {text}" for name, text in COLUMN_MEANINGS.items() if name in used)
-    kinds = tuple(sentence for result, calls in found for sentence in _describe_exits(result, calls))
-    return [
-        Table(
-            "Time and counted events of each system call",
-            ("",),
-            tuple(columns),
-            rows,
-            divisible=True,
-            legend=(line(legend),) if legend else (),
-            heading="For each call:",
-        ),
-        *([Bullets((), kinds)] if kinds else []),
-    ]
+    table = Table(
+        "Time and counted events of each system call",
+        ("",),
+        tuple(columns),
+        rows,
+        divisible=True,
+        legend=(line(legend),) if legend else (),
+        heading="For each call:",
+    )
+    exits = tuple(sentence for result, calls in found for sentence in _describe_exits(result, calls))
+    return [table, Bullets((), exits)] if exits else [table]
+
+
+def _choose_titles(results: Sequence[CellResult]) -> list[str]:
+    # A platform alone is a shorter heading than a cell's id, where each is measured once.
+    platforms = [str(result.cell.platform) for result in results]
+    if len(set(platforms)) == len(results):
+        return platforms
+    return [result.cell.id for result in results]
+
+
+def _build_column(
+    names: Sequence[str],
+    calls: Mapping[str, Mapping[str, float]],
+    counter: str,
+    formatted: Callable[[float], str],
+) -> list[Cell]:
+    column = []
+    for name in names:
+        value = calls.get(name, {}).get(counter)
+        column.append(_ABSENT if value is None else figure_cell(formatted(value)))
+    return column
 
 
 def average_calls(result: CellResult) -> dict[str, dict[str, float]]:
