@@ -24,7 +24,8 @@ NAME = "guestmark-capture"
 BUILD = "build it: cargo build --release -p guestmark-agent; or name it in GUESTMARK_CAPTURE"
 USAGE_STATUS = 2
 _UNAVAILABLE, _NOT_PERMITTED = 69, 77  # as in sysexits.h
-MOST_SEQUENCES = 8  # connections whose points the program keeps
+# Connections whose points the program keeps.
+MOST_SEQUENCES = 8
 
 
 @functools.cache
@@ -54,7 +55,8 @@ class Selection:
     filter_by: str | None = None
     merge: bool = False
     memory_mb: int | None = None
-    source: int | None = None  # a file descriptor that becomes the program's standard input
+    # A file descriptor that becomes the program's standard input.
+    source: int | None = None
     live: bool = False  # the one of `files` is an interface
 
     def to_arguments(self) -> list[str]:

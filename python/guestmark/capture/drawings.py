@@ -89,7 +89,8 @@ class Row:
     role: str
     share: str
     count: str
-    longest: str  # that its program was waited for at once
+    # The longest single wait for its program.
+    longest: str
     bars: tuple[Bar, ...]
     times: tuple[tuple[float, float], ...]
     marks: tuple[Mark, ...]
@@ -101,7 +102,8 @@ class Distributions:
 
     frame: Frame
     height: int
-    low: float  # where the axis begins and ends, seconds
+    # Where the axis begins and ends, seconds.
+    low: float
     high: float
     decades: tuple[Tick, ...]
     rows: tuple[Row, ...]
@@ -259,7 +261,8 @@ class Sequences:
     title: str
     extent: str
     stride: int
-    first: float  # where the axis of time begins and ends, seconds
+    # Where the axis of time begins and ends, seconds.
+    first: float
     last: float
     streams: tuple[Stream, ...]
 

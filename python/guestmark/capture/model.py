@@ -133,7 +133,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     response: Response
     histogram: list[tuple[float, float, int]] | None = None
     own_s: float = 0.0  # the time of its program
-    longest_wait_s: float = 0.0  # the longest single wait for its program; 0 without any
+    # The longest single wait for its program; 0 without any.
+    longest_wait_s: float = 0.0
 
 
 class Shares(msgspec.Struct, frozen=True):

@@ -21,7 +21,8 @@ class Answer:
     """The answer of a check, with the last lines of its standard output and standard error."""
 
     ending: Ending
-    status: int | None  # None when a signal or the limit ended it
+    # None when a signal or the limit ended it.
+    status: int | None
     out: tuple[str, ...]
     err: tuple[str, ...]
     took_s: float

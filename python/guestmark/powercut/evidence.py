@@ -40,7 +40,8 @@ class KeptLog:
     filesystem: str
     form: str
     method: Method
-    crashes: list[dict[str, Any]]  # `after`, `survival`, `acknowledged`, `lost`, `says`
+    # `after`, `survival`, `acknowledged`, `lost`, `says`.
+    crashes: list[dict[str, Any]]
     under: Path | None = None
     check: str = ""
     lines: tuple[bytes, ...] = ()  # that the check was told

@@ -154,9 +154,11 @@ class JudgeInput:
     filesystem: str
     form: str
     names: tuple[str, ...]  # of the files to read
-    acknowledged: Callable[[int], int]  # the newest record acknowledged after so many requests
+    # The newest record acknowledged after so many requests.
+    acknowledged: Callable[[int], int]
     lost: Callable[[int, dict[str, bytes | None]], int | None]
-    moment: Callable[[int], int]  # the number of requests when that record had just been acknowledged
+    # The number of requests when that record had just been acknowledged.
+    moment: Callable[[int], int]
     reader: Reader | None = None
 
     def is_exact(self, entries: Sequence[Entry], cut: Cut) -> bool:

@@ -78,10 +78,12 @@ class ProofRequest:
     seed: int
     written: LogPart
     control: LogPart | None = None
-    unsafe: str = "barrier=0"  # the mount option with which the control was written
+    # The mount option with which the control was written.
+    unsafe: str = "barrier=0"
     reader: Reader | None = None
     counts: FlushCounts = FlushCounts()
-    unfollowed: str = ""  # why the program may have flushed unseen
+    # Why the program may have flushed unseen.
+    unfollowed: str = ""
 
 
 def prove_durability(asked: ProofRequest) -> Proven:

@@ -79,7 +79,8 @@ class Acknowledged:
     """
 
     after_requests: tuple[int, ...]  # ascending
-    newest: tuple[int, ...]  # the newest record then; -1 for the start
+    # The newest record at that moment; -1 for the start.
+    newest: tuple[int, ...]
 
     @classmethod
     def from_marks(cls, entries: Sequence[Entry], start: int, end: int) -> Acknowledged:

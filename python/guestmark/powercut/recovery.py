@@ -100,7 +100,8 @@ def _read_numbers(image: int, at: int, count: int) -> array[int]:
 _DEADLINE_S = 60.0
 _TRUNCATED = 64 << 20
 _MOST_PROCESSORS = 2
-_SUPERBLOCK_MENDED = 2  # exit status of `btrfs rescue super-recover`
+# Exit status of `btrfs rescue super-recover`.
+_SUPERBLOCK_MENDED = 2
 # Lines of e2fsck about repairs, and those among them that any journal replay prints or that only shrink a tree.
 _REPAIR = re.compile(r"\? yes|FIXED|Clear")
 _ORDINARY = re.compile(

@@ -200,7 +200,8 @@ class Survey:
     chosen: int
     states: list[CrashState] = field(default_factory=list)
     groups: dict[str, FailureGroup] = field(default_factory=dict)
-    unsteady: tuple[CrashState, CrashState] | None = None  # two answers about the same disk, told the same
+    # Two different answers about the same disk with the same input.
+    unsteady: tuple[CrashState, CrashState] | None = None
     stopped: str = ""  # why not all were judged
 
     @property

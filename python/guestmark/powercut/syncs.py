@@ -13,7 +13,8 @@ from pathlib import PurePosixPath
 
 from guestmark.core.findings import Unsynced
 
-_STOPPED = "stopped"  # the status of a program that was ended because it had promised enough
+# The status of a program that was ended because it had promised enough.
+_STOPPED = "stopped"
 BLOCK = 4096  # bytes per digest
 
 
@@ -46,7 +47,8 @@ class _Seen:
     after: int
     path: str
     size: int
-    sure: int  # bytes that it had at least, all the time that the call took
+    # Bytes that the file had at least during the whole call.
+    sure: int
     whole: bool
     promised: Mapping[int, int]
     changed: frozenset[int]
@@ -99,13 +101,16 @@ class Promises:
     """What a program has promised, call by call. Paths and names are hexadecimal, as the agent prints them."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, bool]] = []  # each with whether nothing else of the program ran then
+        # Each call, and whether nothing else of the program ran meanwhile.
+        self.calls: list[tuple[str, bool]] = []
         self.status: str | None = None  # how it ended
         self.said = ""  # the last line of its errors
         self.elsewhere = ""  # why it may have flushed in other ways
-        self.unsynced: list[Unsynced] = []  # what it wrote, left on the disk, and never synced
+        # Data that it wrote, left on the disk, and never synced.
+        self.unsynced: list[Unsynced] = []
         self._files: dict[int, _File] = {}
-        self._renamed: dict[str, set[str]] = {}  # paths that what is at a path now may still have
+        # Earlier paths that the file at a path may still have.
+        self._renamed: dict[str, set[str]] = {}
         self._directories: list[tuple[int, str, frozenset[str]]] = []
         self._known: dict[tuple[int, bool], tuple[ExpectedFile, ...]] = {}
 

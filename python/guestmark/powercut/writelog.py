@@ -19,7 +19,8 @@ from types import TracebackType
 
 from guestmark.core.errors import MachineError
 
-_SUPERBLOCK = struct.Struct("<QQQI")  # magic, version, entries, bytes of a sector
+# Magic, version, entries, bytes of a sector.
+_SUPERBLOCK = struct.Struct("<QQQI")
 _ENTRY = struct.Struct("<QQQQ")  # sector, sectors, flags, bytes of data
 _MAGIC = 0x6A736677736872
 
@@ -41,7 +42,8 @@ class Entry:
     length: int
     flags: Flag
     at: int = 0
-    covers: int | None = None  # of a flush: how many entries; None: all before it
+    # How many entries a flush covers; None: all before it.
+    covers: int | None = None
     mark: int | None = None  # the number of a mark
 
     @property

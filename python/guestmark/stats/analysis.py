@@ -50,7 +50,8 @@ class CellResult:
 
     cell: Cell
     status: CellStatus
-    reason: str  # one line; empty when every trial is ok
+    # One line; empty when every trial is ok.
+    reason: str
     trials: tuple[Trial, ...]  # in block order
     summary: Mapping[str, Summary]
     comparison: Mapping[str, Comparison]
@@ -292,10 +293,13 @@ class _MetricEvidence:
     nulls: Mapping[str, Comparison]  # by null cell, with the cell it copies
     table: Table | None
     floor: float | None
-    bias: float  # the log by which equal cells may differ
-    differs: bool  # some null cell differs from the cell it copies
+    # The log by which equal cells may differ.
+    bias: float
+    # Some null cell differs from the cell it copies.
+    differs: bool
     carried: CarryOver | None
-    shared: Mapping[str, float]  # by cell the half-width of its log ratio over machines that share the run
+    # By cell the half-width of its log ratio over machines that share the run.
+    shared: Mapping[str, float]
 
 
 def _combine_evidence(

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-FEWEST = 8  # values that change points are looked for in
-MAX_P = 0.0005  # of a change point: of 200 histories of 40 runs without any change, one had one
+# Fewer values are not searched for change points.
+FEWEST = 8
+# Largest p of a change point: of 200 histories of 40 runs without a change, one had one.
+MAX_P = 0.0005
 
 
 @dataclass(frozen=True, slots=True)

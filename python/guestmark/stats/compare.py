@@ -52,7 +52,8 @@ class Estimand(StrEnum):
 
     TYPICAL = "typical"  # the typical run: a robust centre
     TOTAL = "total"  # the mean: what a batch costs
-    SLOW = "slow"  # how often a run takes much longer than is typical
+    # How often a run takes much longer than is typical.
+    SLOW = "slow"
     FIRST = "first"  # the first run on a fresh machine
 
 
@@ -199,17 +200,19 @@ class _Evidence(NamedTuple):
     median_ratio: float | None = None
     median_ci: tuple[float, float] | None = None
     unseen_ci: tuple[float, float] | None = None
-    refused: str = ""  # why equality must not be claimed, whatever the test says
-    unlike: bool = False  # the cell scatters more than copies of one cell do
+    # Why equality must not be claimed, whatever the test says.
+    refused: str = ""
+    # The cell scatters more than copies of one cell do.
+    unlike: bool = False
 
 
 class _TableScatter(NamedTuple):
     """How widely the log ratios of a table's blocks scatter, computed once for all its cells."""
 
-    pooled: float  # standard deviation over all cells; 0 if unknown
-    copies: (
-        float | None
-    )  # half-width of a null copy's interval times the root of its blocks; None without copies
+    # Standard deviation over all cells; 0 if unknown.
+    pooled: float
+    # Half-width of a null copy's interval times the root of its blocks; None without copies.
+    copies: float | None
 
 
 def compare_table(

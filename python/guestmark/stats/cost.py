@@ -6,9 +6,12 @@ from guestmark.core.metric import Better, Metric
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison
 
-SAME = 1.1  # ratios closer to 1 than this are about the same
-WIDE = 1.6  # the ratio of an interval's ends above which one figure says too little
-_HIGH = 3.0  # times as long, from where a cost is worth a second look
+# Ratios closer to 1 than this are about the same.
+SAME = 1.1
+# The ratio of an interval's ends above which one figure says too little.
+WIDE = 1.6
+# A cost of more than so many times is worth a second look.
+_HIGH = 3.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ import numpy as np
 from guestmark.core.metric import Better, Metric
 from guestmark.stats.analysis import CellResult
 
-_FULL_ENOUGH = 0.7  # of a matrix's places that must have a cell
+# The share of a matrix's places that must have a cell.
+_FULL_ENOUGH = 0.7
 _FEWEST_CELLS = 4
 
 

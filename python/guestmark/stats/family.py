@@ -19,7 +19,8 @@ from guestmark.stats.trials import Answers
 
 Question = TypeVar("Question")
 
-FAMILY_LEVEL = 0.05  # of all that a report claims about one cell
+# The error rate of all that a report claims about one cell.
+FAMILY_LEVEL = 0.05
 # The weights let the smallest p of 8 blocks be claimed: the typical run is held to about 6/2^8, slow runs to 2/2^8.
 TYPICAL, TOTAL, SLOW, FIRST, SECONDARY = 0.47, 0.13, 0.2, 0.05, 0.15
 

@@ -41,7 +41,8 @@ _REFUSED_WORDS: Mapping[Loss, frozenset[Durability]] = {
 }
 # Stands for the metric of a gate about power cuts.
 DURABILITY = "durability"
-_REASONS = 3  # reasons of a failed check that fit in a line
+# As many reasons of a failed check fit in a line.
+_REASONS = 3
 _NOT_CUT = "its power was not cut; --prove does that"
 
 Array = NDArray[np.float64]
@@ -60,10 +61,12 @@ _USERS_SHARE = 0.2
 class Outcome(StrEnum):
     """A gate's result."""
 
-    KEPT = "kept"  # a regression beyond the limit is excluded
+    # A regression beyond the limit is excluded.
+    KEPT = "kept"
     BROKEN = "broken"  # one is shown
     UNDECIDED = "undecided"
-    UNMEASURED = "unmeasured"  # the cell or its baseline gave no values
+    # The cell or its baseline gave no values.
+    UNMEASURED = "unmeasured"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ from guestmark.stats.noise import Null
 from guestmark.stats.validity import severe_by_cell, subtract_carry_over
 
 Array = NDArray[np.float64]
-Pair = tuple[str, str]  # ids of cells: the first over the second
+# Ids of cells: the first over the second.
+Pair = tuple[str, str]
 
 
 def values_by_block(trials: Iterable[Trial], metric: str) -> dict[int, float]:

@@ -9,13 +9,15 @@ from guestmark.core.metric import Better
 from guestmark.core.model import Cell, Published, PublishedFigure
 from guestmark.stats.compare import Comparison, Verdict
 
-_ROUNDING = 1.1  # published figures are rounded: 8 s and 188 MB/s of 1500 MB
+# Published figures are rounded: 8 s and 188 MB/s of 1500 MB.
+_ROUNDING = 1.1
 
 
 class Repetition(StrEnum):
     """What became of a published ratio."""
 
-    SAME = "agrees"  # the published ratio lies in the interval of today's
+    # The published ratio lies in the interval of today's.
+    SAME = "agrees"
     DIRECTION = "same way"
     OPPOSITE = "opposite"
     EQUAL = "equal now"  # it was different
@@ -27,9 +29,12 @@ class Agreement(StrEnum):
     """True if the interval of a comparison agrees with a published ratio."""
 
     UNKNOWN = "unknown"  # a single block has no interval
-    CONTAINED = "contained"  # a difference is shown, and its interval holds the published ratio
-    POSSIBLE = "possible"  # no difference is shown, and the published ratio is not excluded
-    OTHER_FACTOR = "other factor"  # the direction is the published one, the size is not
+    # A difference is shown, and its interval holds the published ratio.
+    CONTAINED = "contained"
+    # No difference is shown, and the published ratio is not excluded.
+    POSSIBLE = "possible"
+    # The direction is the published one, the size is not.
+    OTHER_FACTOR = "other factor"
     EXCLUDED = "excluded"
 
 

@@ -17,7 +17,8 @@ from guestmark.stats.special import regularized_beta
 
 Array = NDArray[np.float64]
 _SEEN = 5
-_FEWEST = 2  # clusters that show how far clusters differ
+# Fewer clusters do not show how far clusters differ.
+_FEWEST = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ class Ranking:
     for; `missing` ones were not measured.
     """
 
-    levels: tuple[str, ...]  # of the names in the question's `per`, workload and platform first
+    # The levels of the names in the question's `per`, workload and platform first.
+    levels: tuple[str, ...]
     metric: Metric
     cells: tuple[CellResult, ...]
     best: CellResult | None = None

@@ -25,8 +25,10 @@ MAX_WARMUP = 3
 MEASURING = 0.95
 MEASURING_TIMED = 0.85
 _MAX_BLOCKS = 100_000
-_STEADY = 0.05  # an iteration within 5 % of the later ones is warm
-_MIN_COST_S = 1e-6  # keeps a cost of 0 from dividing by zero
+# An iteration within 5 % of the later ones is warm.
+_STEADY = 0.05
+# Keeps a cost of 0 from dividing by zero.
+_MIN_COST_S = 1e-6
 # Standard deviation of a block's log ratio that is assumed before anything is known.
 USUAL_SPREAD = 0.02
 # Degrees of freedom with which that prior, and the variance of all cells, count beside a cell's own variance.
@@ -159,7 +161,8 @@ def choose_iterations(
     iterations = sum(max(pilot.iteration_s, _MIN_COST_S) for pilot in pilots.values())
     starts = sum(max(pilot.start_s, 0.0) for pilot in pilots.values()) + warmup * iterations
     affordable = math.floor((block_limit_s - starts) / iterations)
-    ratio = starts / iterations  # the product is (ratio + r) (1 + within / r), and least at √(ratio · within)
+    # The product is (ratio + r) (1 + within / r), and least at √(ratio · within).
+    ratio = starts / iterations
     best = math.sqrt(ratio * within)
     room = (1 + SPARED) * (math.sqrt(ratio) + math.sqrt(within)) ** 2 - ratio - within
     largest = math.floor((room + math.sqrt(max(room**2 - 4 * ratio * within, 0.0))) / 2)

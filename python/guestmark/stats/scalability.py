@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from guestmark.stats.paired import t_interval, t_quantile
 
 Array = NDArray[np.float64]
-_MIN_BLOCKS = 4  # fewer do not show how much they differ
-_MIN_NUMBERS = 3  # two do not show what grows with the square
+# Fewer do not show how much they differ.
+_MIN_BLOCKS = 4
+# Two do not show what grows with the square.
+_MIN_NUMBERS = 3
 
 
 @dataclass(frozen=True, slots=True)

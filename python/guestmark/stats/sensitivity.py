@@ -8,8 +8,10 @@ from guestmark.stats.family import detectable_difference
 from guestmark.stats.slow_run_power import share_found
 from guestmark.stats.total import unseen_share
 
-_RARE = 0.25  # runs that are slow more often than this are not called slow runs by anybody
-_LEAST, _MOST = 0.0005, 1.0  # differences outside of this range say nothing
+# Runs that are slow more often than this are too common to be called slow runs.
+_RARE = 0.25
+# Differences outside of this range say nothing.
+_LEAST, _MOST = 0.0005, 1.0
 
 
 def findable_share(workload: WorkloadResult) -> float | None:

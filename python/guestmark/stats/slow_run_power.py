@@ -17,7 +17,8 @@ from guestmark.stats.special import regularized_beta
 
 POWER = 0.9
 _MOST = 10_000  # blocks
-_REACH = 4.0  # standard deviations of a number of blocks beyond which nothing counts
+# Numbers of blocks farther from their mean, in standard deviations, are too rare to count.
+_REACH = 4.0
 
 
 @functools.lru_cache(maxsize=1024)

@@ -105,7 +105,8 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
         return Decision(RunState.STOPPED, blocks, 0.0)
     if goal is None or blocks < FORESEEN:
         return Decision(None, None, None)
-    if asked is None and used < policy.fine_s and cost > 0:  # by then half of the precision is enough
+    # After `fine_s` the whole `precision` suffices.
+    if asked is None and used < policy.fine_s and cost > 0:
         _, coarse = _assess_precision(analysis, policy.precision)
         goal = min(goal, max(coarse or goal, blocks + math.ceil((policy.fine_s - used) / cost)))
     goal = min(max(goal, policy.min_blocks), policy.max_blocks)

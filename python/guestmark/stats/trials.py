@@ -62,7 +62,8 @@ class SlowComparison:
     verdict: Verdict  # slower: more slow runs; faster: fewer
     reason: str
     unseen: Unseen
-    worth: int = TAIL_BLOCKS  # blocks in all up to which a run continues in order to decide
+    # Blocks in all up to which a run continues in order to decide.
+    worth: int = TAIL_BLOCKS
 
     @property
     def differs(self) -> bool:

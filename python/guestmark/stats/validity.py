@@ -22,7 +22,8 @@ Index = NDArray[np.int64]
 ALPHA = 0.01
 # A carry-over is corrected for below this p, and warned of only below `ALPHA`.
 CORRECTED = 0.05
-MIN_TRIALS_LEFT = 8  # degrees of freedom below which nothing is tested
+# Degrees of freedom below which nothing is tested.
+MIN_TRIALS_LEFT = 8
 CLOCKS_APART = 0.01
 CLOCKS_FAR_APART = 0.05
 # The clocks are compared by messages, which a busy host may delay this long.

@@ -88,7 +88,8 @@ def _is_refused(cell: Cell) -> bool:
 
 
 def _used_if_it_can_be(cell: Cell) -> Iterator[Violation]:
-    with contextlib.suppress(PlatformUnusableError):  # a program is not here, such as qemu-storage-daemon
+    # A program is not installed here, such as qemu-storage-daemon.
+    with contextlib.suppress(PlatformUnusableError):
         yield from _used_once(cell)
 
 
@@ -103,7 +104,8 @@ class _FactorEffects:
 
     differs: bool = False  # its options differ at another level
     compared: bool = False  # something was attested
-    told_apart: bool = False  # the attestation fails at another level
+    # The attestation fails at another level.
+    told_apart: bool = False
 
 
 @contextlib.contextmanager
@@ -149,7 +151,8 @@ def _check_parsing(factor: Setting[Any], levels: Sequence[str]) -> Iterator[Viol
                 yield Violation(
                     Rule.FACTORS, f"{level!r} has no one spelling", "parse(parse(x)) must be parse(x)"
                 )
-        except Exception as error:  # a factor of somebody else's may raise anything
+        # Extensions may raise anything.
+        except Exception as error:
             yield Violation(
                 Rule.FACTORS, f"its level {level!r} is refused: {error!r}", "correct levels or parse"
             )

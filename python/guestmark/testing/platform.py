@@ -107,7 +107,8 @@ def _check_members(machine: Machine) -> Iterator[Violation]:
     for name, holds in wanted.items():
         try:
             right = holds(getattr(machine, name))
-        except Exception as error:  # a machine of somebody else's may raise anything
+        # Extensions may raise anything.
+        except Exception as error:
             yield Violation(
                 Rule.STARTED, f"{name} of its machine raised {error!r}", "see platforms.base.Machine"
             )
@@ -178,7 +179,8 @@ def _check_killed_machine(platform: Platform, cell: Cell) -> Iterator[Violation]
             )
     except GuestmarkError:
         return
-    except Exception as error:  # a platform of somebody else's may raise anything
+    # Extensions may raise anything.
+    except Exception as error:
         yield untyped_error("leaving start() after its machine was killed", error)
 
 
@@ -193,7 +195,8 @@ def _check_missing_programs(platform: Platform, cell: Cell) -> Iterator[Violatio
             pass
     except (MachineError, PlatformUnusableError):
         return
-    except Exception as error:  # a platform of somebody else's may raise anything
+    # Extensions may raise anything.
+    except Exception as error:
         yield untyped_error("start() without its programs", error)
     finally:
         os.environ["PATH"] = path

@@ -29,18 +29,28 @@ TYPED = (MachineError, WorkloadError, PlatformUnusableError)
 class Rule(StrEnum):
     """One demand of the contract."""
 
-    DESCRIBED = "described"  # it is found by its name, and all that its description names can be imported
-    CHEAP = "cheap"  # importing the description imports nothing costly
-    PARAMETERS = "parameters"  # they are checked, and read back from the ledger
-    METRICS = "metrics"  # what is declared is measured, and nothing else
+    # The extension is found by its name, and all that its description names can be imported.
+    DESCRIBED = "described"
+    # Importing the description imports nothing costly.
+    CHEAP = "cheap"
+    # Parameters are checked, and read back from the ledger.
+    PARAMETERS = "parameters"
+    # What is declared is measured, and nothing else.
+    METRICS = "metrics"
     MEASURED = "measured"  # a trial ends well
-    TYPED = "typed errors"  # whatever fails raises one of guestmark's errors
-    LIMIT = "limit"  # an iteration ends within the time that it has
-    FACTORS = "factors"  # a level that is accepted is used, and attested
+    # Whatever fails raises one of guestmark's errors.
+    TYPED = "typed errors"
+    # An iteration ends within the time that it has.
+    LIMIT = "limit"
+    # A level that is accepted is used, and attested.
+    FACTORS = "factors"
     STARTED = "started"  # a machine has all that a machine has
-    ATTESTED = "attested"  # what it is, as facts that the ledger keeps
-    ENDED = "ended"  # nothing is left of a machine, however it ends
-    INTERRUPTED = "interrupted"  # a run that is interrupted ends soon, and leaves nothing
+    # A machine's attestation returns facts that the ledger keeps.
+    ATTESTED = "attested"
+    # Nothing is left of a machine, however it ends.
+    ENDED = "ended"
+    # A run that is interrupted ends soon, and leaves nothing.
+    INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +79,8 @@ def check_loading(text: str, loaders: Mapping[str, Callable[[], object]]) -> Ite
     for name, load in loaders.items():
         try:
             load()
-        except Exception as error:  # whatever a module of somebody else's raises
+        # Extensions may raise anything.
+        except Exception as error:
             yield Violation(
                 Rule.DESCRIBED, f"{name} cannot be imported: {error!r}", "import the class and return it"
             )
@@ -101,7 +112,8 @@ def run_guarded(what: str, action: Callable[[], T]) -> tuple[T | None, list[Viol
         return action(), []
     except GuestmarkError as error:
         return None, [Violation(Rule.MEASURED, f"{what} failed: {error.message}", error.hint)]
-    except Exception as error:  # a bug of somebody else's may raise anything
+    # Extensions may raise anything.
+    except Exception as error:
         return None, [untyped_error(what, error)]
 
 

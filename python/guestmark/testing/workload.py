@@ -105,7 +105,8 @@ def _check_parameters(kind: WorkloadClass, params: Mapping[str, Any]) -> Iterato
         return
     try:
         kind.params_of(WorkloadSpec(kind.name, json.loads(json.dumps(checked))))
-    except Exception as error:  # a workload's own types may raise anything
+    # Extensions may raise anything.
+    except Exception as error:
         hint = "to_stored() must return what JSON has, and the type of its parameters must read it"
         yield Violation(Rule.PARAMETERS, f"they cannot be read back as the ledger has them: {error!r}", hint)
 
@@ -157,7 +158,8 @@ def _check_killed_machine(cell: Cell) -> Iterator[Violation]:
             workload.run(machine)
         except TYPED:
             pass
-        except Exception as error:  # a bug of somebody else's may raise anything
+        # Extensions may raise anything.
+        except Exception as error:
             yield untyped_error("run() on a machine that was killed", error)
         else:
             yield Violation(
@@ -182,7 +184,8 @@ def _check_limit(cell: Cell, trial: Trial) -> Iterator[Violation]:
             workload.run(machine)
         except TYPED:
             return
-        except Exception as error:  # a bug of somebody else's may raise anything
+        # Extensions may raise anything.
+        except Exception as error:
             yield untyped_error("run() beyond its limit", error)
             return
         ran_s = time.monotonic() - begin

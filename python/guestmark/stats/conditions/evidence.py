@@ -9,7 +9,8 @@ from guestmark.core.units import format_count
 
 T = TypeVar("T")
 
-_MANY = 3  # more cells than this are too many to name in a sentence
+# More cells than this are too many to name in a sentence.
+_MANY = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,8 @@ from guestmark.stats.tuning import screen
 from guestmark.stats.tuning.race import DropReason, Interval, Race
 
 _PRICES = ("vmm_cpu_s", "guest_cpu_s", "host_flushes", "guest_flushes")  # what speed may cost
-_UNRACED = frozenset(
-    {DropReason.BARRED, DropReason.FAILED, DropReason.LIMIT}
-)  # dropped for reasons that say nothing of speed
+# Reasons for dropping a cell that say nothing about speed.
+_UNRACED = frozenset({DropReason.BARRED, DropReason.FAILED, DropReason.LIMIT})
 _MOST_INTERACTIONS = 3
 _MOST_SHOWN = 12
 

@@ -20,12 +20,10 @@ from guestmark.stats.tuning import screen
 # Weight of all candidates' variance against a candidate's own, in blocks (moderated variances: Smyth 2004).
 _PRIOR = 6.0
 
-Values = Mapping[int, Mapping[str, float]]  # log values by block and candidate, lower is better
-
-
-Limited = Mapping[
-    int, Mapping[str, Mapping[str, float]]
-]  # values of limited metrics by block, candidate and name
+# Log values by block and candidate, lower is better.
+Values = Mapping[int, Mapping[str, float]]
+# Values of limited metrics by block, candidate and name.
+Limited = Mapping[int, Mapping[str, Mapping[str, float]]]
 T = TypeVar("T")
 
 
@@ -35,9 +33,12 @@ class DropReason(StrEnum):
     BARRED = "barred"  # it is not what was asked for
     FAILED = "failed"
     LIMIT = "over a limit"
-    PREDICTED = "predicted"  # by main effects alone: it was not measured
-    RACED = "raced"  # by the race's own rule, see `_drop_losers`
-    CONFIRMED = "confirmed"  # by the rule of every run, in fresh blocks
+    # By main effects alone: it was not measured.
+    PREDICTED = "predicted"
+    # By the race's own rule, see `_drop_losers`.
+    RACED = "raced"
+    # By the rule of every run, in fresh blocks.
+    CONFIRMED = "confirmed"
 
 
 class Stage(StrEnum):
@@ -112,8 +113,10 @@ class Race:
     finalists: tuple[str, ...] = ()
     confirmed_from: int = 0  # the first block of the confirmation
     fresh: int = 0  # complete blocks of the confirmation
-    distances: dict[str, Interval] = field(default_factory=dict)  # of those that were alive, from the leader
-    hurried: bool = False  # whether the time limit ended it before its blocks did
+    # From the leader, of those that were alive.
+    distances: dict[str, Interval] = field(default_factory=dict)
+    # The time limit ended the race before its blocks did.
+    hurried: bool = False
 
     @property
     def is_confirmed(self) -> bool:

@@ -18,7 +18,8 @@ from guestmark.core.tuning import Candidate
 # Among fewer candidates a fraction saves nothing.
 SMALLEST = 16
 _SHARE = 0.34
-_SPARE = 5  # runs beyond the parameters of the model
+# Runs that are measured beyond the number of the model's parameters.
+_SPARE = 5
 _WIDE = 2.5  # residual standard deviations
 Matrix = NDArray[np.float64]
 
