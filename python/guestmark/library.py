@@ -122,10 +122,10 @@ class Result:
     def frame(self, kind: Literal["pandas"]) -> pandas.DataFrame: ...
     def frame(self, kind: str = "polars") -> Any:
         """Every trial and metric, one row each, as the CSV has them; a polars DataFrame, or one of pandas."""
-        from guestmark.report import formats
+        from guestmark.report import long_form
 
         if kind == "polars":
-            return formats.make_frame(self.stored, self.analysis)
+            return long_form.make_frame(self.stored, self.analysis)
         if kind != "pandas":
             raise UsageError(f"{kind!r} is not a kind of frame", hint="polars or pandas")
         try:
@@ -135,7 +135,7 @@ class Result:
                 "pandas is not installed", hint="pip install pandas, or take .frame()"
             ) from error
         return pandas.DataFrame(
-            formats.make_trial_rows(self.stored, self.analysis), columns=formats.column_names(self.stored)
+            long_form.make_trial_rows(self.stored, self.analysis), columns=long_form.column_names(self.stored)
         )
 
     def gates(self, *limits: str) -> tuple[JudgedGate, ...]:

@@ -1,6 +1,7 @@
-"""Gates for machines that build: JUnit's XML, and the summary that GitHub shows on the page of a job."""
+"""Gates as build servers read them: JUnit's XML, and the summary that GitHub shows on the page of a job."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
@@ -13,69 +14,66 @@ from guestmark.stats.gates import JudgedGate, Outcome
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 _MARKS = {Outcome.KEPT: "✅", Outcome.BROKEN: "❌", Outcome.UNDECIDED: "❔", Outcome.UNMEASURED: "💥"}
+# A broken gate is a failure, one that was not measured an error, an undecided one is skipped.
+_JUNIT_KINDS = {Outcome.BROKEN: "failure", Outcome.UNMEASURED: "error", Outcome.UNDECIDED: "skipped"}
 
 
-def make_junit(judged: Sequence[JudgedGate], run: StoredRun, *more: StoredRun) -> bytes:
-    """A test suite with a case for each gate and cell, in the form that build servers read.
-
-    A broken gate is a failure, one that was not measured an error, an undecided one is skipped.
-    """
-    count = {outcome: sum(one.outcome is outcome for one in judged) for outcome in Outcome}
-    numbers = {
-        "tests": len(judged),
-        "failures": count[Outcome.BROKEN],
-        "errors": count[Outcome.UNMEASURED],
-        "skipped": count[Outcome.UNDECIDED],
+def make_junit(gates: Sequence[JudgedGate], run: StoredRun, *more: StoredRun) -> bytes:
+    """Return a JUnit test suite with a case for each gate and cell."""
+    runs = (run, *more)
+    name = f"guestmark {run.plan.name}"
+    outcomes = Counter(gate.outcome for gate in gates)
+    counts = {
+        "tests": str(len(gates)),
+        "failures": str(outcomes[Outcome.BROKEN]),
+        "errors": str(outcomes[Outcome.UNMEASURED]),
+        "skipped": str(outcomes[Outcome.UNDECIDED]),
     }
-    told = {name: str(number) for name, number in numbers.items()}
-    root = ElementTree.Element("testsuites", told)
-    suite = ElementTree.SubElement(
-        root, "testsuite", {"name": make_inert(f"guestmark {run.plan.name}"), **told}
-    )
+    root = ElementTree.Element("testsuites", counts)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": make_inert(name), **counts})
     properties = ElementTree.SubElement(suite, "properties")
-    for each in (run, *more):
+    for each in runs:
         ElementTree.SubElement(properties, "property", {"name": "run", "value": each.id})
-    seconds = sum(trial.duration_s for each in (run, *more) for trial in each.trials) / max(len(judged), 1)
-    for one in judged:
-        about = {"classname": f"guestmark.{run.plan.name}", "name": f"{one.gate.text} ({one.cell})"}
-        case = ElementTree.SubElement(
-            suite,
-            "testcase",
-            {name: make_inert(text) for name, text in about.items()} | {"time": f"{seconds:.3f}"},
-        )
-        kind = {Outcome.BROKEN: "failure", Outcome.UNMEASURED: "error", Outcome.UNDECIDED: "skipped"}
-        if one.outcome in kind:
-            ElementTree.SubElement(case, kind[one.outcome], {"message": make_inert(explain_outcome(one))})
+    # All gates rest on the same trials, whose time is divided among them.
+    seconds = sum(trial.duration_s for each in runs for trial in each.trials) / max(len(gates), 1)
+    for gate in gates:
+        attributes = {
+            "classname": make_inert(f"guestmark.{run.plan.name}"),
+            "name": make_inert(f"{gate.gate.text} ({gate.cell})"),
+            "time": f"{seconds:.3f}",
+        }
+        case = ElementTree.SubElement(suite, "testcase", attributes)
+        explanation = make_inert(explain_outcome(gate))
+        if gate.outcome in _JUNIT_KINDS:
+            ElementTree.SubElement(case, _JUNIT_KINDS[gate.outcome], {"message": explanation})
         else:
-            ElementTree.SubElement(case, "system-out").text = make_inert(explain_outcome(one))
+            ElementTree.SubElement(case, "system-out").text = explanation
     ElementTree.indent(root)
     text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
 
 
-def make_summary(judged: Sequence[JudgedGate], *runs: StoredRun) -> str:
-    """A table in Markdown."""
+def make_summary(gates: Sequence[JudgedGate], *runs: StoredRun) -> str:
+    """Return a table of the gates in Markdown."""
     lines = ["### guestmark", "", "| | gate | cell | found |", "| --- | --- | --- | --- |"]
-    for one in judged:
-        texts = (
-            f"{_MARKS[one.outcome]} {one.outcome}",
-            f"`{one.gate.text}`",
-            f"`{one.cell}`",
-            explain_outcome(one),
-        )
-        lines.append("| " + " | ".join(make_inert(text).replace("|", "\\|") for text in texts) + " |")
-    return "\n".join(
-        [*lines, "", *(f"Run `{run.id}`, {format_count(run.blocks, 'block')}" for run in runs), ""]
-    )
+    for gate in gates:
+        mark = f"{_MARKS[gate.outcome]} {gate.outcome}"
+        texts = (mark, f"`{gate.gate.text}`", f"`{gate.cell}`", explain_outcome(gate))
+        escaped = (make_inert(text).replace("|", "\\|") for text in texts)
+        lines.append(f"| {' | '.join(escaped)} |")
+    lines.append("")
+    lines += [f"Run `{run.id}`, {format_count(run.blocks, 'block')}" for run in runs]
+    return "\n".join([*lines, ""])
 
 
-def append_summary(judged: Sequence[JudgedGate], *runs: StoredRun) -> None:
-    """Appends to the file that GitHub names in the environment; does nothing elsewhere. Raises `GuestmarkError`."""
-    if not (path := os.environ.get(SUMMARY)):
+def append_summary(gates: Sequence[JudgedGate], *runs: StoredRun) -> None:
+    """Append to the file that GitHub names in the environment; do nothing elsewhere. Raises `GuestmarkError`."""
+    path = os.environ.get(SUMMARY)
+    if not path:
         return
     try:
         with open(path, "a", encoding="utf-8") as stream:
-            stream.write(make_summary(judged, *runs))
+            stream.write(make_summary(gates, *runs))
     except OSError as error:
         raise GuestmarkError(
             f"the step summary {path} cannot be written: {error.strerror or error}",

@@ -4,5 +4,6 @@ from guestmark.ledger.model import StoredRun
 
 
 def resume_command(run: StoredRun, options: str = "") -> str:
-    """What takes a run on: also of somebody else's, which has to be trusted."""
-    return " ".join(filter(None, ["guestmark resume", run.id, options, "" if run.is_trusted else "--trust"]))
+    """Return the command that takes a run on; somebody else's run has to be trusted explicitly."""
+    trust = "" if run.is_trusted else "--trust"
+    return " ".join(part for part in ("guestmark resume", run.id, options, trust) if part)

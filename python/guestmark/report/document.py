@@ -25,21 +25,19 @@ from guestmark.stats.compare import Comparison
 from guestmark.stats.paired import Summary
 from guestmark.stats.stopping import forecast_more_time
 
-CONSOLE_LIMIT = (
-    16_384  # characters of a failed trial's console that go into the document; the ledger has it all
-)
+CONSOLE_LIMIT = 16_384  # characters of a failed trial's console in the document; the ledger has all of it
 
 
 def make_result_document(
-    run: StoredRun, analysis: Analysis | None = None, made: Page | None = None
+    run: StoredRun, analysis: Analysis | None = None, page: Page | None = None
 ) -> dict[str, Any]:
-    """The document of a run: dicts, lists, strings, finite numbers, booleans and None, in a stable order.
+    """Return the document of a run: dicts, lists, strings, finite numbers, booleans and None, in a stable order.
 
-    What is not a number (NaN, infinities) is null, bytes that are not UTF-8 become U+FFFD, and of the
-    caller's environment variables only the names are written. What the attestations and command lines of a cell's
-    trials have in common is written once, see `report.shared_facts`. `null_cells` are all copies of cells that show the
-    noise; those which were asked for (`--on host,host`) are among `cells` too. `report` is what every
-    other format shows, section by section: `made`, or the run's page.
+    NaN and infinities are null, bytes that are not UTF-8 become U+FFFD, and the caller's environment variables appear
+    by name only. What the attestations and command lines of a cell's trials have in common is written once, see
+    `report.shared_facts`. `null_cells` are all copies of cells that show the noise; copies that were asked for
+    (`--on host,host`) are among `cells` too. `report` is what every other format shows, section by section: `page`, or
+    the run's own page.
     """
     found = analysis or analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
     owner = {result.cell.id: workload for workload in found.workloads for result in workload.cells}
@@ -92,7 +90,7 @@ def make_result_document(
         "unusable": to_plain(run.unusable),
         "tune": race_outcome.make_document(run),
         **environment.make_document(run),
-        "report": plain.make_document(made or make_page(run, found)),
+        "report": plain.make_document(page or make_page(run, found)),
     }
     cleaned: dict[str, Any] = strict_json(document)
     return cleaned
@@ -107,7 +105,7 @@ def _plan_document(run: StoredRun) -> dict[str, Any]:
 
 
 def _hide_environment(where: dict[str, Any]) -> None:
-    """Environment variables hold passwords and tokens; documents are passed around."""
+    """Replace environment variables by their names: they hold passwords and tokens, and documents are passed around."""
     env = where.pop("env", None)
     if isinstance(env, dict):
         where["env_names"] = sorted({*env, *where.get("env_names", ())})
@@ -199,13 +197,13 @@ def _comparison_document(comparison: Comparison) -> dict[str, Any]:
 
 
 def _more_time_document(run: StoredRun, analysis: Analysis) -> dict[str, Any] | None:
-    """What more blocks would buy where ratios are not known well enough; half-widths are of the log ratio."""
+    """Return what more blocks would gain where ratios are too imprecise; half-widths are of the log ratio."""
     found = forecast_more_time(run.plan, analysis)
     return None if found is None else {**to_plain(found), "blocks_in_all": analysis.blocks + found.blocks}
 
 
 def _answers_document(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
-    """Of the primary metric: typical run, total, slow runs and first run, and what may not have been seen."""
+    """Return the four answers of the primary metric, and which events may have been missed."""
     answers = result.answers
     if answers is None:
         return {}
@@ -241,5 +239,5 @@ def _interval_document(ends: tuple[float, float] | None) -> list[float | None]:
 
 
 def format_timestamp(seconds: float) -> str:
-    """Unix time as UTC in ISO 8601, to the millisecond."""
+    """Return Unix time as UTC in ISO 8601, to the millisecond."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, assert_never
 
 from guestmark.page.figures import TimeUnit, wanted_time_unit
@@ -19,6 +19,8 @@ from guestmark.stats.executions import relative_speed
 
 _FIGURES = ("mean", "stddev", "median", "user", "system", "min", "max")
 _PLACES = {TimeUnit.SECOND: 3, TimeUnit.MILLISECOND: 1, TimeUnit.MICROSECOND: 1}
+_Benchmark = Mapping[str, Any]
+_Cells = list[str]
 
 
 TableFormat = Literal[
@@ -27,97 +29,100 @@ TableFormat = Literal[
 
 
 def render_table(analysis: Analysis, form: TableFormat, *, referenced: bool) -> str:
-    """The table in that format."""
+    """Return the table in that format."""
     match form:
         case Format.HYPERFINE_CSV:
             return _render_csv(analysis)
         case Format.HYPERFINE_MARKDOWN:
-            return _render_markdown(*_make_rows(analysis, referenced, _quote_in_backticks))
+            return _render_markdown(_make_rows(analysis, referenced, _quote_in_backticks))
         case Format.HYPERFINE_ASCIIDOC:
-            return _render_asciidoc(*_make_rows(analysis, referenced, _quote_in_backticks))
+            return _render_asciidoc(_make_rows(analysis, referenced, _quote_in_backticks))
         case Format.HYPERFINE_ORGMODE:
-            return _render_orgmode(*_make_rows(analysis, referenced, lambda text: f"={text}="))
+            return _render_orgmode(_make_rows(analysis, referenced, _quote_in_equals))
         case _:
             assert_never(form)
 
 
 def _quote_in_backticks(text: str) -> str:
-    return f"`{text.replace('|', chr(92) + '|')}`"
+    escaped = text.replace("|", "\\|")
+    return f"`{escaped}`"
+
+
+def _quote_in_equals(text: str) -> str:
+    return f"={text}="
 
 
 def _render_csv(analysis: Analysis) -> str:
-    """A line for each benchmark, in seconds, with a column for each parameter."""
-    found = interchange.hyperfine_document(analysis)["results"]
-    names = sorted({name for each in found for name in each.get("parameters", {})})
+    """Return a line for each benchmark, in seconds, with a column for each parameter."""
+    benchmarks = interchange.hyperfine_document(analysis)["results"]
+    names = sorted({name for benchmark in benchmarks for name in benchmark.get("parameters", {})})
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(map(escape_for_csv, ("command", *_FIGURES, *(f"parameter_{name}" for name in names))))
-    for each in found:
-        levels = each.get("parameters", {})
-        texts = [each["command"], *(levels.get(name, "") for name in names)]
-        command, *others = map(escape_for_csv, texts)
-        writer.writerow([command, *("" if each[name] is None else each[name] for name in _FIGURES), *others])
+    headings = ("command", *_FIGURES, *(f"parameter_{name}" for name in names))
+    writer.writerow(map(escape_for_csv, headings))
+    for benchmark in benchmarks:
+        levels = benchmark.get("parameters", {})
+        figures = ["" if benchmark[name] is None else benchmark[name] for name in _FIGURES]
+        parameters = [escape_for_csv(levels.get(name, "")) for name in names]
+        writer.writerow([escape_for_csv(benchmark["command"]), *figures, *parameters])
     return out.getvalue()
 
 
-def _render_markdown(head: list[str], rows: list[list[str]]) -> str:
-    lines = [_join_cells(head), "|:---|---:|---:|---:|---:|", *map(_join_cells, rows)]
+def _render_markdown(rows: Sequence[_Cells]) -> str:
+    lines = [f"| {' | '.join(cells)} |" for cells in rows]
+    lines.insert(1, "|:---|---:|---:|---:|---:|")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _render_asciidoc(head: list[str], rows: list[list[str]]) -> str:
+def _render_asciidoc(rows: Sequence[_Cells]) -> str:
     lines = ['[cols="<,>,>,>,>"]', "|==="]
-    for row in (head, *rows):
-        lines += [*(f"| {cell} " for cell in row), ""]
+    for cells in rows:
+        lines += [*(f"| {cell} " for cell in cells), ""]
     lines[-1] = "|==="
     return "".join(f"{line}\n" for line in lines)
 
 
-def _render_orgmode(head: list[str], rows: list[list[str]]) -> str:
-    lines = [f"| {first}  |  {' |  '.join(others)} |" for first, *others in (head, *rows)]
+def _render_orgmode(rows: Sequence[_Cells]) -> str:
+    lines = [f"| {first}  |  {' |  '.join(others)} |" for first, *others in rows]
     lines.insert(1, "|--+--+--+--+--|")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _join_cells(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _make_rows(
-    analysis: Analysis, referenced: bool, code: Callable[[str], str]
-) -> tuple[list[str], list[list[str]]]:
-    """The heading, and a row for each benchmark; `code` marks a command as code."""
-    every = interchange.hyperfine_benchmarks(analysis)
-    found = [each for _, each in every]
-    unit = wanted_time_unit() or (_choose_time_unit(found[0]["mean"]) if found else TimeUnit.SECOND)
+def _make_rows(analysis: Analysis, referenced: bool, quote: Callable[[str], str]) -> list[_Cells]:
+    """Return the headings, then a row for each benchmark; `quote` marks a command as code."""
+    results = interchange.hyperfine_benchmarks(analysis)
+    benchmarks = [benchmark for _, benchmark in results]
+    unit = wanted_time_unit() or _choose_time_unit(benchmarks)
     size, places = unit.unit.size, _PLACES[unit]
-
-    def shown(seconds: float) -> str:
-        return f"{seconds / size:.{places}f}"
-
-    reference = min(found, key=lambda each: each["mean"], default=None)
+    reference = min(benchmarks, key=lambda benchmark: benchmark["mean"], default=None)
     if referenced:
-        reference = next((each for result, each in every if result.cell.baseline), reference)
-    rows = []
-    for each in found:
-        mean = shown(each["mean"])
-        spread = "" if each["stddev"] is None else f" ± {shown(each['stddev'])}"
-        one = "1.00" if each is reference or reference is None else _format_relative(each, reference)
-        command = code(" ".join(each["command"].split()))
-        rows.append([command, f"{mean}{spread}", shown(each["min"]), shown(each["max"]), one])
-    return ["Command", *(f"{name} [{unit.unit.name}]" for name in ("Mean", "Min", "Max")), "Relative"], rows
+        baselines = (benchmark for result, benchmark in results if result.cell.baseline)
+        reference = next(baselines, reference)
+    rows = [["Command", *(f"{name} [{unit.unit.name}]" for name in ("Mean", "Min", "Max")), "Relative"]]
+    for benchmark in benchmarks:
+        mean, low, high = (f"{benchmark[name] / size:.{places}f}" for name in ("mean", "min", "max"))
+        if benchmark["stddev"] is not None:
+            mean += f" ± {benchmark['stddev'] / size:.{places}f}"
+        command = quote(" ".join(benchmark["command"].split()))
+        rows.append([command, mean, low, high, _format_relative(benchmark, reference)])
+    return rows
 
 
-def _choose_time_unit(seconds: float) -> TimeUnit:
-    """The first benchmark decides, as in hyperfine."""
+def _choose_time_unit(benchmarks: Sequence[_Benchmark]) -> TimeUnit:
+    """Return the unit that fits the first benchmark: it decides for all, as in hyperfine."""
+    seconds = benchmarks[0]["mean"] if benchmarks else 1.0
     if seconds < 1e-3:
         return TimeUnit.MICROSECOND
     return TimeUnit.MILLISECOND if seconds < 1 else TimeUnit.SECOND
 
 
-def _format_relative(each: dict[str, Any], reference: dict[str, Any]) -> str:
-    """The quotient of the means; its σ from the relative ones of both, which are taken as independent."""
+def _format_relative(benchmark: _Benchmark, reference: _Benchmark | None) -> str:
+    """Return the quotient of the means with its standard deviation; empty where the reference took no time."""
+    if reference is None or benchmark is reference:
+        return "1.00"
     if not reference["mean"]:
         return ""
-    quotient, error = relative_speed(each["mean"], each["stddev"], reference["mean"], reference["stddev"])
+    quotient, error = relative_speed(
+        benchmark["mean"], benchmark["stddev"], reference["mean"], reference["stddev"]
+    )
     return f"{quotient:.2f}" if error is None else f"{quotient:.2f} ± {error:.2f}"

@@ -1,12 +1,11 @@
 """A run in the schemas of other programs: hyperfine's, Bencher's, and that of github-action-benchmark.
 
-They know one benchmark with a list of times. Each cell becomes one; copies for the noise floor are left out. Times of
-one trial are not independent of each other, so that a test over all of them, such as Welch's, is too sure of itself.
+These programs know benchmarks with a list of times. Each cell becomes one; copies for the noise floor are left out.
+Times of one trial are not independent of each other, so a test over all of them, such as Welch's, is too confident.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from guestmark.core.metric import Better
@@ -20,104 +19,106 @@ _BIGGER, _SMALLER = "customBiggerIsBetter", "customSmallerIsBetter"
 
 
 def hyperfine_document(analysis: Analysis) -> dict[str, Any]:
-    """The document of hyperfine's `--export-json`, in seconds; user and system are means. Cells need a time."""
-    return {"results": [found for _, found in hyperfine_benchmarks(analysis)]}
+    """Return the document of hyperfine's `--export-json`, in seconds; user and system are means.
+
+    Cells without a time are left out.
+    """
+    return {"results": [benchmark for _, benchmark in hyperfine_benchmarks(analysis)]}
 
 
 def hyperfine_benchmarks(analysis: Analysis) -> list[tuple[CellResult, dict[str, Any]]]:
-    """The cells that have a time, each with its entry in that document."""
-    shown = _plain_cells(analysis)
-    names = _name_benchmarks([result.cell for result in shown])
-    return [
-        (result, found)
-        for name, result in zip(names, shown, strict=True)
-        if (found := _hyperfine_benchmark(name, result)) is not None
-    ]
+    """Return the cells that have a time, each with its entry in that document."""
+    entries = []
+    for name, result in _named_cells(analysis):
+        benchmark = _hyperfine_benchmark(name, result)
+        if benchmark is not None:
+            entries.append((result, benchmark))
+    return entries
 
 
 def _hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] | None:
-    ok = [trial for trial in result.trials if trial.status is TrialStatus.OK]
-    times = collect_iterations(ok, WALL.name)
+    good = [trial for trial in result.trials if trial.status is TrialStatus.OK]
+    times = collect_iterations(good, WALL.name)
     if not times:
         return None
     executions = Executions(tuple(times))
     command = command_of(result.cell) or Command()
     levels = result.cell.factors
-    own = {parameter_of(key): levels[key] for key in command.parameters if key in levels}
-    memory = [int(value) for value in collect_iterations(ok, MAX_RSS.name)]
+    parameters = {parameter_of(key): levels[key] for key in command.parameters if key in levels}
+    memory = [int(value) for value in collect_iterations(good, MAX_RSS.name)]
+    # A command whose failure is ignored may have ended with any code.
     code = None if command.ignore_failure else 0
     return {
         "command": name,
         "mean": executions.mean,
         "stddev": executions.deviation,
         "median": executions.median,
-        "user": mean_or_zero(collect_iterations(ok, USER.name)),
-        "system": mean_or_zero(collect_iterations(ok, SYSTEM.name)),
+        "user": mean_or_zero(collect_iterations(good, USER.name)),
+        "system": mean_or_zero(collect_iterations(good, SYSTEM.name)),
         "min": min(times),
         "max": max(times),
         "times": times,
         **({"memory_usage_byte": memory} if len(memory) == len(times) else {}),
         "exit_codes": [code] * len(times),
-        **({"parameters": own} if own else {}),
+        **({"parameters": parameters} if parameters else {}),
     }
 
 
 def bencher_document(analysis: Analysis) -> dict[str, Any]:
-    """Bencher's metric format: by benchmark and measure the mean over trials with its interval."""
-    shown = _plain_cells(analysis)
-    names = _name_benchmarks([result.cell for result in shown])
-    return {
-        name: {
-            metric: {
-                "value": summary.mean,
-                **({"lower_value": summary.ci[0], "upper_value": summary.ci[1]} if summary.ci else {}),
-            }
-            for metric, summary in result.summary.items()
-        }
-        for name, result in zip(names, shown, strict=True)
-        if result.summary
-    }
+    """Return Bencher's metric format: by benchmark and measure the mean over trials with its interval."""
+    document = {}
+    for name, result in _named_cells(analysis):
+        measures = {}
+        for metric, summary in result.summary.items():
+            ends = {"lower_value": summary.ci[0], "upper_value": summary.ci[1]} if summary.ci else {}
+            measures[metric] = {"value": summary.mean, **ends}
+        if measures:
+            document[name] = measures
+    return document
 
 
 def github_action_document(analysis: Analysis) -> list[dict[str, Any]]:
-    """The primary metric of each cell as that action's `customSmallerIsBetter` or `customBiggerIsBetter` reads it."""
+    """Return the primary metric of each cell as github-action-benchmark reads it.
+
+    The tool to choose there is `customSmallerIsBetter` or `customBiggerIsBetter`, which each entry names.
+    """
     metric = analysis.plan.metrics[0]
-    shown = _plain_cells(analysis)
-    names = _name_benchmarks([result.cell for result in shown])
     tool = _BIGGER if metric.better is Better.HIGHER else _SMALLER
-    return [
-        {
-            "name": name,
-            "unit": metric.unit,
-            "value": summary.mean,
-            **({"range": f"{summary.ci[0]:.6g} to {summary.ci[1]:.6g}"} if summary.ci else {}),
-            "extra": f"{metric.name}, for tool {tool}",
-        }
-        for name, result in zip(names, shown, strict=True)
-        if (summary := result.summary.get(metric.name)) is not None
-    ]
+    entries = []
+    for name, result in _named_cells(analysis):
+        summary = result.summary.get(metric.name)
+        if summary is None:
+            continue
+        entry: dict[str, Any] = {"name": name, "unit": metric.unit, "value": summary.mean}
+        if summary.ci:
+            entry["range"] = f"{summary.ci[0]:.6g} to {summary.ci[1]:.6g}"
+        entry["extra"] = f"{metric.name}, for tool {tool}"
+        entries.append(entry)
+    return entries
 
 
-def _plain_cells(analysis: Analysis) -> list[CellResult]:
-    return [result for result in analysis.cells if result.cell.null_of is None]
+def _named_cells(analysis: Analysis) -> list[tuple[str, CellResult]]:
+    """Return the cells with the names of their benchmarks.
 
-
-def _name_benchmarks(cells: Sequence[Cell]) -> list[str]:
-    """The command of each; with the cell where one command has several that do not differ by its parameters alone."""
-    labels = [_fill_parameters(cell) for cell in cells]
+    That is the command; with the cell's id where one command has several cells that differ not by its parameters alone.
+    """
+    results = [result for result in analysis.cells if result.cell.null_of is None]
+    labels = [_fill_parameters(result.cell) for result in results]
     settings: dict[str, set[Any]] = {}
-    for label, cell in zip(labels, cells, strict=True):
+    for label, result in zip(labels, results, strict=True):
+        cell = result.cell
         own = (command_of(cell) or Command()).parameters
         others = {name: level for name, level in cell.factors.items() if name not in own}
         settings.setdefault(label, set()).add((str(cell.platform), frozenset(others.items())))
-    return [
-        label if len(settings[label]) == 1 else f"{label} ({cell.id})"
-        for label, cell in zip(labels, cells, strict=True)
-    ]
+    named = []
+    for label, result in zip(labels, results, strict=True):
+        unique = len(settings[label]) == 1
+        named.append((label if unique else f"{label} ({result.cell.id})", result))
+    return named
 
 
 def _fill_parameters(cell: Cell) -> str:
-    """The command as it was run: with the levels of its parameters."""
+    """Return the command as it was run: with the levels of its parameters."""
     label = cell.workload.label or cell.workload.name
     command = command_of(cell) or Command()
     for name in command.parameters:

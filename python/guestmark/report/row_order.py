@@ -11,25 +11,27 @@ if TYPE_CHECKING:
 
 
 class RowOrder(StrEnum):
-    """What decides the order."""
+    """The order of a table's rows."""
 
-    AUTO = "auto"  # here the same as COMMAND: the baseline stays first
-    COMMAND = "command"  # the command line
-    MEAN_TIME = "mean-time"  # the primary metric, the smallest first
+    # Hyperfine sorts by time here. In guestmark it is COMMAND, so that the baseline stays first.
+    AUTO = "auto"
+    COMMAND = "command"  # as on the command line
+    MEAN_TIME = "mean-time"  # by the primary metric, the smallest first
 
 
 def order_cells(analysis: Analysis, sort: RowOrder) -> Analysis:
-    """The same with its cells in that order, those that were not measured last."""
+    """Return the analysis with its cells in that order; cells that were not measured come last."""
     if sort is not RowOrder.MEAN_TIME:
         return analysis
     name = analysis.plan.metrics[0].name
 
-    def mean(result: CellResult) -> tuple[bool, float]:
+    def mean_if_measured(result: CellResult) -> tuple[bool, float]:
         summary = result.summary.get(name)
         return (True, 0.0) if summary is None else (False, summary.mean)
 
     workloads = tuple(
-        replace(workload, cells=tuple(sorted(workload.cells, key=mean))) for workload in analysis.workloads
+        replace(workload, cells=tuple(sorted(workload.cells, key=mean_if_measured)))
+        for workload in analysis.workloads
     )
     cells = tuple(result.cell for workload in workloads for result in workload.cells)
     return replace(analysis, plan=replace(analysis.plan, cells=cells), workloads=workloads)

@@ -1,89 +1,89 @@
-"""What the trials of a cell have in common, written once in a result document; and documents read, of every version."""
+"""Facts that the trials of a cell share, written once in a result document; and documents of every version read."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 SCHEMA = "guestmark-result/2"
-_WHOLE = "guestmark-result/1"  # in which every trial has all of it
+_WITHOUT_SHARED = "guestmark-result/1"  # every trial has all of its facts
+_Trial = dict[str, Any]
 
 
-def split_shared(trials: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The common part of the trials' attestations and command lines, and the trials without it.
+def split_shared(trials: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[_Trial]]:
+    """Return the common part of the trials' attestations and command lines, and the trials without it.
 
-    Null stands in a common command line for a word that differs, and in a trial for what it has none of. Command lines
-    of different lengths have no common one.
+    In a common command line null stands for a word that differs; in a trial it stands for an attestation or command
+    line that the trial lacks. Command lines of different lengths have no common one.
     """
-    common: dict[str, Any] = _common_members([found for trial in trials if (found := trial["attestation"])])
-    words = _common_words([found for trial in trials if (found := trial["command_line"])])
-    return {"attestation": common, "command_line": words}, [
-        {
-            **trial,
-            "attestation": _own_members(found, common) if (found := trial["attestation"]) else None,
-            "command_line": _own_words(line, words) if (line := trial["command_line"]) else None,
+    attestations = [trial["attestation"] for trial in trials if trial["attestation"]]
+    command_lines = [trial["command_line"] for trial in trials if trial["command_line"]]
+    members, words = _common_members(attestations), _common_words(command_lines)
+    own = []
+    for trial in trials:
+        attestation, command_line = trial["attestation"], trial["command_line"]
+        parts = {
+            "attestation": _own_members(attestation, members) if attestation else None,
+            "command_line": _own_words(command_line, words) if command_line else None,
         }
-        for trial in trials
-    ]
+        own.append({**trial, **parts})
+    return {"attestation": members, "command_line": words}, own
 
 
 def restore_shared(document: dict[str, Any]) -> dict[str, Any]:
-    """A result document with everything in each trial, as version 1 had it; one of version 1 as it is.
+    """Return a result document with everything in each trial, as version 1 had it; one of version 1 as it is.
 
     Raises `ValueError` for another document.
     """
     schema = document.get("schema")
-    if schema == _WHOLE:
+    if schema == _WITHOUT_SHARED:
         return document
     if schema != SCHEMA:
         raise ValueError(f"{schema!r} is not the schema of a result document")
     cells = {name: [_restore_cell(cell) for cell in document[name]] for name in ("cells", "null_cells")}
-    return {**document, "schema": _WHOLE, **cells}
+    return {**document, "schema": _WITHOUT_SHARED, **cells}
 
 
 def _restore_cell(cell: Mapping[str, Any]) -> dict[str, Any]:
-    shared = cell["shared"]
-    trials = [
-        {
-            **trial,
-            "attestation": {}
-            if (own := trial["attestation"]) is None
-            else _merge_members(shared["attestation"], own),
-            "command_line": []
-            if (line := trial["command_line"]) is None
-            else _merge_words(shared["command_line"], line),
+    members, words = cell["shared"]["attestation"], cell["shared"]["command_line"]
+    trials = []
+    for trial in cell["trials"]:
+        attestation, command_line = trial["attestation"], trial["command_line"]
+        parts = {
+            "attestation": {} if attestation is None else _merge_members(members, attestation),
+            "command_line": [] if command_line is None else _merge_words(words, command_line),
         }
-        for trial in cell["trials"]
-    ]
+        trials.append({**trial, **parts})
     return {**{key: value for key, value in cell.items() if key != "shared"}, "trials": trials}
 
 
 def _is_same_json(one: Any, other: Any) -> bool:
-    """Whether both are the same JSON, for which 1, 1.0 and true are not the same."""
+    """Return whether both are the same JSON, for which 1, 1.0 and true differ."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _common_members(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _common_members(objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     common: dict[str, Any] = {}
-    for key in found[0] if found else ():
-        if not all(key in each for each in found):
+    for key in objects[0] if objects else ():
+        if not all(key in each for each in objects):
             continue
-        first, *others = (each[key] for each in found)
-        if all(_is_same_json(first, other) for other in others):
-            common[key] = first
-        elif all(isinstance(each, dict) for each in (first, *others)) and (
-            inner := _common_members([first, *others])
-        ):
+        values = [each[key] for each in objects]
+        if all(_is_same_json(values[0], value) for value in values):
+            common[key] = values[0]
+        elif all(isinstance(value, dict) for value in values) and (inner := _common_members(values)):
             common[key] = inner
     return common
 
 
-def _own_members(found: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
-    """What is missing in `common`: objects that are partly in it differ in their members."""
-    return {
-        key: _own_members(value, common[key]) if key in common else value
-        for key, value in found.items()
-        if key not in common or not _is_same_json(value, common[key])
-    }
+def _own_members(members: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members that are missing in `common`."""
+    own = {}
+    for key, value in members.items():
+        if key not in common:
+            own[key] = value
+        elif not _is_same_json(value, common[key]):
+            # Only objects are in `common` without being the same: they share a part of their members.
+            own[key] = _own_members(value, common[key])
+    return own
 
 
 def _merge_members(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,5 +108,5 @@ def _own_words(line: Sequence[str], common: Sequence[str | None]) -> list[str]:
 def _merge_words(common: Sequence[str | None], own: Sequence[str]) -> list[str]:
     if not common:
         return list(own)
-    words: Iterator[str] = iter(own)
+    words = iter(own)
     return [next(words) if shared is None else shared for shared in common]

@@ -27,7 +27,8 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page.text import escape_for_csv
 from guestmark.report.document import make_result_document
 from guestmark.report.export_format import Format
-from guestmark.report.formats import column_names, export_run, make_trial_rows
+from guestmark.report.formats import export_run
+from guestmark.report.long_form import column_names, make_trial_rows
 from guestmark.report.shared_facts import restore_shared, split_shared
 from tests.framework import CHECKOUT, GOLDEN
 from tests.framework.runs import host_uml_tcg, memory_sweep, renamed

@@ -8,7 +8,8 @@ from dataclasses import replace
 from guestmark.core.metric import Measurement
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
-from guestmark.report.formats import column_names, export_run
+from guestmark.report.formats import export_run
+from guestmark.report.long_form import column_names
 from guestmark.report.sections.validity import make_notes
 from guestmark.stats.analysis import analyse_run
 from tests.framework.runs import host_uml_tcg
