@@ -201,7 +201,7 @@ def test_where_no_further_file_may_be_made_the_next_directory_is_taken(
     [
         ('[ "$1" = -m ] && echo m68k || echo Linux', "there is no agent for m68k"),
         ("echo Darwin", "lab1 runs Darwin"),
-        ("exit 127", "lab1 does not show what it runs: uname is not in its PATH"),
+        ("exit 127", "cannot find out what lab1 runs: uname is not in its PATH"),
     ],
 )
 def test_machines_without_an_agent(
@@ -259,7 +259,7 @@ def test_why_a_jump_host_or_proxy_failed_is_told(tmp_path: Path, monkeypatch: py
     config.write_text("Host lab1\n ProxyCommand sh -c 'echo the gateway is closed today >&2'\n")
     monkeypatch.setenv("GUESTMARK_SSH", f"ssh -F {config}")
     assert refused().reason == (
-        "the way to lab1 is closed, its ProxyJump or ProxyCommand failed: the gateway is closed today"
+        "lab1 cannot be reached, because its ProxyJump or ProxyCommand failed: the gateway is closed today"
     )
 
 

@@ -130,7 +130,7 @@ def test_what_cannot_be_restored_is_refused() -> None:
         start_cell(with_disk),
     ):
         pass
-    assert caught.value.hint == "give them start=cold"
+    assert caught.value.hint == "use start=cold for them"
 
 
 @pytest.mark.long

@@ -155,7 +155,7 @@ def test_another_user_has_it_and_leaves_nothing(name: str, home_of_nobody: Path)
     )  # fmt: skip
     said = done.stdout.split()
     assert said[:5] == ["0", str(_NOBODY), "1", "tmpfs", "0"], done.stderr
-    assert "no limit of memory could be set" in done.stdout
+    assert "no memory limit was set" in done.stdout
     assert not os.path.exists(f"/etc/{MARK[1:]}")
     assert [path.name for path in home_of_nobody.iterdir() if path.name != ".cache"] == []
 

@@ -194,7 +194,7 @@ def test_a_machine_that_does_not_come_back_is_given_up(monkeypatch: pytest.Monke
             {"restart": "echo no such snapshot; exit 3"},
             "was not restarted: .*status 3: no such",
         ),
-        ({"ready": "true"}, "ready goes with restart"),
+        ({"ready": "true"}, "ready needs restart"),
     ],
 )
 def test_what_cannot_make_it_fresh_is_told(levels: dict[str, str], telling: str) -> None:

@@ -93,7 +93,7 @@ def test_a_machine_that_gives_no_further_connection(
 ) -> None:
     refuse = 'case "$*" in *guestmark-line*) exit 255; esac'
     monkeypatch.setenv("GUESTMARK_SSH", _ssh_after(tmp_path, refuse))
-    with pytest.raises(MachineError, match="lab1 gives no further connection"), start("ssh:lab1/uml"):
+    with pytest.raises(MachineError, match="lab1 refuses a further connection"), start("ssh:lab1/uml"):
         raise AssertionError("it was measured all the same")
     _nothing_left(scratch)
 

@@ -215,7 +215,7 @@ def _keep_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel
             bzimage.read_release(image)
     except GuestmarkError as error:
         raise GuestmarkError(
-            f"the kernel in {archives[0].name} is none for {row.name}",
+            f"the kernel in {archives[0].name} is not one for {row.name}",
             hint="give the package of that architecture",
         ) from error
     release = image.name.partition("-")[2]

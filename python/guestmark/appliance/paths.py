@@ -32,7 +32,7 @@ def put_into_cache(target: Path, content: bytes, what: str) -> None:
             part.write_bytes(content)
     except OSError as error:
         raise GuestmarkError(
-            f"{what}, {len(content) / 1e6:.0f} MB, does not get into {target.parent}: {error.strerror}",
+            f"{what} ({len(content) / 1e6:.0f} MB) cannot be written to {target.parent}: {error.strerror}",
             hint="make room there, or name another directory for the cache: XDG_CACHE_HOME=DIRECTORY guestmark …",
         ) from error
 

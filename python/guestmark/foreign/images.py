@@ -339,7 +339,7 @@ def resolve_inside(root: Path, name: str) -> Path:
                 continue
             links += 1
             if links > _MOST_LINKS:
-                raise ValueError(f"{name}: its links go round in a circle")
+                raise ValueError(f"{name}: its links form a loop")
             waiting += reversed(PurePosixPath(os.readlink(step)).parts)
     return found
 

@@ -65,7 +65,7 @@ class CombinedProgress(Progress):
     def check_cancelled(self) -> None:
         """Raises `GuestmarkError` after `cancel`."""
         if self._cancelled:
-            raise GuestmarkError(f"{self._what} was given up")
+            raise GuestmarkError(f"{self._what} was cancelled")
 
     def cancel(self) -> None:
         """Ends the steps under way."""
@@ -93,7 +93,7 @@ class LineProgress(Progress):
         """Adds the expected time, if known, and says if the step takes longer than that."""
         about = f" of about {format_duration(about_s)}" if about_s else ""
         if about_s and elapsed_s > about_s:
-            about = f", more than the {format_duration(about_s)} that it takes elsewhere"
+            about = f", longer than the usual {format_duration(about_s)}"
         text = f"{what} … {elapsed_s:.0f} s{about}"
         now = time.monotonic()
         if self._terminal:

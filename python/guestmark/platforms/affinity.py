@@ -84,7 +84,7 @@ class Seat:
         if placement is None:
             return None
         if pid is None:
-            raise AttestationError("where the machine runs cannot be found out: its process is gone")
+            raise AttestationError("cannot find out where the machine runs: its process is gone")
         for _, asked, found, name in self._list_threads([pid, *processes.list_descendants(pid)]):
             _require_processors(name, asked, found)
         for thread in _tasks(os.getpid()):

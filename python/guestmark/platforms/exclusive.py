@@ -243,7 +243,7 @@ def _wait_for_holder(policy: LockPolicy, name: str, path: str, other: LockHolder
     if not policy.wait:
         raise InUseError(
             f"{name} is in use by {other}",
-            hint="measure without --no-wait to wait for it; measurements at once would disturb each other",
+            hint="omit --no-wait to wait for it: simultaneous measurements would disturb each other",
         )
     said, now = f"waiting for {name}, which is in use by {other}", time.monotonic()
     if now - _state.told.get(said, -_ANNOUNCE_EVERY_S) >= _ANNOUNCE_EVERY_S:

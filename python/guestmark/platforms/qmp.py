@@ -20,9 +20,7 @@ def require_shape() -> Iterator[None]:
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise MachineError(
-            f"QEMU's monitor gave an answer of another shape ({type(error).__name__})"
-        ) from error
+        raise MachineError(f"QEMU's monitor gave a malformed answer ({type(error).__name__})") from error
 
 
 class UnknownCommandError(MachineError):

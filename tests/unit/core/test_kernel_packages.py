@@ -110,7 +110,7 @@ def test_what_is_no_kernel_for_guests_is_refused_in_a_line(guestmark: CommandLin
         text: "cannot be read as a package of Debian: it begins with something else",
         cut: "cannot be read as a package of Debian: its end is missing",
         damaged: "cannot be read as a package of Debian",
-        other: f"the kernel in {other.name} is none for",
+        other: f"the kernel in {other.name} is not one for",
         bare: "neither 9p nor virtiofs",
     }.items():
         done = made(guestmark, file)

@@ -74,7 +74,7 @@ def test_links_of_an_image_are_its_own(tmp_path: Path) -> None:
     (level,) = registry.parse_settings([f"qemu=image:{saved(tmp_path / 'linked.tar', [layer])}"])["qemu"]
     assert Path(level).read_bytes() == SCRIPT
     circle = tar({}, {PATH: "other", "usr/bin/other": NAME})
-    with pytest.raises(UsageError, match="in a circle"):
+    with pytest.raises(UsageError, match="form a loop"):
         registry.parse_settings([f"qemu=image:{saved(tmp_path / 'circle.tar', [circle])}"])
 
 

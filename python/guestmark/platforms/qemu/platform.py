@@ -352,14 +352,14 @@ def _require_restorable(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus,
     elif unsavable is not None:
         why = f"guests with a disk of bus={unsavable} cannot be saved"
     elif any(disk.logged for disk in disks):
-        why = "disks whose writes are logged begin with their guest's boot"
+        why = "a log of a disk's writes has to begin with the guest's boot"
     elif not virtio.on_pci:
-        why = "machines without PCI are not restored"
+        why = "machines without PCI cannot be restored"
     elif watched:
-        why = "a workload that watches guests boot has nothing to see in restored ones"
+        why = "restored guests do not boot, so there is nothing to watch"
     else:
         return
-    raise PlatformUnusableError(why, hint="give them start=cold")
+    raise PlatformUnusableError(why, hint="use start=cold for them")
 
 
 def _memory_arguments(levels: Levels, boot: Boot, made: Sequence[Image]) -> list[str]:

@@ -120,7 +120,7 @@ def find_daemon(why_needed: str = "") -> tuple[str, bool]:
             return candidate, legacy
     if old:
         raise PlatformUnusableError(
-            f"{why_needed}{old}, of QEMU up to 7.2, serves files to root alone",
+            f"{why_needed}{old} (from QEMU up to 7.2) works only for root",
             hint=f"{install_hint('virtiofsd')}; or {_ALTERNATIVE}",
         )
     raise PlatformUnusableError(

@@ -61,7 +61,7 @@ class SandboxPlatform(HostLike):
         # Raises if the runtime is not installed.
         _ = self.runtime.version
         if os.geteuid() != 0 and not self.runtime.for_users:
-            raise PlatformUnusableError(f"{self.name} is there for root alone", hint="run guestmark as root")
+            raise PlatformUnusableError(f"{self.name} works only for root", hint="run guestmark as root")
         if disks:
             raise PlatformUnusableError(
                 f"{self.name} has no disks: its files are this host's kernel's", hint="measure disks on host"
@@ -235,7 +235,7 @@ class SandboxMachine(Host):
     def remarks(self) -> list[str]:
         """Returns what the machine lacks of what was asked for."""
         if self._unlimited:
-            return ["no limit of memory could be set: this process may not make control groups for memory"]
+            return ["no memory limit was set: this process may not make control groups for memory"]
         return []
 
     def _require_sandboxed(self, found: Sandboxed) -> None:

@@ -79,7 +79,7 @@ def _read_version(path: str) -> str:
         return read_version_line(path).split(" ")[-1].strip()
     except (OSError, subprocess.SubprocessError, IndexError) as error:
         raise PlatformUnusableError(
-            f"{path} does not say its version: {error}",
+            f"cannot read the version of {path}: {error}",
             hint="reinstall it",
         ) from error
 

@@ -19,5 +19,5 @@ def explain_bad_destination(dest: str) -> str:
             f"(or GUESTMARK_SSH='ssh -p {port}')"
         )
     if found := _BRACKETS.fullmatch(dest):
-        return f"ssh wants an address of IPv6 without brackets: {found[1] or ''}{found[2]}"
-    return "" if _DEST.fullmatch(dest) else "e.g. user@example.org, or a name that ssh_config has as Host"
+        return f"ssh expects IPv6 addresses without brackets: {found[1] or ''}{found[2]}"
+    return "" if _DEST.fullmatch(dest) else "e.g. user@example.org, or a Host of ssh_config"

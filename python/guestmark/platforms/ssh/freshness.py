@@ -13,13 +13,13 @@ def _parse_command(text: str) -> str:
 
 RESTART = Factor(
     "restart",
-    "a command of this host's shell that makes another machine fresh before each trial, e.g. virsh snapshot-revert "
+    "a shell command on this host that makes another machine fresh before each trial, e.g. virsh snapshot-revert "
     r"$GUESTMARK_DEST clean --running (write a comma inside as \,)",
     _parse_command,
 )
 READY = Factor(
     "ready",
-    "a command of this host's shell that succeeds when the restarted machine may be measured; tried once a second",
+    "a shell command on this host that succeeds once the restarted machine may be measured; tried once a second",
     _parse_command,
 )
 FRESHNESS = (RESTART, READY)

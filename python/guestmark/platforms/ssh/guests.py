@@ -117,7 +117,7 @@ class RemotePlace(OuterPlace):
         if cell.view(Disks):
             raise PlatformUnusableError(
                 f"{cell.platform}: disks of another machine are not supported",
-                hint="measure what needs no disk there",
+                hint="measure a workload that needs no disk",
             )
         return contextlib.nullcontext(())
 
@@ -158,9 +158,8 @@ class RemotePlace(OuterPlace):
         self._connections.append(connection)
         if not connection.wait_for_greeting(time.monotonic() + _CONNECT_S):
             raise MachineError(
-                f"{session.dest} gives no further connection, and a guest there needs three",
-                hint="see its limits, MaxSessions and MaxStartups of its sshd, and try it: "
-                f"ssh {session.dest} true",
+                f"{session.dest} refuses a further connection; a guest there needs three",
+                hint=f"check MaxSessions and MaxStartups of its sshd, and try: ssh {session.dest} true",
             )
         return connection.socket
 
@@ -296,7 +295,7 @@ class RemoteGuestPlatform:
         """Boots the guest there and yields it; see `Platform.start`."""
         if PLACEMENT in cell.levels:
             raise UsageError(
-                f"{self.name} cannot be given a placement", hint="that is for machines of this host"
+                f"{self.name} cannot be given a placement", hint="placement is for machines of this host"
             )
         with self._outer.start(cell, deadline_s) as remote, contextlib.ExitStack() as stack:
             deadline = time.monotonic() + (deadline_s or _READY_S)

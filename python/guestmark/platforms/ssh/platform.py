@@ -65,7 +65,7 @@ def restart_machine(cell: Cell, dest: str, deadline: float) -> bool:
     command, ready = cell.factors.get(RESTART.name), cell.factors.get(READY.name)
     if command is None:
         if ready is not None:
-            raise UsageError(f"{cell.id}: ready goes with restart", hint="--set restart=COMMAND")
+            raise UsageError(f"{cell.id}: ready needs restart", hint="--set restart=COMMAND")
         return False
     status, said = _run_command(command, dest, deadline)
     if status != 0:
@@ -324,7 +324,7 @@ def check_cell(cell: Cell) -> None:
     if cell.view(Disks):
         raise PlatformUnusableError(
             f"{cell.platform}: disks of another machine are not supported",
-            hint="measure what needs no disk there",
+            hint="measure a workload that needs no disk",
         )
     given = [
         name for name in cell.factors if is_machine_factor(name) and not cell.platform.takes_factor(name)

@@ -61,10 +61,10 @@ def _explain_proxy_failure(dest: str, said: str) -> MachineError:
     The proxy printed the reason before ssh printed anything.
     """
     before = "\n".join(line for line in said.splitlines() if not any(part in line for part in _AFTER))
-    why = last_inert_line(before) or "it ended the connection without a word"
+    why = last_inert_line(before) or "it closed the connection without a message"
     kind = MachineError if is_final(before) else UnreachableError
     return kind(
-        f"the way to {dest} is closed, its ProxyJump or ProxyCommand failed: {why}",
+        f"{dest} cannot be reached, because its ProxyJump or ProxyCommand failed: {why}",
         hint=f"try it by hand: ssh {dest}",
         console=said,
     )
@@ -325,7 +325,7 @@ class Session:
         if word == REFUSED:
             raise MachineError(
                 f"{self.dest} has no place for the agent: {rest}",
-                hint="give it one there: TMPDIR in its environment, a directory with room where programs may run",
+                hint="set TMPDIR there to a directory with room where programs may run",
             )
         if word != READY:
             raise self.refused()
@@ -392,7 +392,7 @@ class Session:
     def _agent_for(self, greeting: Greeting) -> Path:
         if not greeting.system:
             raise PlatformUnusableError(
-                f"{self.dest} does not show what it runs: uname is not in its PATH",
+                f"cannot find out what {self.dest} runs: uname is not in its PATH",
                 hint=f"see what it is: {self.by_hand} env",
             )
         if greeting.system != "Linux":
@@ -458,7 +458,7 @@ class Session:
             if left <= 0:
                 raise MachineError(
                     f"{self.dest} took the agent too slowly",
-                    hint=f"see whether it is busy, or the way there slow: {self.by_hand}",
+                    hint=f"check whether it is busy or the connection slow: {self.by_hand}",
                     console=self.read_errors(),
                 )
             _, ready, _ = select.select([], [target], [], min(left, 0.2))

@@ -26,12 +26,12 @@ def _parse_destination(text: str) -> str:
 
 SNAPSHOT = Factor(
     "snapshot",
-    f"what a domain of libvirt is before each trial: one of its snapshots, {THROW_AWAY} (started from disks that keep "
+    f"state of a libvirt domain before each trial: one of its snapshots, {THROW_AWAY} (started from disks that keep "
     f"nothing, the default) or {NONE} (as it runs)",
     _parse_snapshot,
     (THROW_AWAY, NONE),
 )
 SSH = Factor(
-    "ssh", "what ssh calls a domain of libvirt; by default the domain's own name", _parse_destination
+    "ssh", "destination of ssh for a libvirt domain; by default the domain's name", _parse_destination
 )
 FACTORS = (SNAPSHOT, SSH, READY)

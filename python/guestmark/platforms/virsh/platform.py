@@ -98,7 +98,7 @@ def explain_refusal(domain: str, said: str) -> MachineError | PlatformUnusableEr
         return PlatformUnusableError(
             f"{domain} {cause.words}", hint=cause.hint.format(name=domain), cause=cause
         )
-    last = make_inert(lines[-1])[:_LIMIT] if lines else "virsh failed without a word"
+    last = make_inert(lines[-1])[:_LIMIT] if lines else "virsh failed without a message"
     return MachineError(
         f"libvirt refuses {domain}: {last}",
         hint="try it by hand with virsh",
@@ -288,7 +288,7 @@ class VirshPlatform:
         if self._mark and _is_there(agent, self._mark):
             self._mark = ""
             raise AttestationError(
-                f"the domain {self._domain} is not fresh: what the last trial left there is still there",
+                f"the domain {self._domain} is not fresh: a file that the last trial left is still there",
                 hint="is /var/tmp on a disk that the snapshot does not hold?",
             )
         mark = _MARK + secrets.token_hex(8)

@@ -263,11 +263,11 @@ class VmmPlatform:
         """Returns what has to be installed first."""
         name = self._hypervisor.program.name
         if not host_architecture().kernel_unpacked:
-            return Unusable(f"{name} is started on x86-64 hosts alone")
+            return Unusable(f"{name} runs only on x86-64 hosts")
         if not (program := self._find_program(levels)):
             return Unusable(
                 f"{name} is not installed, and this distribution has no package of it",
-                "take a binary of its own releases, put it in PATH, or name it: --set vmm=FILE",
+                "download a binary of its releases and put it in PATH, or name it: --set vmm=FILE",
             )
         try:
             _read_version(program, self._hypervisor.says)
@@ -366,7 +366,7 @@ def _read_version(program: str, says: str) -> str:
         line = read_version_line(program)
     except (OSError, subprocess.SubprocessError, IndexError) as error:
         raise PlatformUnusableError(
-            f"{program} does not say its version: {error}", hint="name the right program: --set vmm=FILE"
+            f"cannot read the version of {program}: {error}", hint="name the right program: --set vmm=FILE"
         ) from error
     name, found, version = line.partition(says)
     if name or not found:

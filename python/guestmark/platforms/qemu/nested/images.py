@@ -87,13 +87,13 @@ def check_disks(cell: Cell) -> None:
             find_program(spec.filesystem.maker)
         if spec.logged and spec.format is not Format.RAW:
             raise UsageError(
-                f"{cell.id}: a logged image of an inner guest is a device of the outer one, so it is raw",
+                f"{cell.id}: the outer guest attaches a logged image as a raw device",
                 hint="use format=raw for nested platforms",
             )
         if spec.cache.direct and not spec.logged:
             raise UsageError(
-                f"{cell.id}: cache={spec.cache} needs O_DIRECT, which the outer guest's memory, where the images of "
-                "inner guests are, does not support",
+                f"{cell.id}: cache={spec.cache} needs O_DIRECT, but images of inner guests are in the outer "
+                "guest's memory, which does not support it",
                 hint="choose cache=writeback, or measure nested platforms in a run of their own",
             )
 

@@ -54,7 +54,7 @@ class NestedPlatform:
             if layer.is_foreign:
                 raise PlatformUnusableError(
                     f"a guest of {layer.architecture.name} holds no others: its root is made of packages, "
-                    "and has neither this host's files nor what the inner guest would boot",
+                    "and contains neither this host's files nor what an inner guest boots",
                     hint=f"measure {layer} itself; kvm inside emulation is tcg/kvm",
                 )
         self.name = str(spec)
@@ -127,8 +127,8 @@ class NestedPlatform:
     def _check_virtualization(self, place: OuterPlace, held: RunningOuter) -> None:
         if self._spec.inner.description.needs_kvm and not place.has_kvm:
             raise PlatformUnusableError(
-                f"inside {self._spec.outer.kind}: the outer guest's processor ({held.spec.cpu}) has no nested "
-                "virtualization, there is no /dev/kvm in it",
+                f"inside {self._spec.outer.kind}: the outer guest's processor ({held.spec.cpu}) supports no nested "
+                "virtualization: there is no /dev/kvm in it",
                 hint=r"use --set outer_cpu=max\,svm=on, or an outer platform that has it",
             )
 
