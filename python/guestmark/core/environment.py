@@ -5,6 +5,8 @@ Unknown facts are absent. Sizes are in bytes, frequencies as the kernel writes t
 
 from typing import Any, TypedDict
 
+import msgspec
+
 
 class Processor(TypedDict, total=False):
     """The first processor, and the number of processors."""
@@ -111,8 +113,6 @@ class Environment(TypedDict, total=False):
 
 def explain_problem(record: Any) -> str:
     """Return in one line what is wrong with a record from outside; empty if it is valid."""
-    import msgspec
-
     try:
         msgspec.convert(record, Environment)
     except msgspec.ValidationError as error:

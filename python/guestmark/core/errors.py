@@ -4,6 +4,7 @@ Every deliberate error derives from `GuestmarkError`; the CLI prints `message` a
 Any other exception that reaches the CLI is a bug in guestmark.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
@@ -130,7 +131,6 @@ def unknown_name_error(kind: str, name: str, known: Iterable[str]) -> UsageError
     A known name may be a pattern with a part to fill in, such as `ssh:DEST`.
     """
     import difflib
-    import re
 
     names = sorted(known)
     # Of a form such as `tcg[@ARCH]` the name itself.

@@ -1,5 +1,6 @@
 """Performance events that the kernel can count while a program runs, by perf's names."""
 
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,8 +53,6 @@ def explain_errno(errno: int) -> str:
 
 
 def _read_event_numbers(*names: str) -> frozenset[int]:
-    import errno
-
     return frozenset(getattr(errno, name) for name in names)
 
 

@@ -5,16 +5,13 @@ Both sides import this definition: what is encoded here is decoded here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import msgspec
 
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import workload_kind
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,19 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError, CommandError
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.findings import Mount
 from guestmark.disks import loop
+from guestmark.disks.image import Image, make_images
 from guestmark.setting import filesystem
 from guestmark.setting.disk import DiskSpec
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
-    from guestmark.disks.image import Image
-
 
 # Options that a kernel shows under another name, or not at all because they are the absence of something.
 _ALSO_SHOWN_AS = {
@@ -267,8 +263,6 @@ class AttachedDisk:
 @contextmanager
 def attach_on_host(specs: Sequence[DiskSpec]) -> Iterator[tuple[AttachedDisk, ...]]:
     """Make the host's own disks for one trial: a fresh directory for the target, a file for the source."""
-    from guestmark.disks.image import make_images
-
     if not specs:
         yield ()
         return

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from guestmark.agent.confinement import HYPERVISOR
+from guestmark.agent.results import CallError
+from guestmark.agent.wire import Checksum, Pattern
 from guestmark.core.cause import Cause, classify_errno
 from guestmark.core.errors import AttestationError, MachineError, WorkloadError
 from guestmark.disks import daemon, devices, packed, sparse
@@ -27,10 +28,6 @@ from guestmark.disks.template import copy_template, format_fresh
 from guestmark.setting.disk import DiskSpec, Role
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.image import BACKING, PROTOCOL, Format, Preallocation, Protocol
-
-if TYPE_CHECKING:
-    from guestmark.agent.wire import Checksum
-
 
 _FILL_S = 600.0
 _checksums: dict[Path, Checksum] = {}
@@ -317,9 +314,6 @@ def _share_image(spec: DiskSpec, shape: tuple[object, ...], make: Callable[[Path
 
 
 def _fill_source(spec: DiskSpec, path: Path, size: int) -> None:
-    from guestmark.agent.results import CallError
-    from guestmark.agent.wire import Pattern
-
     agent = scratch_store().start_agent()
     kind, _, name = spec.content.partition(":")
     try:

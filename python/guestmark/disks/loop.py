@@ -17,13 +17,10 @@ import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from guestmark.agent.client import Agent
 from guestmark.core.errors import AttestationError, MachineError
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
-    from guestmark.setting.disk import DiskSpec
+from guestmark.setting.disk import DiskSpec
 
 # Put before an agent's command, so that its mounts are private.
 PRIVATE_MOUNTS = ("unshare", "--mount", "--propagation", "private", "--")

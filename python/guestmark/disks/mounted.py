@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from guestmark.agent.client import Agent
 from guestmark.core.errors import AttestationError, WorkloadError
 from guestmark.core.findings import WorkingDirectory
 from guestmark.core.machine_facts import parse_mounts as parsed_mounts
+from guestmark.disks.attached import AttachedDisk
 from guestmark.setting.filesystem import Filesystem
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
-    from guestmark.disks.attached import AttachedDisk
 
 # Stands in a command for its directory on the disk, or for a disk without a filesystem.
 DISK = "{disk}"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from guestmark.core.errors import MachineError
 from guestmark.core.units import format_size
 from guestmark.disks import daemon
 from guestmark.setting.disk import DiskSpec
 from guestmark.setting.filesystem import Filesystem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # What they hold, as what workloads write is called on other disks.
 FILE = "data"

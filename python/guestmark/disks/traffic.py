@@ -6,16 +6,14 @@ import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError
 from guestmark.core.findings import Traffic
+from guestmark.disks.attached import AttachedDisk
 from guestmark.setting.disk import Role
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
-    from guestmark.disks.attached import AttachedDisk
 
 # Of the kernel's statistics, whatever the disk has (Documentation/block/stat.rst).
 _SECTOR = 512

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pydantic import ValidationError
 
 from guestmark.core import registry
 from guestmark.core.cell_levels import NESTED, PLATFORM, WORKLOAD
@@ -27,9 +29,6 @@ from guestmark.plan.scale import scale_table
 from guestmark.plan.schema import find_own_factors, find_placeholders
 from guestmark.plan.tuning import make_race_settings
 
-if TYPE_CHECKING:
-    pass
-
 
 def load_outline(text: str, where: str, *, scale: float = 1.0, overrides: Sequence[str] = ()) -> Outline:
     """Return the outline of the plan `text`, known to users as `where` (a path).
@@ -37,8 +36,6 @@ def load_outline(text: str, where: str, *, scale: float = 1.0, overrides: Sequen
     What the plan marks is multiplied by `scale`. `overrides` replace values of its keys: `KEY.KEY=VALUE`. Raises
     `UsageError` with every mistake, its path and its line.
     """
-    from pydantic import ValidationError
-
     problems = Problems(where, text)
     data = apply_overrides(resolve_extends(read_toml(text, where), where), overrides)
     try:
@@ -211,8 +208,6 @@ class _OutlineReader:
     def _read_params(
         self, path: tuple[str, ...], kind: WorkloadClass, raw: Mapping[str, Any]
     ) -> Mapping[str, Any] | None:
-        from pydantic import ValidationError
-
         self._scaled_names |= {name for name in self._model.scale if _has_key(raw, name)}
         try:
             params = kind.check_params(raw)

@@ -8,14 +8,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
 
 from guestmark.core.errors import UsageError
 from guestmark.plan import schema
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
-
 
 Path = tuple[str | int, ...]
 # Mistakes; to look for the nearest name of each takes time.
@@ -127,8 +125,6 @@ _STAND_INS: Mapping[str, Any] = {"name": "plan", "title": "plan", "platforms": [
 
 def drop_malformed(data: dict[str, Any], error: "ValidationError") -> schema.Plan | None:
     """Return the plan without malformed keys, so that the others can be checked; None if that fails."""
-    from pydantic import ValidationError
-
     rest = copy.deepcopy(data)
     for _ in range(_PRUNINGS):
         for mistake in error.errors():

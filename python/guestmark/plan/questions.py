@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from guestmark.core import registry
 from guestmark.core.cell_levels import NESTED, PLATFORM, WORKLOAD, YES_NO
@@ -11,9 +10,8 @@ from guestmark.core.findings import Durability
 from guestmark.core.metric import Metric
 from guestmark.core.model import Question, QuestionKind
 
-if TYPE_CHECKING:
-    # Pydantic, which a command line does without.
-    from guestmark.plan import schema
+# Pydantic, which a command line does without.
+from guestmark.plan import schema
 
 
 def make_question(
