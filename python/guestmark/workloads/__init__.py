@@ -1,1 +1,1 @@
-"""Workloads: each package describes one kind, or several that are alike, in its `WORKLOADS`."""
+"""Workloads: each package describes one, or several that are alike, as classes."""

@@ -1,4 +1,4 @@
-"""The base of all workloads, and what an experiment asks of them."""
+"""The base of all workloads, and the functions with which the engine makes trials of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Workload(WorkloadKind[P], ABC):
     """A workload: its description (`WorkloadKind`), and what it does. An instance is one trial of it.
 
     Where running it takes imports that cost time, the class that the registry finds only describes it, and its
-    `trial_class` returns a subclass from a module of its own, which adds `run` and what belongs to it.
+    `trial_class` returns another one from a module of its own, which adds `run` and what belongs to it.
     """
 
     # Whether a machine is good for one run only, without warm-up.

@@ -51,7 +51,7 @@ ALL = (READY, TOTAL, *PHASES)
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """What is watched of a start."""
+    """The parts of a start that are observed besides its phases."""
 
     initcalls: bool = False
 
@@ -61,7 +61,7 @@ def _check_command(command: list[str]) -> list[str]:
 
 
 class Booted(Params, frozen=True, kw_only=True, omit_defaults=True):
-    """`command` runs between ready and power-off; `initcalls` has the kernel say what its start consists of."""
+    """The guest runs `command` between ready and power-off; with `initcalls` the kernel reports its initcalls."""
 
     # Platforms look at this part alone.
     watch: Annotated[
@@ -85,7 +85,7 @@ class Initcall(msgspec.Struct):
 
 
 class Initcalls(msgspec.Struct, kw_only=True):
-    """The slowest ones, slowest first; how many there were of all, and their sum."""
+    """The slowest initcalls, slowest first, with the number and the sum of all."""
 
     slowest: list[Initcall]
     count: int
@@ -93,7 +93,7 @@ class Initcalls(msgspec.Struct, kw_only=True):
 
 
 class Boot(Fact, kw_only=True):
-    """The initcalls of a kernel that was made to say how long each took."""
+    """Initcalls of a kernel that was told to report how long each took."""
 
     initcalls: Initcalls
 

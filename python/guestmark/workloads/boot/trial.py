@@ -36,7 +36,7 @@ _CLOCKS_APART = (0.1, 0.1)
 
 
 class _Ends(Machine, Protocol):
-    """A machine that is a guest."""
+    """A machine that boots a kernel, and can be ordered to switch off."""
 
     def switch_off(self, timeout_s: float) -> None:
         """Orders the machine to switch off and waits for the end of its hypervisor. Raises `MachineError`."""

@@ -1,4 +1,4 @@
-"""Whether machines that should be strangers are twins."""
+"""Searches machines that should be independent for state that they share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from guestmark.workloads.base import Sections, Workload
 
 
 class Word(StrEnum):
-    """What was found out about one thing that machines may share."""
+    """The result for one source of values that machines may share."""
 
     DISTINCT = "proven distinct"
     IDENTICAL = "identical"
@@ -26,7 +26,7 @@ class Word(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What was found out about the machines."""
+    """The result for all sources together."""
 
     STRANGERS = "no twins"
     TWINS = "twins"
@@ -47,7 +47,7 @@ class Found(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Control(msgspec.Struct, kw_only=True):
-    """Machines that are wrong on purpose, and whether that was seen."""
+    """Machines that are wrong on purpose, and whether this was noticed."""
 
     name: str
     caught: bool
@@ -55,7 +55,7 @@ class Control(msgspec.Struct, kw_only=True):
 
 
 class Twins(Fact, kw_only=True):
-    """All that was looked at."""
+    """Everything that was found out about the machines of a trial."""
 
     verdict: Verdict = msgspec.field(name="twins")
     machines: int = msgspec.field(name="twins_machines")
@@ -73,17 +73,17 @@ ALL = (IDENTICAL, DISTINCT, UNTRIED)
 
 
 class Clones(Params, frozen=True, kw_only=True):
-    """`machines`: how many are started one after the other and compared, `controls`: how many of each control.
+    """Starts `machines` one after the other and compares them, and `controls` machines for each control.
 
     More machines find rarer faults; the report says which share of faulty ones would have been seen.
     """
 
-    machines: Annotated[int, param("machines that are compared", ge=2, le=1000)] = 10
-    controls: Annotated[int, param("machines of each control", ge=2, le=100)] = 3
+    machines: Annotated[int, param("machines to compare", ge=2, le=1000)] = 10
+    controls: Annotated[int, param("machines to start for each control", ge=2, le=100)] = 3
 
 
 class ClonesWorkload(Workload[Clones]):
-    """Machines that are looked at for what they share."""
+    """Machines that are examined for shared secrets, ids and layouts."""
 
     name = "clones"
     help = (

@@ -1,4 +1,4 @@
-"""Whether values from several machines show that these are strangers: pure functions."""
+"""Judges by their values whether machines are strangers to each other: pure functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RATE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What one machine printed of one source; without values `why`."""
+    """The values that one machine printed for a source; without any, `why` there are none."""
 
     values: tuple[str, ...] = ()
     why: str = ""
@@ -30,8 +30,11 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """One machine's clock beside this host's, in seconds: how far off the date is, to within `uncertain`, and how much
-    longer or shorter the machine's own clock found the time of its look, which took `looked` here."""
+    """One machine's clock compared with this host's, in seconds.
+
+    `off` is the error of its date, to within `uncertain`. `drift` is how much longer or shorter the machine's own clock
+    found the time of its look, which took `looked` here.
+    """
 
     off: float
     uncertain: float

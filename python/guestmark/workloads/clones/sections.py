@@ -1,4 +1,4 @@
-"""The answer about twins, and the table behind it."""
+"""The sentences about twins, and the table behind them."""
 
 import math
 from collections.abc import Iterator, Sequence

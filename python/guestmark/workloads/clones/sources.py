@@ -1,10 +1,8 @@
-"""What machines may share: for each a command that shows it, which is the one that is run in every machine.
+"""The sources of values that machines may share, each with the command that is run in every machine.
 
 A source prints values, one a line. Of two machines with the same state each value of the one may be printed by the
-other, perhaps later: a single common value is enough to call them twins.
-
-`resident` is a program that is saved with a template, for a control: Python with OpenSSL, which runs before there is a
-root.
+other, perhaps later: a single common value is enough to call them twins. `resident` is a program that is saved with a
+template, for a control: Python with OpenSSL, which runs before there is a root.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ print(json.dumps([sys.prefix, "python%d.%d" % sys.version_info[:2], sorted(mappe
 
 
 class Kind(Enum):
-    """What it means to share values."""
+    """The consequence of sharing values."""
 
     SECRET = auto()  # others can guess them
     NAME = auto()  # the machines are taken for one
@@ -48,7 +46,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source of values."""
+    """A command that prints values, one a line."""
 
     name: str
     kind: Kind

@@ -1,4 +1,4 @@
-"""The workload `clones`: machines of one kind one after the other, and what they have in common."""
+"""The workload `clones`: starts machines of one kind one after the other, and compares what they show."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ClonesTrial(ClonesWorkload):
         clocks, names = tuple(self._clocks), {each.template for each in templates if each}
         if len(names) > 1 or (names and None in templates):
             raise MachineError(
-                "the clones are not of one template", hint="this is a bug of guestmark; please report it"
+                "the clones are of different templates", hint="this is a bug of guestmark; please report it"
             )
         with registry.get_platform(HOST).start(Cell("here", self.cell.workload, HOST)) as host:
             here = self._look_at(host, SOURCES)

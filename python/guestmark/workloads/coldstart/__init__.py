@@ -1,6 +1,6 @@
-"""Starts: from the decision to create a machine to a touched working set, and until it is gone.
+"""The workload `coldstart`: from the decision to create a machine to a touched working set, and until it is gone.
 
-Every single start is kept.
+Every single start is stored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHARES = (0.5, 0.9, 0.99)
 
 
 class Launch(StrEnum):
-    """What a start is."""
+    """The kind of start."""
 
     NEW = "new"  # a machine is made
     # A running process is copied, without executing another program.
@@ -55,7 +55,7 @@ def _parse_touch(text: str) -> int:
 
 
 class Launching(Params, frozen=True, kw_only=True):
-    """In each trial as many starts as fit into `time`, by how long the first one took, at most `starts`.
+    """Makes as many starts in each trial as fit into `time`, by how long the first one took, at most `starts`.
 
     `touch` is the working set that each machine touches once; `launch` is `new`, `fork` or `resumed`.
     """
@@ -73,13 +73,15 @@ class Launching(Params, frozen=True, kw_only=True):
     ] = Launch.NEW
     touch: Annotated[
         int,
-        param("the working set that each touches", "size", accepts=str, parse=_parse_touch, default="32M"),
+        param(
+            "working set that each machine touches", "size", accepts=str, parse=_parse_touch, default="32M"
+        ),
     ]
-    starts: Annotated[int, param("starts of a trial, at most", default=40, ge=1, le=10_000)]
+    starts: Annotated[int, param("most starts of a trial", default=40, ge=1, le=10_000)]
     time_s: Annotated[
         float,
         param(
-            "starts of a trial end after this",
+            "time after which a trial begins no more starts",
             "duration",
             key="time",
             accepts=str,
@@ -105,13 +107,13 @@ class OneStart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Starts(Fact, kw_only=True):
-    """All measured starts of a trial, in order; none is left out."""
+    """All measured starts of a trial, in order; none is omitted."""
 
     starts: list[OneStart]
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """How machines are started: `burst` at once, one burst after the other; or one every `every_s` seconds."""
+    """The schedule of starts: one burst of `burst` machines after the other, or a machine every `every_s` seconds."""
 
     burst: int = 1
     every_s: float = 0.0
@@ -143,7 +145,7 @@ def _canonical_pattern(text: str) -> str:
 
 
 class Caches(StrEnum):
-    """What the page cache holds when a start is decided."""
+    """The state of the page cache when a start is decided."""
 
     WARM = "warm"  # what the start before has read
     DROPPED = "dropped"  # nothing that can be dropped

@@ -1,4 +1,4 @@
-"""What the report says of starts: their quantiles, where their time goes, and what each layer adds, in sentences."""
+"""The report's part on starts: quantiles, where their time goes, and what each layer adds, in sentences."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ def _is_cached(probe: Path) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:  # a filesystem in memory, or one that cannot say
-        raise WorkloadError(f"whether the page cache was dropped is not known: {error.strerror}") from error
+        raise WorkloadError(f"whether the page cache was dropped is unknown: {error.strerror}") from error
     finally:
         os.close(descriptor)
     return True

@@ -1,1 +1,1 @@
-"""What several workloads share."""
+"""Modules that several workloads share."""

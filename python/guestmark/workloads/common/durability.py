@@ -1,9 +1,9 @@
-"""What a disk workload caused below itself, and whether the guest's flushes reached the host.
+"""Measures what a disk workload caused below itself, and whether the guest's flushes reached the host.
 
 Counters of the hypervisor and the guest's kernel are read before and after; the answer follows from them, never from
-options. UML has no monitor, and QEMU's nvme device does not count flushes. What becomes of a flush request there is
-seen once for each program and kind of disk, outside any timing: one block is written and flushed in the guest while
-`strace` watches the processes that do its disks' input and output.
+options. UML has no monitor, and QEMU's nvme device does not count flushes. There a flush request is observed once for
+each program and kind of disk, outside any timing: one block is written and flushed in the guest while `strace` watches
+the processes that do its disks' input and output.
 
 Sources: QMP `query-blockstats` and `query-block` (QEMU's block/accounting.c), `/proc/PID/io` of the hypervisor's
 processes, the guest's `/sys/block/*/stat` (kernel's Documentation/block/stat.rst) and `/proc/stat`.
@@ -46,7 +46,7 @@ _seen: dict[tuple[object, ...], Verdict] = {}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`why` is one line; `word` says how sure it is."""
+    """Whether flushes reached the host: `why` is one line, `word` says how sure this is."""
 
     reached: Reached
     why: str
@@ -109,7 +109,7 @@ def _judge_without_counters(machine: Machine, disk: AttachedDisk, *, flushed: bo
     if not own and not disk.spec.is_directory:
         return None
     if flushed is None:
-        return _unknown_verdict("whether the command flushed is not counted there; --prove finds out")
+        return _unknown_verdict("whether the command flushed is not counted here; --prove finds out")
     if not flushed:
         return Verdict(Reached.NO, "the workload asks for no flush", Durability.NOTHING)
     if own:
@@ -195,7 +195,7 @@ def _watch_flush(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
             machine.agent.flush(probe)
             machine.agent.remove(probe)
         except AgentError as error:
-            return _unknown_verdict(f"no block could be flushed to see: {error.message}")
+            return _unknown_verdict(f"no block could be flushed to find out: {error.message}")
     finally:
         said = trace.end_by_signal(signal.SIGINT, _ATTACH_S)
     return _judge_trace(disk, said)
@@ -251,7 +251,7 @@ _USER_HZ = 100  # fixed by the kernel's interface
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Totals since the machine's start; None where they cannot be known. Guest counts are of its own disks."""
+    """Totals since the machine's start; None where they are unknown. Guest counts are of its own disks."""
 
     host_written: int | None = None
     host_writes: int | None = None
@@ -265,7 +265,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What one stretch of time changed: differences of counters, and where flushes went; None without a disk."""
+    """Differences of counters over a stretch of time, and where flushes went; None without a disk."""
 
     counters: Counters
     allocated_bytes: int | None = None

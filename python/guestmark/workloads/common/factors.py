@@ -1,4 +1,4 @@
-"""Factors that several workloads take, and what they mean for a cell."""
+"""Factors that several workloads take, and their effect on a cell."""
 
 import re
 from typing import Any, Protocol
@@ -49,7 +49,7 @@ def warn_of_shared_processors(cell: Cell, threads: int) -> str:
 
 
 class WithDisks(Protocol):
-    """Parameters of a workload that names its disks, as `setting.disk` has them."""
+    """Parameters of a workload that names its disks in the form of `setting.disk`."""
 
     @property
     def disks(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What the disk workloads measure, and what happened below them.
+"""Metrics of the disk workloads, and of what happened below them.
 
 Rates are of content bytes, in bytes a second; shown in MB/s, which is 10^6.
 """

@@ -15,7 +15,7 @@ _MOST_IN_FLIGHT = 64
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where the bytes come from that are moved, as `setting.disk` describes a disk that holds them."""
+    """The origin of the bytes that are moved, in the form in which `setting.disk` describes a disk that holds them."""
 
     role: str = "source"
     size: str = ""
@@ -45,10 +45,12 @@ def _check_depth(in_flight: int) -> int:
 
 
 class MovedBytes(Params, frozen=True, kw_only=True):
-    """`amount` of `content` (`file`: the first bytes of a file of yours instead)."""
+    """Moves `amount` of `content` (`file`: the first bytes of a file of yours instead)."""
 
-    amount: Annotated[str, param("how much is moved", "size", parse=_whole_blocks, default="1500M")]
-    content: Annotated[str, param("what the bytes are", accepts=Literal["zero", "one", "random"])] = "random"
+    amount: Annotated[str, param("how much to move", "size", parse=_whole_blocks, default="1500M")]
+    content: Annotated[str, param("content of the bytes", accepts=Literal["zero", "one", "random"])] = (
+        "random"
+    )
     # The machine's disks, in the form of `setting.disk`.
     disks: list[dict[str, Any]] = []
     source: Source | None = None
@@ -87,7 +89,7 @@ class MovedBytes(Params, frozen=True, kw_only=True):
 
 
 class ReadBytes(MovedBytes, frozen=True, kw_only=True):
-    """Bytes that are there before: where a disk cannot be written, it is made with them."""
+    """Bytes that exist beforehand: a disk that cannot be written is made with them."""
 
     def needed_disks(self) -> list[dict[str, Any]]:
         """Returns the target, and what it holds."""
@@ -95,9 +97,9 @@ class ReadBytes(MovedBytes, frozen=True, kw_only=True):
 
 
 class SourcedBytes(MovedBytes, frozen=True, kw_only=True):
-    """Bytes that come from outside of the guest, so they can be those of a file."""
+    """Bytes that come from outside the guest, and so may be those of a file."""
 
-    file: Annotated[str | None, param("take the bytes of this file", "path", parse=_find_file)] = None
+    file: Annotated[str | None, param("move the bytes of this file instead", "path", parse=_find_file)] = None
 
     def described_source(self) -> Source | None:
         """Returns the source also where no disk holds it."""
@@ -106,7 +108,7 @@ class SourcedBytes(MovedBytes, frozen=True, kw_only=True):
 
 
 class UploadedBytes(SourcedBytes, frozen=True, kw_only=True):
-    """`variant`: `full`, `channel` (discarded in the guest) or `disk` (made in the guest, nothing sent)."""
+    """Uploads as `full`, `channel` (discarded in the guest) or `disk` (made in the guest, nothing sent)."""
 
     variant: Annotated[
         str, param("the whole upload, or one half of it", accepts=Literal["full", "channel", "disk"])
@@ -126,7 +128,7 @@ class CopiedBytes(SourcedBytes, frozen=True, kw_only=True):
 
 
 class DirectBytes(CopiedBytes, frozen=True, kw_only=True):
-    """`in_flight`: how many requests are in flight at once."""
+    """Copies with `in_flight` requests in flight at once."""
 
     # Plans of the first versions could not say, and had one.
     in_flight: Annotated[int, param("requests at once, 1 to 64", parse=_check_depth, default=4)] = 1

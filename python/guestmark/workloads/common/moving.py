@@ -1,4 +1,4 @@
-"""What disk workloads share: mounting, syncing, timing that ends on the host's disk, and a second read."""
+"""The common part of disk workloads: mounting, syncing, timing that ends on the host's disk, and a second read."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check_target(machine: Machine, disk: AttachedDisk, name: str, expected: Chec
     if not disk.device or disk.spec.is_directory:
         file = Path(disk.image.path if disk.spec.is_directory else disk.directory, name)
         if file.is_symlink():  # a guest could have pointed it anywhere
-            raise WorkloadError(f"the data did not arrive: {name} is a link")
+            raise WorkloadError(f"the data did not arrive: {name} is a symbolic link")
         found = scratch_store().start_agent().checksum(str(file), timeout_s=_READ_S)
         how = "on the host"
     elif past_guest:
@@ -91,7 +91,7 @@ def readable_on_host(image: Image) -> bool:
 
 
 class Moving(Fact, kw_only=True):
-    """How the disk was made ready, and how the bytes were moved; each workload has some of these."""
+    """How the disk was prepared, and how the bytes were moved; each workload has some of these."""
 
     image_prepared_s: float | None = None
     image_from_template: bool | None = None
@@ -104,7 +104,7 @@ class Moving(Fact, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What was timed in the guest, flush included; seconds. `warning` is set when the clocks could not be joined."""
+    """Seconds that were timed in the guest, flush included. `warning` is set when the clocks could not be joined."""
 
     wall_s: float
     wall_error_s: float
@@ -125,7 +125,7 @@ class Timed:
 
 
 class MovingTrial(Workload[M]):
-    """Bytes are moved, then flushed in the guest and on the host; then what arrived is read a second time.
+    """Moves bytes, flushes them in the guest and on the host, and reads a second time what arrived.
 
     A subclass says how bytes are moved (`move_bytes`) and what must have arrived (`expected_checksum`).
     """

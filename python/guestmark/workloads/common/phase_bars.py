@@ -1,4 +1,4 @@
-"""A bar for each cell, made of the phases that its time consists of."""
+"""Bars that show, for each cell, the phases that its time consists of."""
 
 from collections.abc import Callable, Sequence
 

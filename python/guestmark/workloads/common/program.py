@@ -46,7 +46,7 @@ _known: dict[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A program on a machine; `warning` is empty when it is the host's own file."""
+    """A program on a machine; `warning` is empty if it is the host's own file."""
 
     program: Program
     warning: str = ""
@@ -61,7 +61,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What a command is called somewhere, and where it is looked for."""
+    """The name of a command somewhere, and where it is looked for."""
 
     name: str
     path: str | None
@@ -102,7 +102,7 @@ def find_same(
 
 @dataclass(frozen=True, slots=True)
 class _OnHost:
-    """A command on this host; the digest is empty when it is not there or not readable."""
+    """A command on this host; the digest is empty if it is missing or not readable."""
 
     path: str = ""
     sha256: str = ""

@@ -1,9 +1,10 @@
 """Machines that a workload starts itself, each with the moments of its start and end on this host's monotonic clock.
 
-Nothing that a machine says of its own start is believed: the decision, the first answer, the touched memory and the end
-are this host's; only the first instruction is read from the machine's clock, and has to lie between two of the others.
+Nothing that a machine reports of its own start is believed: the decision, the first answer, the touched memory and the
+end are this host's. Only the first instruction is read from the machine's clock, and has to lie between two of the
+others.
 
-How many machines this host has memory for is found out before the first of them is started.
+How many machines this host has memory for is determined before the first of them is started.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _LEAST_LEFT = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of one start, in seconds after the decision to create; `ordered` and `gone` when it was ended."""
+    """Moments of one start in seconds after the decision to create; `ordered` and `gone` are those of its end."""
 
     exists: float
     program: float
@@ -59,7 +60,7 @@ class Moments:
 
 @dataclass(slots=True)
 class Started:
-    """A machine that runs, with moments as `Moments` has them, but on the monotonic clock itself."""
+    """A running machine, with moments like those of `Moments` but on the monotonic clock itself."""
 
     machine: Machine
     decided: float

@@ -1,4 +1,4 @@
-"""How many machines fit: what one more takes of memory, of idle processors, and of the others' speed."""
+"""The workload `density`: what one more machine takes of memory, idle processors, and the others' speed."""
 
 from __future__ import annotations
 
@@ -40,23 +40,25 @@ _MOST = 1000
 
 
 class Crowd(Params, frozen=True, kw_only=True):
-    """`command` runs again and again in every machine for `time`; each has touched `touch` bytes of memory before.
+    """Runs `command` again and again in every machine for `time`; each has touched `touch` bytes of memory before.
 
-    `idle` is how long idle machines are watched.
+    Idle machines are watched for `idle`.
     """
 
     command: Annotated[
         list[str],
-        param("what each machine runs", "words", parse=check_runnable, default=["sh", "-c", _COUNT]),
+        param("command that each machine runs", "words", parse=check_runnable, default=["sh", "-c", _COUNT]),
     ]
     touch: Annotated[
         int,
-        param("the memory that each touches", "size", accepts=str, parse=parse_positive_size, default="16M"),
+        param(
+            "memory that each machine touches", "size", accepts=str, parse=parse_positive_size, default="16M"
+        ),
     ]
     idle_s: Annotated[
         float,
         param(
-            "how long all are idle",
+            "how long the machines are watched while idle",
             "duration",
             key="idle",
             accepts=str,
@@ -67,7 +69,7 @@ class Crowd(Params, frozen=True, kw_only=True):
     time_s: Annotated[
         float,
         param(
-            "how long all run the command",
+            "how long all machines run the command",
             "duration",
             key="time",
             accepts=str,
@@ -78,7 +80,7 @@ class Crowd(Params, frozen=True, kw_only=True):
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that a fleet holds; `groups` is None where its machines have no control groups for memory."""
+    """Bytes that a fleet holds; `groups` is None if its machines have no control groups for memory."""
 
     machines: int
     groups: int | None
@@ -88,7 +90,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fleet(Fact, kw_only=True):
-    """What was seen of the fleet of one trial, machine by machine."""
+    """Observations of the fleet of one trial, machine by machine."""
 
     held: list[Held] = msgspec.field(name="fleet_memory")
     starts_s: list[float] = msgspec.field(name="fleet_starts_s")
@@ -102,7 +104,7 @@ def _parse_guests(text: str) -> str:
     number = int(text) if text.strip().isascii() and text.strip().isdigit() else 0
     if not 2 <= number <= _MOST:
         raise ValueError(
-            f"{text!r} is not a number of machines from 2 to {_MOST}; one alone is measured in each"
+            f"{text!r} is not a number of machines from 2 to {_MOST}; every trial measures one alone as well"
         )
     return str(number)
 

@@ -1,4 +1,4 @@
-"""What the report says of fleets: what one more machine takes, by every way to count it, and how speed holds up."""
+"""The report's part on fleets: what one more machine takes, by every way to count it, and how speed holds up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLOURS = ("#4269d0", "#ff725c", "#3ca951", "#a463f2", "#9c6b4e", "#6cc5b0", "#
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The cells of one platform that differ in the number of machines alone, and the law of their throughput."""
+    """The cells of one platform that differ only in the number of machines, and the law of their throughput."""
 
     name: str
     results: tuple[CellResult, ...]

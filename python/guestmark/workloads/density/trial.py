@@ -43,7 +43,7 @@ _PATIENCE_S = 40.0
 
 
 class DensityTrial(DensityWorkload):
-    """One fleet: the trial's own machine is its first, measured alone; then as many as the cell asks for."""
+    """One fleet: the trial's own machine is its first and measured alone; then come as many as the cell asks for."""
 
     ONCE = True
 
@@ -176,7 +176,7 @@ class DensityTrial(DensityWorkload):
         grouped = [(each.machines, each.groups) for each in held if each.groups is not None]
         if len(grouped) < len(held):
             self.warnings.append(
-                "its machines have no control groups for memory: what one more takes is the slope of their PSS"
+                "its machines have no control groups for memory, so the memory of one more is the slope of their PSS"
             )
             return {density.MEMORY: found[density.PSS], **found}
         return {density.MEMORY: least_squares_slope(grouped), **found}
@@ -248,7 +248,7 @@ def _in_groups(machine: Machine) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """Bytes of a machine's processes; huge pages that were set aside are in neither of the others."""
+    """Bytes of a machine's processes; neither of the others includes huge pages that were set aside."""
 
     pss: int
     rss: int

@@ -23,7 +23,7 @@ M = TypeVar("M", bound=MovedBytes)
 
 
 class _DiskWorkload(Workload[M]):
-    """What all of them have in common."""
+    """The common part of these workloads."""
 
     measures: ClassVar[tuple[Metric, ...]] = WRITING
     factors: ClassVar[tuple[Factor, ...]] = (BLOCK_SIZE,)
@@ -165,7 +165,7 @@ class FilewriteWorkload(_DiskWorkload[MovedBytes]):
 
 
 class FilereadWorkload(_DiskWorkload[ReadBytes]):
-    """A file that is on the disk before."""
+    """A file that is on the disk beforehand."""
 
     name = "fileread"
     help = "reads a file back in the guest after unmounting and mounting again"

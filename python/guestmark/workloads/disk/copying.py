@@ -1,4 +1,4 @@
-"""Bytes that no channel carries: copied inside the guest, written there as a pattern, or read back from a file."""
+"""Moves bytes that pass through no channel: copied inside the guest, written there as a pattern, or read back."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ _MOUNTED_AT = "/run/guestmark/share"
 
 
 class ShareTrial(MovingTrial[SourcedBytes]):
-    """`share`. The guest's root is the share; it is bound once more to a place where no `/dev` hides the host's."""
+    """`share`. The guest's root is the share; it is bound once more to a path where no `/dev` hides the host's."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
@@ -161,7 +161,7 @@ class ShareTrial(MovingTrial[SourcedBytes]):
 
 
 class _PatternTrial(MovingTrial[M]):
-    """Bytes of value 0, of value 1, or random ones. Does the content matter to the image's format?"""
+    """Bytes of value 0, of value 1, or random ones, which show whether the content matters to the image's format."""
 
     def move_bytes(self, machine: Machine, path: str) -> Timed:
         """Writes the pattern and flushes."""
@@ -185,12 +185,13 @@ class FillTrial(_PatternTrial[MovedBytes]):
 
 
 class FilewriteTrial(_PatternTrial[MovedBytes]):
-    """`filewrite`: what `dd if=/dev/zero bs=1024k` and a flush would do."""
+    """`filewrite`: the same as `dd if=/dev/zero bs=1024k` and a flush."""
 
 
 class FilereadTrial(_PatternTrial[ReadBytes]):
-    """`fileread`: the file is written first, untimed, or the disk is made with it (erofs, squashfs); what is read comes
-    from the image, which the host may cache.
+    """`fileread`: reads a file that was written before, untimed, or with which the disk was made (erofs, squashfs).
+
+    The bytes come from the image, which the host may cache.
     """
 
     READS = True

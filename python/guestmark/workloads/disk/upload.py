@@ -1,4 +1,4 @@
-"""Bytes from the host through the guest's channel into a file; or one half of that way only: so the cost splits.
+"""Moves bytes from the host through the guest's channel into a file, or one half of that way only, to split the cost.
 
 An archive goes the same way and is unpacked in the guest by the real tar.
 """

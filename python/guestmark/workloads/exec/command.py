@@ -1,4 +1,4 @@
-"""The parameters of the workload `exec` as a plan holds them: a command, and all that belongs to it."""
+"""The parameters of the workload `exec` in a plan: a command, and everything that belongs to it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def choose_output(
     if read and asked is StandardOutput.NULL:
         raise UsageError(
             "--output null discards what --metric reads",
-            hint="leave it out: a pipe is used where it is needed",
+            hint="omit --output: a pipe is used where one is needed",
         )
     return asked or (StandardOutput.PIPE if read else StandardOutput.NULL)
 
@@ -69,12 +69,12 @@ def parameter_of(factor: str) -> str:
 
 
 class Command(Params, frozen=True, kw_only=True, omit_defaults=True):
-    """The parameters of a cell: what is run, what around it, and what becomes of its output.
+    """The parameters of a cell: the command, what runs around it, and where its output goes.
 
-    `command` is the argument list; `{name}` in it stands for an entry of `values`, which `scale` may name.
-    With factors of disks it runs in a new directory on that disk, or has its path as `{disk}`. `host_disk`: what
-    it then has on the host, as for `sysbench`; by default a directory where the cells it is compared with have disks.
-    `output`: its standard output goes to `/dev/null`, or through a pipe where `metrics` or `expect` read it.
+    `command` is the argument list; `{name}` in it stands for an entry of `values`, which `scale` may name. With factors
+    of disks it runs in a new directory on that disk, or gets its path in place of `{disk}`. `host_disk` is its disk on
+    the host, as for `sysbench`; by default a directory where the cells it is compared with have disks. Its standard
+    output goes to `/dev/null`, or through a pipe if `metrics` or `expect` read it, unless `output` says otherwise.
     """
 
     argv: Annotated[
@@ -90,22 +90,23 @@ class Command(Params, frozen=True, kw_only=True, omit_defaults=True):
     ] = []
     # As `MetricSpec.to_params` has them.
     metrics: Annotated[
-        list[dict[str, Any]], param("more metrics, as `--metric` has them", accepts=list[str])
+        list[dict[str, Any]], param("further metrics, in the form of `--metric`", accepts=list[str])
     ] = []
     stdin: Annotated[Input | None, param("standard input", "path", key="input", accepts=str | None)] = None
     # Shell commands by name: setup, prepare, check, conclude, cleanup.
     hooks: dict[str, str] = {}
     # Factors whose levels stand in the command, as `{name}`: see `factor_of`.
     parameters: list[str] = []
-    ignore_failure: Annotated[bool, param("count runs that fail")] = False
-    push: Annotated[list[File], param("files to bring to another machine", "paths", accepts=list[str])] = []
+    ignore_failure: Annotated[bool, param("count failing runs as well")] = False
+    push: Annotated[list[File], param("files to copy to another machine", "paths", accepts=list[str])] = []
     cwd: str | None = None  # instead of the caller's
     statuses: Annotated[
         tuple[int, ...],
         param("exit statuses of success", accepts=list[int] | None, default=None, min_length=1),
     ] = (0,)
     expect: Annotated[
-        str | None, param("must match the output", "regular expression", parse=_check_expression)
+        str | None,
+        param("expression that the output must match", "regular expression", parse=_check_expression),
     ] = None
     # A pipe is what runs had before there was a choice.
     output: Annotated[
@@ -117,7 +118,7 @@ class Command(Params, frozen=True, kw_only=True, omit_defaults=True):
     disks: Annotated[
         list[dict[str, Any]],  # as `setting.disk` has them
         param(
-            "what the host has for a disk",
+            "the disk on the host",
             key="host_disk",
             accepts=Literal["directory", "loop"] | None,
             default=None,

@@ -1,4 +1,4 @@
-"""Files that a command needs: its standard input, and those that other machines are brought."""
+"""Files that a command needs: its standard input, and those that are brought to other machines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STDIN_LIMIT = 64 * 1024 * 1024
 
 
 class Input(msgspec.Struct, frozen=True):
-    """The file of `--input`, by which it is recognised."""
+    """The file of `--input`; size and digest identify its content."""
 
     path: str
     size: int
@@ -23,7 +23,7 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class File(msgspec.Struct, frozen=True):
-    """A file that other machines are brought."""
+    """A file that is brought to other machines."""
 
     path: str
     sha256: str

@@ -32,7 +32,7 @@ _QUICK_S = 19.0
 
 @dataclass(frozen=True, slots=True)
 class ExecOptions(Overrides):
-    """What the user gave to `exec`; None means the policy's default."""
+    """Options that the user gave to `exec`; None means the policy's default."""
 
     on: Sequence[str] = ("host",)
     metrics: Sequence[str] = ()

@@ -55,7 +55,7 @@ ALL = (
 
 
 class Fio(Fact, kw_only=True):
-    """The program as it names itself."""
+    """fio's own version string."""
 
     version: str | None = msgspec.field(name="fio", default=None)
 
@@ -126,7 +126,7 @@ class FioJob(Params, frozen=True, kw_only=True):
     disks: Annotated[
         list[dict[str, Any]],
         param(
-            "what the host has for a disk",
+            "the disk on the host",
             key="host_disk",
             accepts=Literal["directory", "loop"],
             default="directory",

@@ -45,7 +45,7 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run. `bytes` is what was read and written together; `notes` is what fio said before the JSON."""
+    """One run. `bytes` counts reads and writes together; `notes` is what fio printed before the JSON."""
 
     version: str
     jobs: int

@@ -21,7 +21,7 @@ _OF_DISK = frozenset(
 
 
 class GuestfishBytes(SourcedBytes, frozen=True, kw_only=True):
-    """`method` is what guestfish does; `fill` allows only `content` one and zero."""
+    """guestfish uses the command `method`; `fill` allows only `content` one and zero."""
 
     method: Annotated[
         str, param("the command of guestfish", accepts=Literal["upload", "copy", "tgz-in", "fill"])
@@ -91,7 +91,7 @@ class GuestfsApiWorkload(Workload[Rounds]):
 
 
 class Launches(Params, frozen=True, kw_only=True):
-    """`phases`: whether each trial holds a second launch, with libguestfs's messages, for them."""
+    """`phases` adds a second launch to each trial, with libguestfs's messages, from which phases are read."""
 
     phases: Annotated[bool, param("launch a second time for the phases")] = True
 

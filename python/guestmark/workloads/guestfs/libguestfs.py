@@ -1,4 +1,4 @@
-"""Running the real guestfish on this host: its kernel, its appliance, and when each of its commands ended.
+"""Runs the real guestfish on this host: its kernel, its appliance, and when each of its commands ended.
 
 libguestfs builds its appliance with supermin, which wants a kernel in /boot and its modules with an index in
 /lib/modules. Where a host has none (containers, small virtual machines), the kernel of our own guests serves: a private
@@ -45,14 +45,14 @@ _PACKAGE_DATABASES = ("/var/lib/dpkg/status", "/var/lib/rpm", "/usr/lib/sysimage
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """In a script: note when this point is reached."""
+    """A point in a script; the time at which it is reached is recorded."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """When guestfish was started and each mark reached, on the host's monotonic clock; and the QEMU it ran."""
+    """Times on the host's monotonic clock at which guestfish started and reached each mark; and the QEMU it ran."""
 
     started_at: float
     marks: dict[str, float]
@@ -214,7 +214,7 @@ def _index_modules(modules: Path, home: Path, release: str) -> None:
         index = (staged / "modules.dep").read_text()
         if "t10-pi.ko" not in index:  # without it no SCSI disk appears in libguestfs's guest
             raise PlatformUnusableError(
-                f"the kernel modules in {modules} are not all that libguestfs needs",
+                f"the kernel modules in {modules} lack some that libguestfs needs",
                 hint=f"remove {modules.parent}; it is fetched again when needed",
             )
         target = home / "lib" / "modules" / release
@@ -298,7 +298,7 @@ def _attest_accelerator(process: SupervisedProcess, accelerator: str) -> tuple[s
                 f"libguestfs does not run as was asked: asked {accelerator}, found {found}"
             )
         return command
-    raise AttestationError("libguestfs runs no QEMU, so nothing is known about its guest")
+    raise AttestationError("libguestfs runs no QEMU, so its guest cannot be attested")
 
 
 def _walk_descendants(root: int) -> Iterator[tuple[tuple[str, ...], list[str]]]:
@@ -323,7 +323,7 @@ def _open_pipe() -> tuple[io.FileIO, io.FileIO]:
 
 
 class Guestfs(Fact, kw_only=True):
-    """The program, the QEMU that it started, and of `guestfs-run` the launch that the phases are of."""
+    """The program, the QEMU that it started, and for `guestfs-run` the launch that the phases belong to."""
 
     version: str | None = msgspec.field(name="guestfish", default=None)
     qemu: list[str] | None = msgspec.field(name="libguestfs_qemu", default=None)  # its command line

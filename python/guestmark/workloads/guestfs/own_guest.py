@@ -49,7 +49,7 @@ _KEPT = 300
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """When guestfish was started and when each mark arrived, on the host's monotonic clock; and what it printed."""
+    """Times on the host's monotonic clock at which guestfish started and each mark arrived; and what it printed."""
 
     started_at: float
     marks: dict[str, float]
@@ -213,7 +213,7 @@ class GuestfsApiTrial(OwnGuestTrial[session.Rounds]):
         started_at, marks, printed = self._run_session(machine, script)
         self._found.calls = len(calls)
         if found := session.find_missing_output(printed, self.params.rounds):
-            raise WorkloadError(f"libguestfs did not obey: {found}")
+            raise WorkloadError(f"libguestfs did not do what it was told: {found}")
         wall_s, launch_s = marks["done"] - marks["launched"], marks["launched"] - started_at
         values = ((WALL, wall_s), (CALLS, len(calls) / wall_s), (LAUNCH, launch_s))
         return [Measurement(metric, value, (value,)) for metric, value in values]

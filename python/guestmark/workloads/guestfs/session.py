@@ -1,7 +1,7 @@
 """The session of `guestfs-api`: guestfish's commands, one line per call, and what they must print.
 
-Like the tests of libguestfs's own API it makes partitions and filesystems, and then small files in all ways: work for
-the guest's kernel and for the way to it and back, hardly any for a disk.
+Like the tests of libguestfs's own API it makes partitions and filesystems, and then handles small files in all ways:
+work for the guest's kernel and for the way to it and back, hardly any for a disk.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ SESSION = (WALL, CALLS, LAUNCH)
 class Rounds(Params, frozen=True, kw_only=True):
     """A session makes a filesystem and then, `rounds` times, a directory with files that it works on and removes."""
 
-    rounds: Annotated[int, param("directories that are filled and removed", ge=1, le=10_000)] = 16
+    rounds: Annotated[int, param("directories to fill and remove", ge=1, le=10_000)] = 16
 
 
 _TEXT = "the quick brown fox jumps over the lazy dog"

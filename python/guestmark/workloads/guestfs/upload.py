@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 class GuestfishTrial(GuestfishWorkload):
-    """`guestfish`: upload, copy of a second disk, tgz-in or fill. Times hold the flush in its guest and on the host."""
+    """`guestfish`: upload, copy of a second disk, tgz-in or fill.
+
+    Times include the flush in its guest and on the host.
+    """
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)

@@ -1,6 +1,6 @@
-"""iPXE in a machine without disk fetches files from a server; the packets say who was slow.
+"""iPXE in a machine without disk fetches files from a server; the packets show who was slow.
 
-Its start is measured once, its files in every round; from captures, but for `wall_s`.
+Its start is measured once, its files in every round; all times but `wall_s` are from captures.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MACHINE = frozenset({"memory", "smp", "cpu", "machine", "placement"})
 
 @dataclass(frozen=True, slots=True)
 class Responses:
-    """One endpoint's response latency."""
+    """The response latency of one endpoint."""
 
     mean: Metric
     p50: Metric
@@ -98,7 +98,7 @@ def _check_certificate(certificate: str | None) -> str | None:
 def _check_size(size: str) -> str:
     number = parse_size(size)
     if not _SMALLEST <= number <= _LARGEST:
-        raise ValueError(f"{size!r} is not between 4K and 1G, which is what iPXE can keep")
+        raise ValueError(f"{size!r} is not between 4K and 1G, the sizes that iPXE can hold")
     return format_size(number)
 
 
@@ -109,9 +109,9 @@ class Fetched(Params, frozen=True, kw_only=True):
     `certificate` is for protocol=https: a PEM file that also holds the key.
     """
 
-    size: Annotated[str, param("of each file", "size", parse=_check_size, default="100M")]
-    files: Annotated[int, param("files of a round", default=5, ge=1, le=1000)]
-    port: Annotated[int, param("of the file server; 0: any free one", ge=0, le=65535)] = 0
+    size: Annotated[str, param("size of each file", "size", parse=_check_size, default="100M")]
+    files: Annotated[int, param("files fetched in a round", default=5, ge=1, le=1000)]
+    port: Annotated[int, param("port of the file server; 0 = any free one", ge=0, le=65535)] = 0
     certificate: Annotated[
         str | None, param("certificate and key for `protocol=https` (PEM)", "path", parse=_check_certificate)
     ] = None
@@ -131,7 +131,7 @@ def file_metrics(files: int) -> tuple[Metric, ...]:
 
 
 class Card(msgspec.Struct, kw_only=True):
-    """The network card, as QEMU has it."""
+    """The network card as QEMU describes it."""
 
     type: str
     romfile: str | None
@@ -139,7 +139,7 @@ class Card(msgspec.Struct, kw_only=True):
 
 
 class BootingMachine(MachineFacts, kw_only=True):
-    """A machine that runs nothing but firmware and iPXE: what was asked for, and what QEMU and iPXE say of it."""
+    """A machine that runs only firmware and iPXE: what was asked for, and what QEMU and iPXE report."""
 
     asked: dict[str, str]
     vmm: Vmm
@@ -151,7 +151,7 @@ class BootingMachine(MachineFacts, kw_only=True):
 
 
 class Netboot(Fact, kw_only=True):
-    """What was fetched from where, and the packets of the last round; nested, all that was found inside."""
+    """The files, their source, and the packets of the last round; nested, everything that was found inside."""
 
     # Rate of the HTTP server, measured alone.
     server_bytes_per_s: float | None = None
@@ -167,7 +167,7 @@ class Netboot(Fact, kw_only=True):
 
 
 class LeaseStep(msgspec.Struct):
-    """One message of DHCP, seconds after the first."""
+    """One message of DHCP, in seconds after the first."""
 
     at_s: float
     kind: str
@@ -175,7 +175,7 @@ class LeaseStep(msgspec.Struct):
 
 
 class Lease(msgspec.Struct):
-    """How an address was given: who took how long, how long was waited to repeat, and the messages."""
+    """The course of a lease: how long client and server took, how long repetitions waited, and the messages."""
 
     duration_s: float
     client_s: float
@@ -185,7 +185,7 @@ class Lease(msgspec.Struct):
 
 
 class InnerBoot(msgspec.Struct, kw_only=True):
-    """A network boot in an outer guest: the machine that was started there, and what was found out with it."""
+    """A network boot in an outer guest: the machine that was started there, and the findings."""
 
     attestation: BootingMachine
     phases: dict[str, float]

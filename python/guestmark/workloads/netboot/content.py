@@ -64,7 +64,7 @@ def make_content(size: int) -> Content:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How files are served. `delay_s` is waited before each file, or each block over TFTP."""
+    """How files are served. The server waits `delay_s` before each file, or each block over TFTP."""
 
     protocol: str = "http"
     delay_s: float = 0.0
@@ -148,7 +148,9 @@ def measure_rate(connected: socket.socket, content: Content, serving: Serving = 
         digest.update(piece)
     received = sum(map(len, pieces))
     if digest.hexdigest() != content.sha256:
-        raise WorkloadError(f"the HTTP server gave {received} bytes that are not the file's {len(content)}")
+        raise WorkloadError(
+            f"the HTTP server sent {received} bytes, which differ from the file's {len(content)}"
+        )
     return received / duration
 
 

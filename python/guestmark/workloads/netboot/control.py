@@ -80,7 +80,7 @@ NOTHING = "#!ipxe\n"  # an image that does nothing
 
 @dataclass(slots=True)
 class Request:
-    """One question of iPXE's: the path's first word and the query. It waits until `answer` is called."""
+    """One question of iPXE's: the path's first word and the query. iPXE waits until `answer` is called."""
 
     kind: str
     values: Mapping[str, str]

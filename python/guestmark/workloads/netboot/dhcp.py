@@ -1,7 +1,7 @@
-"""What a private tap needs so that iPXE boots: the least DHCP (RFC 2131, RFC 2132), and the least IPv6 router.
+"""What a private tap needs so that iPXE boots: a minimal DHCP server (RFC 2131, RFC 2132) and IPv6 router.
 
-One address, and the name of the boot file. UEFI's own HTTP boot takes it, too: its firmware says that it is an HTTP
-client and heeds only who says the same (UEFI 2.10, 24.7.3.1).
+There is one address, and the name of the boot file. UEFI's own HTTP boot uses it, too: its firmware says that it is an
+HTTP client and heeds only servers that say the same (UEFI 2.10, 24.7.3.1).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _END_S = 2.0
 
 
 class Answering(ABC):
-    """A thread serves `_socket` while a context lasts, and wakes up often enough to see that it is `_closing`."""
+    """Serves `_socket` in a thread while a context lasts, and wakes up often enough to see that it is `_closing`."""
 
     def __init__(self, sock: socket.socket, name: str) -> None:
         self._socket = sock
@@ -52,7 +52,7 @@ _HTTP_CLIENT = b"HTTPClient"
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What every client is given; there is only one."""
+    """The lease that every client gets; there is only one."""
 
     server: str
     address: str
@@ -125,7 +125,7 @@ _ALL_NODES = "ff02::1"
 
 
 class Router(Answering):
-    """Says on a raw ICMPv6 socket, bound to the tap, that there is no router, until the context ends.
+    """Announces on a raw ICMPv6 socket, bound to the tap, that there is no router, until the context ends.
 
     iPXE asks for routers beside DHCP, and starts only when every way to an address has ended. Asking in vain takes it
     some 16 seconds (RFC 4861, 6.3.7: solicitations are repeated). An advertisement of lifetime 0 (4.2) ends that at

@@ -1,7 +1,7 @@
-"""From packets and QEMU's trace to a trial's measurements. Times are seconds, shares parts of one.
+"""Turns packets and QEMU's trace into a trial's measurements. Times are seconds, shares parts of one.
 
 Packets carry QEMU's clock, which starts with the machine. The control server saw the same connections arrive on this
-host's clock, and the least difference of the two (the others waited for the server) sets one against the other.
+host's clock. The least difference between the two aligns the clocks, as the other connections waited for the server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """One file on its way: its connection, or its TFTP transfer, which has neither handshake nor window."""
+    """The transfer of one file: its connection, or its TFTP transfer, which has neither handshake nor window."""
 
     start_ns: int
     duration_s: float
@@ -43,7 +43,7 @@ def find_fetches(trace: Trace, files: int, size: int, protocol: str) -> list[Fet
     for fetch in found:
         if fetch.unique_bytes < size:
             raise WorkloadError(
-                f"the capture holds {fetch.unique_bytes} bytes of the server's for a file of {size}"
+                f"the capture holds {fetch.unique_bytes} bytes from the server for a file of {size}"
             )
     return sorted(found, key=lambda fetch: fetch.start_ns)
 
@@ -56,7 +56,7 @@ def _find_connections(trace: Trace, size: int) -> list[Fetch]:
         client, server = connection.client, connection.server
         if server.missing_bytes:
             raise WorkloadError(
-                f"the capture of {client.address}:{client.port} holds {server.unique_bytes} bytes of the server's, "
+                f"the capture of {client.address}:{client.port} holds {server.unique_bytes} bytes from the server, "
                 f"{server.missing_bytes} are missing, for a file of {size}"
             )
         found.append(

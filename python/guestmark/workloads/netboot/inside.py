@@ -1,4 +1,4 @@
-"""Runs inside an outer guest: a whole network boot there, whose findings go back as one line of JSON."""
+"""Runs inside an outer guest: makes a whole network boot there and sends its findings back as one line of JSON."""
 
 import fcntl
 import socket

@@ -21,7 +21,7 @@ _PORTS = 2  # the first is for consoles only
 
 @dataclass(frozen=True, slots=True)
 class BootedKernel:
-    """What iPXE is to boot: the distribution's kernel, and an initramfs that holds the agent alone."""
+    """What iPXE has to boot: the distribution's kernel, and an initramfs that holds only the agent."""
 
     image: Path
     initramfs: Path

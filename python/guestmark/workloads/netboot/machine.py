@@ -259,7 +259,7 @@ def _has_invariant_tsc(monitor: Monitor) -> bool | None:
 
 
 class NetbootError(MachineError):
-    """A machine that hangs; its console and screen are taken when the error is made."""
+    """The error for a machine that hangs; its console and screen are captured when the error is made."""
 
     def __init__(self, message: str, machine: NetbootMachine, *, hint: str = "") -> None:
         super().__init__(message, hint=hint, console=machine.console())
@@ -340,7 +340,7 @@ _WRITE = re.compile(
 
 
 class CardLog:
-    """When the boot ROM's driver takes the card: QEMU tells of every write to a PCI device's configuration.
+    """Observes when the boot ROM's driver takes the card: QEMU reports every write to a PCI device's configuration.
 
     Firmware leaves a network card without the right to read and write memory by itself; iPXE's driver sets that bit
     first of all (`adjust_pci_device` in iPXE's src/drivers/bus/pci.c; UEFI's PCI bus driver on a driver's behalf). The

@@ -1,4 +1,4 @@
-"""A network boot inside an outer guest, as in `tcg/kvm`: everything happens there, only the findings come back."""
+"""A network boot inside an outer guest, as in `tcg/kvm`: everything happens there, and only the findings return."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _KEPT_VARIABLES = (
 
 
 class Measured(msgspec.Struct, tag="measured", kw_only=True):
-    """A boot inside that went well: values by metric, remarks for the user, and what was found out."""
+    """A boot inside that succeeded: values by metric, remarks for the user, and findings."""
 
     values: dict[str, float]
     warnings: list[str]

@@ -1,4 +1,4 @@
-"""How guest and servers are connected, by the level of the factor `network`.
+"""Connects guest and servers, by the level of the factor `network`.
 
 A link is the guest's cable and the sockets that wait at its other end.
 """

@@ -1,4 +1,4 @@
-"""What a boot ROM is, by its bytes: a PCI option ROM with BIOS and EFI images, or iPXE as a Linux kernel (`.lkrn`).
+"""Recognises a boot ROM by its bytes: a PCI option ROM with BIOS and EFI images, or iPXE as a Linux kernel (`.lkrn`).
 
 Layout: PCI Firmware Specification 3.0, section 5.1 (expansion ROM header and PCI data structure); Linux,
 Documentation/arch/x86/boot.rst (`HdrS`).
@@ -34,7 +34,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Rom:
-    """A boot ROM that has been looked at; `images` is empty for an iPXE that boots as a kernel."""
+    """A boot ROM that has been examined; `images` is empty for an iPXE that boots as a kernel."""
 
     path: Path
     sha256: str

@@ -1,4 +1,4 @@
-"""What a cell's factors mean for QEMU."""
+"""Translates a cell's factors into QEMU's options."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Settings:
             )
         ip, serving = levels[IP], _read_serving(cell)
         if ip == "6" and network is not Network.USER:
-            raise UsageError("only QEMU's own network has an IPv6 side", hint="take network=user with ip=6")
+            raise UsageError("only QEMU's own network supports IPv6", hint="take network=user with ip=6")
         boots = rom.find_rom(levels[ROM], nic, as_kernel=network is Network.PASST)
         boots.check_card(nic, firmware)
         needed = file_size + _OWN_MEMORY

@@ -1,6 +1,6 @@
-"""Transactions on a real database server, its data on the disk under test.
+"""Transactions on a real database server, with its data on the disk under test.
 
-Durations in seconds, rates a second, as sysbench says them; the rest is per transaction.
+Durations in seconds, rates a second, as sysbench reports them; the rest is per transaction.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _SMALLEST = 5 << 20
 
 
 class Sizes(msgspec.Struct, kw_only=True):
-    """What a server's settings follow from: its own cache, the size of its log, and the user's settings."""
+    """The basis of a server's settings: its own cache, the size of its log, and the user's settings."""
 
     buffer: str
     log: str
@@ -111,8 +111,8 @@ class OltpTest(Params, frozen=True, kw_only=True):
             default="read_write",
         ),
     ]
-    tables: Annotated[int, param("tables", default=4, ge=1, le=1000)]
-    rows: Annotated[int, param("rows of each table", default=10_000, ge=1, le=1_000_000_000)]
+    tables: Annotated[int, param("number of tables", default=4, ge=1, le=1000)]
+    rows: Annotated[int, param("rows in each table", default=10_000, ge=1, le=1_000_000_000)]
     threads: Annotated[
         str,
         param("connections at once", "number", coerce=number_as_text, parse=THREADS.parse, default="1"),
@@ -137,8 +137,8 @@ class OltpTest(Params, frozen=True, kw_only=True):
             default="0",
         ),
     ]
-    buffer: Annotated[str, param("the server's cache", "size", parse=_whole_mib, default="64M")]
-    log: Annotated[str, param("the server's log", "size", parse=_whole_mib, default="48M")]
+    buffer: Annotated[str, param("size of the server's cache", "size", parse=_whole_mib, default="64M")]
+    log: Annotated[str, param("size of the server's log", "size", parse=_whole_mib, default="48M")]
     settings: Annotated[
         dict[str, str],
         param(
@@ -151,7 +151,7 @@ class OltpTest(Params, frozen=True, kw_only=True):
     disks: Annotated[
         list[dict[str, Any]],
         param(
-            "what the host has for a disk",
+            "the disk on the host",
             key="host_disk",
             accepts=Literal["directory", "loop"],
             parse=_target_on_host,
@@ -184,7 +184,7 @@ SERVER = "server"
 
 
 class Oltp(Fact, kw_only=True):
-    """The server as it was called, and how long what is outside of the timing took; the client is a `Sysbench`."""
+    """The command of the server, and how long untimed parts took; the client is a `Sysbench`."""
 
     prepared_s: float | None = msgspec.field(name="database_prepared_s", default=None)
     from_cache: bool | None = msgspec.field(name="database_from_cache", default=None)

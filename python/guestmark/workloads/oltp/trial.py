@@ -1,7 +1,7 @@
-"""Transactions on a real database server: started and shut down outside of the timing, its data on the disk under test.
+"""Transactions on a real database server, started and shut down outside the timing, its data on the disk under test.
 
 The tables are loaded once, on the host by the same server, and every trial gets a copy of the data directory: on the
-host in a directory, for a guest inside of a freshly formatted image.
+host in a directory, for a guest inside a freshly formatted image.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ def _of_sysbench(report: Report, result: ExecResult) -> list[tuple[Metric, float
         raise WorkloadError("sysbench has printed no SQL statistics")
     if not sql.transactions:
         raise WorkloadError(
-            "not one transaction was finished in time", hint="give it longer (params.time) or fewer rows"
+            "no transaction was finished in time", hint="give it longer (params.time) or fewer rows"
         )
     return [
         (oltp.TRANSACTIONS, sql.transactions_per_s),

@@ -1,4 +1,4 @@
-"""What a power cut would leave of a machine's disk."""
+"""The workload `powercut`: what a power cut would leave of a machine's disk."""
 
 from __future__ import annotations
 
@@ -37,10 +37,12 @@ def _parse_limit(text: str) -> float | None:
 
 
 class Cut(Params, frozen=True, kw_only=True):
-    """`method`: how each of `records` is written and made durable; `states`: how many crash states are judged: 300 if
-    not given, 40 of a database server, which has to be started for each. `settings` are the server's.
-    The method `command` runs `command`, whose lines are acknowledgements, and `check` on what is left. `syncs` runs
-    `command`, whose own calls of `fsync` and the like are; `before` are shell commands that run first, `files` texts by
+    """How records are written, and how what is left of them is judged.
+
+    Each of `records` is written and made durable by `method`; `states` is how many crash states are judged: 300 if not
+    given, 40 for a database server, which has to be started for each. `settings` are the server's. The method `command`
+    runs `command`, whose lines are acknowledgements, and `check` on what is left. `syncs` runs `command`, whose own
+    calls of `fsync` and the like are acknowledgements; `before` are shell commands that run first, `files` texts by
     their names, `env` variables besides the caller's, `cwd` where it runs if not on the disk.
     """
 
@@ -62,31 +64,29 @@ class Cut(Params, frozen=True, kw_only=True):
             default="append",
         ),
     ]
-    records: Annotated[int, param("how many", default=100, ge=2, le=100_000)]
+    records: Annotated[int, param("number of records", default=100, ge=2, le=100_000)]
     settings: Annotated[dict[str, str], param("settings of the database server")] = {}
     command: Annotated[list[str], param("the program of the methods `command` and `syncs`", "words")] = []
     check: Annotated[str, param("judges each recovered disk, for the method `command`", "shell command")] = ""
     acknowledge: Annotated[
         str,
-        param("which lines of the command acknowledge something; not given, each", "regular expression"),
+        param("lines of the command that acknowledge something; by default every line", "regular expression"),
     ] = ""
-    needs: Annotated[
-        str, param("must succeed on this host, or there is no such program here", "shell command")
-    ] = ""
-    package: Annotated[str, param("what to install, where `needs` fails")] = ""
-    promise: Annotated[str, param("what the program's documentation says, for the table")] = ""
-    published: Annotated[int | None, param("how many faults an earlier study found, for the table")] = None
-    before: Annotated[list[str], param("run first", "shell commands")] = []
-    files: Annotated[dict[str, str], param("texts of files that the command finds, by name")] = {}
+    needs: Annotated[str, param("succeeds if the program is installed on this host", "shell command")] = ""
+    package: Annotated[str, param("package to install if `needs` fails")] = ""
+    promise: Annotated[str, param("promise in the program's documentation, for the table")] = ""
+    published: Annotated[int | None, param("faults that an earlier study found, for the table")] = None
+    before: Annotated[list[str], param("run before the command", "shell commands")] = []
+    files: Annotated[dict[str, str], param("contents of files in the command's directory, by name")] = {}
     env: Annotated[dict[str, str], param("environment variables")] = {}
-    cwd: Annotated[str, param("where the command runs, if not on the disk", "path")] = ""
+    cwd: Annotated[str, param("directory in which the command runs; by default one on the disk", "path")] = ""
     statuses: Annotated[
         tuple[int, ...], param("exit statuses of success", accepts=list[int], default=[0], parse=tuple)
     ] = (0,)
     states: Annotated[
         int,
         param(
-            "crash states that are judged: 300, of a database server 40",
+            "crash states to judge; by default 300, and 40 for a database server",
             accepts=int | None,
             default=None,
             ge=1,
@@ -96,7 +96,7 @@ class Cut(Params, frozen=True, kw_only=True):
     check_limit_s: Annotated[
         float | None,
         param(
-            "how long it may take for one disk; not given, ten times as long as with nothing cut",
+            "time that the check may take for one disk; by default ten times as long as without a cut",
             "duration",
             key="check_limit",
             accepts=str,
@@ -117,11 +117,13 @@ class Cut(Params, frozen=True, kw_only=True):
 
         method, command, check = Method(given["method"]), given["command"], given["check"]
         if given["settings"] and not method.is_served:
-            raise ValueError(f"settings belong to a database server, and {method.value} has none")
+            raise ValueError(f"settings are those of a database server, and {method.value} uses none")
         if bool(check) != (method is Method.COMMAND) or bool(command) != method.of_program:
-            raise ValueError("command and check belong together, and to the method command")
+            raise ValueError(
+                "the method command needs both command and check, and other methods take no check"
+            )
         if (given["check_limit_s"] is not None or given["acknowledge"]) and not check:
-            raise ValueError("check_limit and acknowledge are of a check")
+            raise ValueError("check_limit and acknowledge need a check")
         disk: dict[str, Any] = {"role": "target", "host": "loop", "logged": True}
         if method.is_served or method.of_program:
             disk["size"] = _OF_PROGRAMS if method.of_program else _OF_DATABASES

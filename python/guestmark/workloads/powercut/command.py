@@ -1,4 +1,4 @@
-"""Programs of the user's: their lines are acknowledgements that a check looks for, or their own syncs are judged."""
+"""Runs the user's programs: their lines are acknowledgements that a check looks for, or their own syncs are judged."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _MOST, _DIGESTED = 300, 1 << 30
 
 
 class Acknowledging:
-    """Runs the program on the disk. `lines` is what it has acknowledged, none if it only has to stay consistent.
+    """Runs the program on the disk. `lines` is what it acknowledged; none if it only has to stay consistent.
 
-    A line of its standard output is an acknowledgement, or with `pattern` one in which that is found. It is answered by
-    an empty line on standard input: a program that waits for that is judged exactly, another one from the moment at
-    which its line has arrived. `note` is told at once when its disk is full.
+    A line of its standard output is an acknowledgement, or with `pattern` one that matches. It is answered by an empty
+    line on standard input: a program that waits for this is judged exactly, another one from the moment at which its
+    line has arrived. `note` is called as soon as its disk is full.
     """
 
     def __init__(self, command: Sequence[str], pattern: str, note: Callable[[str], None]) -> None:
@@ -101,7 +101,7 @@ class Acknowledging:
         if status != 0:
             how = "a signal" if status is None else f"status {status}"
             raise WorkloadError(
-                f"{argv[0]} ended with {how}{room.said or printed.quoted_errors or ': it said nothing'}",
+                f"{argv[0]} ended with {how}{room.said or printed.quoted_errors or ': it printed nothing'}",
                 hint=room.hint or "it runs at the top of the disk, which {disk} stands for",
             )
         if self._pattern and not self.lines:
@@ -134,7 +134,7 @@ class Acknowledging:
 
 
 class Printed:
-    """What a program prints: lines of its standard output until they are taken, and the last ones of its errors."""
+    """A program's output: lines of its standard output until they are taken, and the last ones of its errors."""
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
@@ -156,7 +156,7 @@ class Printed:
         if len(self._begun) > _LONGEST_LINE:
             raise WorkloadError(
                 f"it printed a line of more than {_LONGEST_LINE:,} bytes",
-                hint="a line says that something is safe",
+                hint="each line acknowledges that something is safe",
             )
 
     @property
@@ -246,7 +246,7 @@ def _describe_more(lines: int, said: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A row's own command: `before` are shell commands that come first, `files` texts by names in its directory."""
+    """A row's own command: `before` are shell commands that run first, `files` texts by names in its directory."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -259,7 +259,7 @@ class Program:
 
 
 class Syncing:
-    """Runs a program on the disk, and marks each of its calls that promise durability. `promises` are those."""
+    """Runs a program on the disk, and marks each of its calls that promise durability, collected in `promises`."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -280,7 +280,7 @@ class Syncing:
             done = agent.exec(["/bin/sh", "-c", line.replace(DISK, work)], timeout_s=limit_s, **where)
             if not done.ok:
                 raise WorkloadError(
-                    f"{line} failed with status {done.status}", hint="it comes before the command"
+                    f"{line} failed with status {done.status}", hint="this command runs before the program"
                 )
         agent.exec(["sync"], timeout_s=limit_s)
         argv = [word.replace(DISK, work) for word in self._program.argv]

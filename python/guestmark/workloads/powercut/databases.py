@@ -1,4 +1,4 @@
-"""Rows that a real server commits one by one on the disk under test, and recovers itself from every crash state."""
+"""Rows that a real server commits one by one on the disk under test, and recovers from every crash state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNSAFE_FROM = 1_000_000
 
 
 class Rows:
-    """Commits rows on a machine's disk, and reads what a crash left of them. `account` is whose the server is.
+    """Commits rows on a machine's disk, and reads what a crash left of them; the server runs as `account`.
 
     `settings` are the server's own; they decide what a commit waits for.
     """

@@ -192,7 +192,7 @@ def _describe_uncovered(file: Unsynced) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """What a program's documentation says, and how many faults an earlier study found in it; None: it was not in it."""
+    """A program's documented promise, and the faults that an earlier study found; None if it did not cover it."""
 
     words: str
     published: int | None

@@ -424,7 +424,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             self._disk.mount(agent)
         except MachineError as error:
             self._disk = None
-            self.warnings.append(f"without barriers it cannot be mounted: {error.message}")
+            self.warnings.append(f"it cannot be mounted without barriers: {error.message}")
             return None
         part = self._write_records(agent, self._disk, proof.CONTROL)
         self._unmount_disk(agent)
@@ -477,7 +477,7 @@ def _says_more(lines: int, said: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Flushes:
-    """Of one disk so far; None where they are not counted."""
+    """Flushes of one disk so far; None where they are not counted."""
 
     guest: int | None
     hypervisor: int | None

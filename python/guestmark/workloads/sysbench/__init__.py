@@ -68,7 +68,7 @@ def metrics_of_test(test: str) -> tuple[Metric, ...]:
 
 
 class Sysbench(Fact, kw_only=True):
-    """How sysbench was called, and how long making and removing its files took, outside of the timing."""
+    """sysbench's command, and how long making and removing its files took, outside the timing."""
 
     version: str | None = msgspec.field(name="sysbench", default=None)
     command: str | None = msgspec.field(name="sysbench_command", default=None)

@@ -24,7 +24,7 @@ NO_FLAGS = "none"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: `test` whose it is, empty for all; `parse` gives the canonical text or raises `ValueError`."""
+    """One option of the test `test`, or of all; `parse` gives the canonical text or raises `ValueError`."""
 
     name: str
     test: str
@@ -169,7 +169,7 @@ def _choose_limits(test: str, given: Mapping[str, str]) -> dict[str, str]:
 class SysbenchRun(Params, frozen=True, kw_only=True, omit_defaults=True):
     """A test, its options without what factors set, and its disk.
 
-    `host_disk`: what `fileio` has on the host: a directory of its own filesystem, or a formatted image that is
+    `host_disk` is the disk of `fileio` on the host: a directory of its own filesystem, or a formatted image that is
     mounted with the same options as in a guest (`loop`, needs root).
     """
 
@@ -178,7 +178,7 @@ class SysbenchRun(Params, frozen=True, kw_only=True, omit_defaults=True):
     disks: Annotated[
         list[dict[str, Any]],
         param(
-            "what `fileio` has on the host",
+            "the disk of `fileio` on the host",
             key="host_disk",
             accepts=Literal["directory", "loop"],
             default="directory",
@@ -213,7 +213,7 @@ class SysbenchRun(Params, frozen=True, kw_only=True, omit_defaults=True):
         }
         if test != "fileio":
             if disks != "directory":
-                raise ValueError("host_disk is for the test fileio")
+                raise ValueError("host_disk applies to the test fileio only")
             return cls(test=test, options=options)
         size = parse_size(options["file_total_size"]) * _ROOM
         disk = {"role": "target", "host": disks, "size": format_size(-(-round(size) // _GIB) * _GIB)}

@@ -137,7 +137,7 @@ _ALWAYS = (_GENERAL, _LATENCY, _FAIRNESS)
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Of `fileio`: operations a second, and 2^20 bytes a second."""
+    """Results of `fileio`: operations a second, and 2^20 bytes a second."""
 
     reads_per_s: float
     writes_per_s: float
@@ -148,7 +148,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of `memory`; `mib` is in 2^20 bytes, None for the operation `none`, which transfers nothing."""
+    """Results of `memory`; `mib` is in 2^20 bytes, None for the operation `none`, which transfers nothing."""
 
     operations: int
     operations_per_s: float
@@ -158,7 +158,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """Of the database tests: counts, and transactions and queries a second."""
+    """Results of the database tests: counts, and transactions and queries a second."""
 
     reads: int
     writes: int

@@ -60,17 +60,17 @@ def _order_calls(calls: list[str]) -> list[str]:
 
 
 class Mix(Params, frozen=True, kw_only=True):
-    """Each operation is done at least `operations` times and for `time`; `calls` limits them to some."""
+    """Does each operation at least `operations` times and for `time`; `calls` limits them to some."""
 
-    operations: Annotated[int, param("of each call, at least", ge=1, le=10_000_000)] = 50
-    time: Annotated[str, param("for each call, at least", "duration", parse=_check_time)] = "50ms"
-    calls: Annotated[list[str], param("which calls", "names", parse=_order_calls)] = msgspec.field(
+    operations: Annotated[int, param("fewest executions of each call", ge=1, le=10_000_000)] = 50
+    time: Annotated[str, param("shortest time for each call", "duration", parse=_check_time)] = "50ms"
+    calls: Annotated[list[str], param("calls to measure", "names", parse=_order_calls)] = msgspec.field(
         default_factory=lambda: [*SYSTEM_CALLS]
     )
 
 
 class Call(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How one operation was measured, and what was counted for each time it was done."""
+    """How one operation was measured, and what was counted per execution."""
 
     operations: int
     batches: int

@@ -1,4 +1,4 @@
-"""What the report says of system calls: one row for each, with what the hypervisor did meanwhile."""
+"""The report's part on system calls: one row for each, with what the hypervisor did meanwhile."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Database servers under test: how each is installed, started, asked and stopped, and loaded data directories."""
+"""Database servers under test: installation, start, queries and shutdown of each, and loaded data directories."""
 
 from guestmark.workloads.oltp.databases.base import Database
 from guestmark.workloads.oltp.databases.mariadb import MariaDB

@@ -1,4 +1,4 @@
-"""What differs between database servers, in one frozen description each, and a connection to their local sockets."""
+"""The differences between database servers, in one frozen description each, and a connection to their local sockets."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _DEFAULT_S = 60.0
 
 
 class Link:
-    """The agent connects; bytes go through its own channel. Starting a client program costs a guest far more.
+    """A connection that the agent makes; bytes go through its own channel.
 
-    Has what PyMySQL and pg8000 use of a socket. Raises `OSError` when the connection cannot be made or has ended,
-    `TimeoutError` when nothing comes in time.
+    Starting a client program would cost a guest far more. Has the methods of a socket that PyMySQL and pg8000 use.
+    Raises `OSError` when the connection cannot be made or has ended, `TimeoutError` when nothing comes in time.
     """
 
     def __init__(self, agent: Agent, path: str, account: Mapping[str, Any]) -> None:
@@ -127,7 +127,7 @@ class Account:
 
 
 class Session(Protocol):
-    """A connected session with a running server; raises what `Database.session` raises."""
+    """A connected session with a running server; raises what `Database.open_session` raises."""
 
     def count_flushes(self) -> int:
         """Returns how many times the server has flushed its files since it started."""

@@ -1,4 +1,4 @@
-"""MariaDB: `mariadbd` of the packages mariadb-server-core and mariadb-client-core, no service needed."""
+"""MariaDB: `mariadbd` of the packages mariadb-server-core and mariadb-client-core; no service is needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLUSHES = (
 
 
 class MariaDB(Database):
-    """Its own configuration files are not read: what is not set here or by the user is the server's default."""
+    """MariaDB without its own configuration files: what neither we nor the user set is the server's default."""
 
     name = "mariadb"
     title = "MariaDB"

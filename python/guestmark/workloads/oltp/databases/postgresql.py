@@ -31,7 +31,7 @@ _FLUSHES = (
 
 
 class PostgreSQL(Database):
-    """What is not set here or by the user is the server's default."""
+    """PostgreSQL; what neither we nor the user set is the server's default."""
 
     name = "postgresql"
     title = "PostgreSQL"

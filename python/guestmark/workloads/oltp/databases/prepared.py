@@ -1,4 +1,4 @@
-"""Data directories with loaded tables, made once and kept in the cache: a trial's is a copy and not another loading."""
+"""Data directories with loaded tables, made once and cached: a trial gets a copy instead of loading again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _LOAD_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """`tree` holds the data directory `data` and nothing else. `seconds` is how long making it took, or finding it."""
+    """A loaded data directory: `tree` holds it as `data`, and nothing else.
+
+    `seconds` is how long it took to make, or to find.
+    """
 
     tree: Path
     seconds: float
@@ -66,7 +69,7 @@ def find_prepared(
     except OSError as error:
         raise MachineError(
             f"the loaded database cannot be made: {error.strerror} ({error.filename})",
-            hint=f"{_BUILD} and {folder} need room for it",
+            hint=f"make room for it in {_BUILD} and {folder}",
         ) from error
     finally:
         keeper().remove(work)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """How the programs of a server are started, and on this host what is left to them."""
+    """How a server's programs are started, and on this host what they may still access."""
 
     confinement: Confinement | None = None
     writable: tuple[Path, ...] = ()
