@@ -38,8 +38,8 @@ def test_parameters_are_described_without_the_language_they_are_written_in() -> 
         assert kind, name
         assert not re.search(r"\[|\]|Optional|Annotated|Field|dict|str\b", kind), (name, kind)
         assert not re.search(r"\['|None|True|False|Field", default), (name, default)
-    assert ("amount", "how much is moved", "size", "`1500M`") in rows
-    assert ("rounds", "directories that are filled and removed", "whole number, 1 to 10000", "`16`") in rows
+    assert ("amount", "how much to move", "size", "`1500M`") in rows
+    assert ("rounds", "directories to fill and remove", "whole number, 1 to 10000", "`16`") in rows
 
 
 def test_every_factor_and_platform_has_a_row() -> None:

@@ -57,7 +57,7 @@ def test_a_test_ends_by_events_or_by_time() -> None:
     ("given", "said"),
     [
         ({"test": "cpu", "file_num": 4}, "an option of the test fileio"),
-        ({"test": "cpu", "host_disk": "loop"}, "host_disk is for the test fileio"),
+        ({"test": "cpu", "host_disk": "loop"}, "host_disk applies to the test fileio only"),
         ({"test": "fileio", "file_extra_flags": "odirect"}, "neither none nor made of"),
         ({"test": "fileio", "file_test_mode": "random"}, "is not one of seqwr"),
         ({"test": "fileio", "file_total_size": "lots"}, "is not a size"),
