@@ -84,9 +84,12 @@ def escape_roff(text: str) -> str:
 
 def write_files(folder: Path) -> list[Path]:
     """Write everything below `folder`; returns the files."""
-    from guestmark.cli.completion_scripts import completion_script
+    from guestmark.cli.completion_scripts import read_completion_script
 
-    texts = {PAGE: render_page(), **{path: completion_script(shell) for shell, path in COMPLETIONS.items()}}
+    texts = {
+        PAGE: render_page(),
+        **{path: read_completion_script(shell) for shell, path in COMPLETIONS.items()},
+    }
     for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)

@@ -45,10 +45,10 @@ def _command_section(verb: str, command: Any, parent: Any) -> Iterator[str]:
 
 def describe_repetition() -> str:
     """Every option that decides how often is measured: its names on command line, in plans and in the library."""
-    from guestmark.plan.policy_options import policy_options
+    from guestmark.plan.policy_options import list_policy_options
 
     rows = []
-    for name, option in policy_options().items():
+    for name, option in list_policy_options().items():
         # The library has no budget: `guestmark.run` measures the whole plan.
         argument = f"`{name}`" if name != "budget_s" else "–"
         key = f"`{option.key}`" if option.key else "–"

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from guestmark.cli import completion_scripts, hyperfine
-from guestmark.cli.parser import Verb, build_command, known_options
+from guestmark.cli.parser import Verb, build_command, collect_known_options
 from guestmark.cli.verbs import (
     GROUPED,
     SUMMARY,
@@ -87,9 +87,9 @@ class Program(click.Group):
 def _check_words(command: Verb, words: list[str]) -> list[str]:
     """The words after a verb as the parser takes them. Raises `UsageError` for what can be read in two ways."""
     if command.name in _OF_SEVERAL:
-        return hyperfine.put_options_first(words, known_options(command))
+        return hyperfine.put_options_first(words, collect_known_options(command))
     if command.name in _OF_COMMANDS and words[:1] != [_REPLAY]:
-        hyperfine.check_options(words, known_options(command))
+        hyperfine.check_options(words, collect_known_options(command))
     return words
 
 

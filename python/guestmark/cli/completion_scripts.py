@@ -14,19 +14,19 @@ SHELLS = ("bash", "zsh", "fish")
 _MOST_ANCESTORS = 8
 
 
-def completion_script(shell: str) -> str:
+def read_completion_script(shell: str) -> str:
     """The script that makes one of `SHELLS` complete. It asks the program itself, so it never goes stale."""
     return (Path(__file__).parent / "completions" / f"guestmark.{shell}").read_text()
 
 
 def show_for_current_shell() -> None:
     """Prints the script for the shell that the program was started from. Raises `UsageError` for any other."""
-    tell(completion_script(_current_shell()))
+    tell(read_completion_script(_find_current_shell()))
 
 
 def install_for_current_shell() -> None:
     """Writes the script where the shell finds it, and has the shell's own file load it where that takes a line."""
-    shell, home = _current_shell(), Path.home()
+    shell, home = _find_current_shell(), Path.home()
     if shell == "bash":
         path = home / ".bash_completions" / "guestmark.sh"
         _add_line(home / ".bashrc", f"source '{path}'")
@@ -36,7 +36,7 @@ def install_for_current_shell() -> None:
     else:
         path = home / ".config" / "fish" / "completions" / "guestmark.fish"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(completion_script(shell))
+    path.write_text(read_completion_script(shell))
     say(f"completion for {shell} is installed in {path}; start a new shell to use it")
 
 
@@ -48,7 +48,7 @@ def _add_line(file: Path, line: str) -> None:
         file.write_text(f"{text}{separator}{line}\n")
 
 
-def _current_shell() -> str:
+def _find_current_shell() -> str:
     """The nearest ancestor of this process that is a known shell, else the user's login shell. Raises `UsageError`."""
     pid = os.getppid()
     for _ in range(_MOST_ANCESTORS):

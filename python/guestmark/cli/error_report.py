@@ -10,7 +10,7 @@ import time
 import traceback
 from pathlib import Path
 
-from guestmark.cli.exit_status import command_line_has_gate, status_without_judgement
+from guestmark.cli.exit_status import command_line_has_gate, derive_unjudged_status
 from guestmark.core.errors import ExitStatus, GuestmarkError
 from guestmark.core.home import state_directory
 from guestmark.core.redaction import redact_text, redact_words
@@ -32,7 +32,7 @@ def show_error(error: GuestmarkError) -> None:
 def report_error(error: BaseException) -> int:
     """Reports whatever ended the program and returns the exit status."""
     status = _report(error)
-    return status_without_judgement(status) if command_line_has_gate() else status
+    return derive_unjudged_status(status) if command_line_has_gate() else status
 
 
 def _report(error: BaseException) -> int:

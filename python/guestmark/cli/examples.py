@@ -48,7 +48,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "bisect": (
         ("bisect --good v1.2 --build make --fail-if '> +1.5%' -- '{build}/program'", "the commit that made it slower"),
-        ("bisect --good v1.2 --fail-if part --build make -- '{build}/store' put key value", "the commit that removed a sync"),
+        ("bisect --good v1.2 --fail-if part --build make -- '{build}/store' put key value", "that removed a sync"),
     ),
     "show": (
         ("show", "the newest run"),
@@ -114,7 +114,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 }  # fmt: skip
 
 
-def examples(verb: str, width: int = 80) -> list[str]:
+def render_examples(verb: str, width: int = 80) -> list[str]:
     """The lines for the help of a verb, each with what it does: beside the line where there is room, else above it."""
     rows = [(f"guestmark {line}", what) for line, what in EXAMPLES.get(verb, ())]
     if not rows:

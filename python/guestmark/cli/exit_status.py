@@ -9,7 +9,7 @@ from pathlib import Path
 from guestmark.core.errors import ExitStatus, GateStatus
 
 
-def status_without_judgement(status: int) -> int:
+def derive_unjudged_status(status: int) -> int:
     """The exit status of a command with gates that ended with `status` before they could be judged."""
     if status >= GateStatus.FAILED or (status == ExitStatus.USAGE and not _is_in_bisection()):
         return status

@@ -36,9 +36,9 @@ def judge_gates(
     if save is not None:
         save(ci_reports.make_junit(judged, run))
     ci_reports.append_summary(judged, run)
-    return gate_status_of(judged)
+    return derive_gate_status(judged)
 
 
-def gate_status_of(judged: Sequence[JudgedGate]) -> GateStatus:
+def derive_gate_status(judged: Sequence[JudgedGate]) -> GateStatus:
     """The exit status that all of them together ask for."""
     return _STATUS_OF_OUTCOME[combine_outcomes(judged)]

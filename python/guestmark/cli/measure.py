@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from guestmark.cli.console import Console
-from guestmark.cli.exit_status import status_without_judgement
+from guestmark.cli.exit_status import derive_unjudged_status
 from guestmark.cli.live_progress import LiveProgress
 from guestmark.cli.outputs import Outputs, check_published
 from guestmark.cli.plain_progress import PlainProgress
@@ -140,7 +140,7 @@ def _choose_observer(outputs: Outputs) -> AbstractContextManager[Observer]:
 def _finish_run(judgement: Judgement, state: RunState, outputs: Outputs) -> int:
     """Judges the gates, and returns the exit status."""
     stored = judgement.stored
-    ended = _exit_status(stored, state)
+    ended = _derive_exit_status(stored, state)
     status = int(ended)
     if stored.plan.context.gates:
         status = _judge_gates(judgement, ended, outputs)
@@ -159,10 +159,10 @@ def _judge_gates(judgement: Judgement, ended: ExitStatus, outputs: Outputs) -> i
     if status is None:
         return int(ended)
     usable = ended in {ExitStatus.ALL_MEASURED, ExitStatus.SOME_FAILED}
-    return int(status) if usable else status_without_judgement(ended)
+    return int(status) if usable else derive_unjudged_status(ended)
 
 
-def _exit_status(stored: StoredRun, state: RunState) -> ExitStatus:
+def _derive_exit_status(stored: StoredRun, state: RunState) -> ExitStatus:
     if state is RunState.INTERRUPTED:
         return ExitStatus.INTERRUPTED
     succeeded = sum(trial.status is TrialStatus.OK for trial in stored.trials)

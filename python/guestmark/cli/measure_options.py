@@ -7,7 +7,7 @@ from typing import Any
 
 from guestmark.cli import options
 from guestmark.core.errors import UsageError
-from guestmark.plan.policy_options import PolicyOptions, check_conflicts, policy_values
+from guestmark.plan.policy_options import PolicyOptions, check_conflicts, collect_given_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class MeasureOptions(CellOptions, PolicyOptions, ResultOptions):
         """The fields of `plan.outline.Overrides` that were given, by name."""
         given: dict[str, Any] = {
             "settings": add_kernel_setting(self.settings, self.kernel),
-            **policy_values(self),
+            **collect_given_values(self),
         }
         if self.baseline is not None:
             given["baseline"] = self.baseline
@@ -71,7 +71,7 @@ class MeasureOptions(CellOptions, PolicyOptions, ResultOptions):
     def check_budget(self, budget_s: float | None) -> None:
         """Raises `UsageError` for another limit beside `--for`."""
         if budget_s is not None:
-            check_conflicts({"budget_s": budget_s, **policy_values(self)})
+            check_conflicts({"budget_s": budget_s, **collect_given_values(self)})
 
 
 def add_kernel_setting(settings: list[str] | None, kernel: str | None) -> list[str]:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 from guestmark.core.errors import UsageError
 from guestmark.core.option import Argument, Candidates, Option
 from guestmark.core.units import format_count
-from guestmark.plan.policy_options import policy_option
+from guestmark.plan.policy_options import find_policy_option
 from guestmark.plan.scale import parse_scale
 
 if TYPE_CHECKING:
     pass
 
 
-def platforms_option(explained: str, metavar: str = "PLATFORM,...") -> Option:
+def make_platforms_option(explained: str, metavar: str = "PLATFORM,...") -> Option:
     """The option `--on`; each command explains in its own words what the platforms are for."""
     return Option("--on", explained, metavar, candidates=Candidates.PLATFORMS)
 
@@ -73,14 +73,14 @@ ExportJson = Annotated[
 ]
 
 
-def _hyperfine_table(form: str, name: str) -> Option:
+def _make_table_option(form: str, name: str) -> Option:
     return Option(f"--export-{form}", f"Write hyperfine's table of times to FILE as {name}.", "FILE")
 
 
-ExportCsv = Annotated[str | None, _hyperfine_table("csv", "CSV")]
-ExportMarkdown = Annotated[str | None, _hyperfine_table("markdown", "Markdown")]
-ExportAsciidoc = Annotated[str | None, _hyperfine_table("asciidoc", "AsciiDoc")]
-ExportOrgmode = Annotated[str | None, _hyperfine_table("orgmode", "Org mode")]
+ExportCsv = Annotated[str | None, _make_table_option("csv", "CSV")]
+ExportMarkdown = Annotated[str | None, _make_table_option("markdown", "Markdown")]
+ExportAsciidoc = Annotated[str | None, _make_table_option("asciidoc", "AsciiDoc")]
+ExportOrgmode = Annotated[str | None, _make_table_option("orgmode", "Org mode")]
 
 Baseline = Annotated[
     str | None,
@@ -103,10 +103,10 @@ Settings = Annotated[
 Kernel = Annotated[
     str | None, Option("--kernel", "Boot guests from this kernel; short for --set kernel=PATH.", "PATH")
 ]
-Blocks = Annotated[int | None, policy_option("blocks")]
-Precision = Annotated[float | None, policy_option("precision")]
-TimeLimit = Annotated[float | None, policy_option("time_limit_s")]
-Budget = Annotated[float | None, policy_option("budget_s")]
+Blocks = Annotated[int | None, find_policy_option("blocks")]
+Precision = Annotated[float | None, find_policy_option("precision")]
+TimeLimit = Annotated[float | None, find_policy_option("time_limit_s")]
+Budget = Annotated[float | None, find_policy_option("budget_s")]
 OnlyList = Annotated[
     bool, Option("--list", "Show the cells that would run and how long they take; run nothing.")
 ]
@@ -192,8 +192,7 @@ Wait = Annotated[
     Option("--wait/--no-wait", "Wait for a machine that another guestmark is measuring on, or fail at once."),
 ]
 Prove = Annotated[
-    bool,
-    Option("--prove", "Cut the power of every kind of disk once, untimed, and show what it loses."),
+    bool, Option("--prove", "Cut the power of every kind of disk once, untimed, and show what it loses.")
 ]
 Scale = Annotated[
     float | None,

@@ -88,7 +88,7 @@ class Outputs:
     # Measure although most of the platforms that were named cannot be used.
     partial: bool = True
 
-    def files(self) -> list[tuple[str, Format, str]]:
+    def list_files(self) -> list[tuple[str, Format, str]]:
         """Option, format and destination of each document that was asked for."""
         requested = [
             ("--json", Format.JSON, self.json),
@@ -109,11 +109,11 @@ class Outputs:
     @property
     def takes_stdout(self) -> bool:
         """Whether a document goes to standard output, so that nothing else may."""
-        return self.junit == STANDARD_OUTPUT or any(path == STANDARD_OUTPUT for *_, path in self.files())
+        return self.junit == STANDARD_OUTPUT or any(path == STANDARD_OUTPUT for *_, path in self.list_files())
 
     def check(self) -> None:
         """Raises `UsageError` for outputs that cannot be written, before anything is measured."""
-        paths = [(option, path) for option, _, path in self.files()]
+        paths = [(option, path) for option, _, path in self.list_files()]
         if self.junit is not None:
             paths.append(("--junit", self.junit))
         if sum(path == STANDARD_OUTPUT for _, path in paths) > 1:
@@ -205,7 +205,7 @@ def check_published(plan: Plan) -> None:
 
 
 @contextmanager
-def reporting_failed_writes() -> Iterator[None]:
+def report_failed_writes() -> Iterator[None]:
     """Reports a failed write to standard output in one line. A closed pipe is not an error; see `error_report`."""
     try:
         yield
@@ -228,7 +228,7 @@ def write_document(data: bytes, path: str) -> None:
     if path != STANDARD_OUTPUT:
         write_file(Path(path), data)
         return
-    with reporting_failed_writes():
+    with report_failed_writes():
         sys.stdout.flush()
         # Documents hold text as it is; only a terminal would take some of it for orders.
         if sys.stdout.isatty():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from guestmark.cli.console import Console
-from guestmark.cli.outputs import STANDARD_OUTPUT, reporting_failed_writes, write_document
+from guestmark.cli.outputs import STANDARD_OUTPUT, report_failed_writes, write_document
 from guestmark.page.nodes import Page
 from guestmark.page.text import escape_json
 from guestmark.report.render import html, markdown
@@ -28,7 +28,7 @@ def write_page(
         if path is not None:
             write_document(_render_page(form, page, build_document).encode(), path)
     if STANDARD_OUTPUT not in {*paths.values(), *written_paths}:
-        with reporting_failed_writes():
+        with report_failed_writes():
             print_page(page, Console())
 
 

@@ -20,7 +20,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import click
 from click.shell_completion import CompletionItem
 
-from guestmark.cli.examples import examples
+from guestmark.cli.examples import render_examples
 from guestmark.cli.hyperfine import KnownOptions
 from guestmark.core.errors import UsageError
 from guestmark.core.option import Argument, Candidates, Option
@@ -28,14 +28,14 @@ from guestmark.core.option import Argument, Candidates, Option
 _HELP_NAMES = ("-h", "--help")
 
 
-def module_of_verb(verb: str) -> str:
+def derive_module_name(verb: str) -> str:
     """The name of the modules that declare and run a verb; `import` cannot name one."""
     return f"{verb}_" if keyword.iskeyword(verb) else verb
 
 
 def build_command(verb: str) -> Verb:
     """The command of a verb, made from its declaration."""
-    module = importlib.import_module(f"guestmark.cli.commands.{module_of_verb(verb)}")
+    module = importlib.import_module(f"guestmark.cli.commands.{derive_module_name(verb)}")
     return Verb(verb, module.Options, options_first=getattr(module, "OPTIONS_FIRST", False))
 
 
@@ -45,7 +45,7 @@ class Verb(click.Command):
     def __init__(self, verb: str, options: type, *, options_first: bool) -> None:
         super().__init__(
             verb,
-            params=[_build_parameter(field) for field in declared_fields(options, verb)],
+            params=[_build_parameter(field) for field in list_declared_fields(options, verb)],
             callback=partial(_run_verb, verb, options),
             help=options.__doc__,
             context_settings={
@@ -57,7 +57,7 @@ class Verb(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Ends the help with lines to type."""
-        if lines := examples(self.name or ""):
+        if lines := render_examples(self.name or ""):
             formatter.write("\n" + "\n".join(lines) + "\n")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -78,7 +78,7 @@ class Verb(click.Command):
 
 def _run_verb(verb: str, options: type, **values: Any) -> int:
     """Runs a verb with the values that were parsed; its exit status."""
-    module = importlib.import_module(f"guestmark.cli.do.{module_of_verb(verb)}")
+    module = importlib.import_module(f"guestmark.cli.do.{derive_module_name(verb)}")
     # `main` has disabled it while modules are loaded; what was loaded stays for good.
     gc.freeze()
     gc.enable()
@@ -97,7 +97,7 @@ class DeclaredField:
     declared: Option | Argument
 
 
-def declared_fields(options: type, verb: str) -> Iterator[DeclaredField]:
+def list_declared_fields(options: type, verb: str) -> Iterator[DeclaredField]:
     """The fields of a declaration that a verb has, its own first, then those that it shares.
 
     An option of its own takes the place of a shared one that has the same name on the command line.
@@ -123,13 +123,13 @@ def declared_fields(options: type, verb: str) -> Iterator[DeclaredField]:
 
 
 def _build_parameter(field: DeclaredField) -> click.Parameter:
-    value_type, several = _value_type(field.value_type)
+    value_type, several = _unwrap_type(field.value_type)
     declared, default = field.declared, field.default
     if isinstance(default, StrEnum):
         # To Click, choices are texts: of an enumeration it would offer the names of the members.
         default = str(default)
     common: dict[str, Any] = {
-        "type": _click_type(value_type, declared),
+        "type": _choose_click_type(value_type, declared),
         "required": field.required,
         # To Click, a default of None is a value: what is required must not have it.
         **({} if field.required else {"default": default}),
@@ -174,7 +174,7 @@ class _NamedOption(click.Option):
         return f"'{self.opts[0]}'"
 
 
-def _value_type(annotation: Any) -> tuple[Any, bool]:
+def _unwrap_type(annotation: Any) -> tuple[Any, bool]:
     """The type of one value, and whether there may be several."""
     if get_origin(annotation) in {Union, UnionType}:
         (annotation,) = [part for part in get_args(annotation) if part is not type(None)]
@@ -188,7 +188,7 @@ def is_subclass(candidate: Any, parent: type) -> bool:
     return isinstance(candidate, type) and issubclass(candidate, parent)
 
 
-def _click_type(value_type: Any, declared: Option | Argument) -> Any:
+def _choose_click_type(value_type: Any, declared: Option | Argument) -> Any:
     if isinstance(declared, Option) and declared.parse is not None:
         return click.STRING
     if is_subclass(value_type, StrEnum):
@@ -237,7 +237,7 @@ def _complete_value(
     return items
 
 
-def known_options(command: click.Command) -> KnownOptions:
+def collect_known_options(command: click.Command) -> KnownOptions:
     """The options of a verb by name, with those that ask for help."""
     word_counts: dict[str, int] = dict.fromkeys(_HELP_NAMES, 0)
     numbers: set[str] = set()

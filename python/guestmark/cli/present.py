@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from guestmark.cli.console import Console, show_in_pager
-from guestmark.cli.outputs import Outputs, reporting_failed_writes, write_document
+from guestmark.cli.outputs import Outputs, report_failed_writes, write_document
 from guestmark.cli.style import Style
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -36,7 +36,7 @@ def show_result(
             return
         console = Console(style=outputs.style)
         page = own_page or _build_page(stored, outputs, analysis, console.width, is_latest=is_latest)
-        with reporting_failed_writes():
+        with report_failed_writes():
             text = terminal.draw_page(page, console)
             if may_page and not outputs.quiet:
                 show_in_pager(text, console)
@@ -45,13 +45,13 @@ def show_result(
 
 
 def _write_files(stored: StoredRun, outputs: Outputs, analysis: Analysis, own_page: Page | None) -> None:
-    if not outputs.files():
+    if not outputs.list_files():
         return
     # Most runs are only shown, and the formats of files take longer to import than the answer.
     from guestmark.report import formats
 
     first = () if own_page is None else own_page.sections
-    for _, form, path in outputs.files():
+    for _, form, path in outputs.list_files():
         document = formats.export_run(stored, form, analysis, first=first, referenced=outputs.has_reference)
         write_document(document, path)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import webbrowser
 
 from guestmark.agent.wire import StandardOutput
-from guestmark.cli.outputs import reporting_failed_writes, write_file
+from guestmark.cli.outputs import report_failed_writes, write_file
 from guestmark.core.errors import unknown_name_error
 from guestmark.core.home import default_path
 from guestmark.core.model import TrialStatus
@@ -40,7 +40,7 @@ def show_console(stored: StoredRun, cell_id: str) -> None:
         return
     console = (failed or trials)[-1].console
     if console.strip():
-        with reporting_failed_writes():
+        with report_failed_writes():
             tell(console)
     command = command_of(stored.plan.cells[ids.index(cell_id)])
     if command is not None and command.output is StandardOutput.NULL:

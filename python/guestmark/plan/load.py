@@ -22,7 +22,7 @@ from guestmark.plan import pattern, schema
 from guestmark.plan.library import apply_overrides, resolve_extends
 from guestmark.plan.matrix import Entry, Exclusion, NullCells, Row, Shape
 from guestmark.plan.outline import Outline
-from guestmark.plan.policy_options import conflicts_of_plan, policy_options
+from guestmark.plan.policy_options import find_plan_conflicts, list_policy_options
 from guestmark.plan.problems import Problems, drop_malformed
 from guestmark.plan.questions import make_question
 from guestmark.plan.scale import scale_table
@@ -332,7 +332,7 @@ class _OutlineReader:
     def _read_policy(self) -> Policy:
         given = self._model.repetition
         values: dict[str, Any] = {}
-        for name, option in policy_options().items():
+        for name, option in list_policy_options().items():
             # Which cells are measured twice is a matter of the matrix.
             if not option.key or name == "null":
                 continue
@@ -341,7 +341,7 @@ class _OutlineReader:
                 continue
             with self._problems.collect_at("repetition", option.key):
                 values[name] = option.parse(value) if option.parse else value
-        for key, conflict in conflicts_of_plan(values):
+        for key, conflict in find_plan_conflicts(values):
             self._problems.add_mistake(("repetition", key), conflict)
         if "precision" in values:
             # A plan that names its precision means it: a quick run does not go on to half of that width.

@@ -17,7 +17,7 @@ from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.tuning import Settings
 from guestmark.plan.matrix import Entry, Row, Shape, expand_shape
 from guestmark.plan.pattern import list_names
-from guestmark.plan.policy_options import PolicyOptions, check_conflicts, policy_values
+from guestmark.plan.policy_options import PolicyOptions, check_conflicts, collect_given_values
 
 # For slow runs, which are found by many.
 _MOST_BLOCKS = 10_000
@@ -68,7 +68,7 @@ class Overrides(PolicyOptions):
 
 def override_outline(outline: Outline, given: Overrides) -> Outline:
     """Return the outline with the user's options applied. Raises `UsageError` for contradictory options."""
-    check_conflicts(policy_values(given))
+    check_conflicts(collect_given_values(given))
     shape = outline.shape
     settings = {**registry.parse_settings(given.settings), **given.parameters}
     shape = replace(
@@ -115,7 +115,7 @@ def _override_policy(policy: Policy, given: Overrides) -> Policy:
     # What the policy takes over as it is; the number of blocks depends on what else was given.
     values = {
         name: value
-        for name, value in policy_values(given).items()
+        for name, value in collect_given_values(given).items()
         if name not in {"null", "min_blocks", "max_blocks", "over_s"}
     }
     values.setdefault("seed", secrets.randbits(32))

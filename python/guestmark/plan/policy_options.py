@@ -165,28 +165,28 @@ CONFLICTS = (
 
 
 @cache
-def policy_options() -> dict[str, Option]:
+def list_policy_options() -> dict[str, Option]:
     """The declarations by the name of their field, in the order of the help."""
     hints = get_type_hints(PolicyOptions, include_extras=True)
     found = {field.name: hints[field.name].__metadata__[0] for field in fields(PolicyOptions)}
     return {**found, "budget_s": BUDGET}
 
 
-def policy_option(name: str, help: str = "") -> Option:  # noqa: A002 - as the field that it replaces
+def find_policy_option(name: str, help: str = "") -> Option:  # noqa: A002 - as the field that it replaces
     """The declaration of one option, with another `help` where a command uses it in its own way."""
-    option = policy_options()[name]
+    option = list_policy_options()[name]
     return replace(option, help=help) if help else option
 
 
-def policy_values(options: PolicyOptions) -> dict[str, Any]:
+def collect_given_values(options: PolicyOptions) -> dict[str, Any]:
     """The values that were given, by the name of their field."""
     every = {field.name: getattr(options, field.name) for field in fields(PolicyOptions)}
     return {name: value for name, value in every.items() if value is not None}
 
 
-def conflicts_of_plan(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def find_plan_conflicts(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each contradiction between keys of a plan: the key, and what is wrong."""
-    options = policy_options()
+    options = list_policy_options()
     for conflict in CONFLICTS:
         for other in conflict.others:
             if conflict.in_plans and {conflict.option, other} <= given.keys():
@@ -199,7 +199,7 @@ def check_conflicts(given: Mapping[str, Any]) -> None:
 
     `given` holds the values by the name of their field, without those that were not given.
     """
-    options = policy_options()
+    options = list_policy_options()
     for conflict in CONFLICTS:
         for other in conflict.others:
             if conflict.option in given and other in given:

@@ -18,7 +18,7 @@ from guestmark.core import registry
 from guestmark.core.derived import parse_derived
 from guestmark.core.option import Option
 from guestmark.core.units import parse_positive_duration
-from guestmark.plan.policy_options import policy_options
+from guestmark.plan.policy_options import list_policy_options
 
 # Parameters of the workload exec.
 HOOKS = ("setup", "prepare", "conclude", "cleanup", "check")
@@ -82,7 +82,11 @@ else:
         "Repetition",
         __base__=Strict,
         __doc__="`[repetition]`: how often, with the keys that `policy_options` declares.",
-        **{option.key: _key_type(name, option) for name, option in policy_options().items() if option.key},
+        **{
+            option.key: _key_type(name, option)
+            for name, option in list_policy_options().items()
+            if option.key
+        },
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli.completion_scripts import SHELLS, completion_script
+from guestmark.cli.completion_scripts import SHELLS, read_completion_script
 from guestmark.cli.verbs import GROUPED, VERBS
 from tests.framework import PACKAGES
 from tests.framework.command_line import CommandLine
@@ -60,7 +60,7 @@ def ready(shell: str, folder: Path) -> Shell:
     """The shell, with the completion loaded in the way of its own."""
     where = folder / "completions"
     where.mkdir()
-    (where / ("_guestmark" if shell == "zsh" else "guestmark")).write_text(completion_script(shell))
+    (where / ("_guestmark" if shell == "zsh" else "guestmark")).write_text(read_completion_script(shell))
     return Shell(STARTS[shell], environment(folder), folder)
 
 

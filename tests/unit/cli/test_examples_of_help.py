@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from guestmark.cli.app import app
-from guestmark.cli.examples import EXAMPLES, examples
+from guestmark.cli.examples import EXAMPLES, render_examples
 from guestmark.cli.verbs import VERBS
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
@@ -20,7 +20,7 @@ LINES = [(verb, line) for verb, rows in EXAMPLES.items() for line, _ in rows]
 def test_every_verb_has_some() -> None:
     assert list(EXAMPLES) == list(VERBS)
     assert all(1 <= len(rows) <= 3 for rows in EXAMPLES.values())
-    assert all(len(line) <= 96 for verb in EXAMPLES for line in examples(verb))
+    assert all(len(line) <= 96 for verb in EXAMPLES for line in render_examples(verb))
 
 
 @pytest.mark.parametrize(("verb", "line"), LINES)
@@ -39,7 +39,7 @@ def test_each_is_a_line_of_its_verb(
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_help_ends_with_them(guestmark: CommandLine, verb: str) -> None:
     shown = guestmark(verb, "--help").stdout.rstrip().splitlines()
-    assert shown[-len(examples(verb)) :] == examples(verb)
+    assert shown[-len(render_examples(verb)) :] == render_examples(verb)
 
 
 def test_the_manual_page_has_them_and_set_up_makes_it(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from guestmark.cli.hyperfine import (
     put_options_first,
     split_commands,
 )
-from guestmark.cli.parser import build_command, known_options
+from guestmark.cli.parser import build_command, collect_known_options
 from guestmark.cli.verbs import VERBS
 from guestmark.core import registry
 from guestmark.core.errors import UsageError
@@ -33,7 +33,7 @@ from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 
 _GROUP: Any = app
-KNOWN = known_options(build_command("exec"))
+KNOWN = collect_known_options(build_command("exec"))
 
 
 def test_the_words_of_a_parameter_become_one() -> None:

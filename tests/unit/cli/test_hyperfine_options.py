@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.cli.parser import build_command, known_options
+from guestmark.cli.parser import build_command, collect_known_options
 from guestmark.report.export_format import Format
 from tests.framework.command_line import CommandLine
 
@@ -31,7 +31,7 @@ def test_every_option_is_known() -> None:
     lines = re.findall(r"^ {4,8}(-[^ <].*)$", said, re.M)
     theirs = {name for line in lines for name in re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", line)}
     assert {"-S", "-N", "--style", "--export-orgmode", "-V"} <= theirs
-    known = known_options(build_command("exec"))
+    known = collect_known_options(build_command("exec"))
     assert not {name for name in (*theirs, *NEWER) if not known.is_option(name)}
 
 

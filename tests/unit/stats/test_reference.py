@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from guestmark.cli.parser import module_of_verb
+from guestmark.cli.parser import derive_module_name
 from tests.framework import CHECKOUT
 from tests.framework.call_graph import BODY, graph, reachable, sources
 
@@ -39,7 +39,7 @@ def called(modules: Mapping[str, str]) -> set[str]:
     edges = graph(modules)
     table = modules["guestmark.cli.verbs"].partition("GROUPS = {")[2].partition("\n}\n")[0]
     verbs = re.findall(r'^        "(\w+)": "', table, re.M)
-    roots = [f"guestmark.cli.do.{module_of_verb(verb)}.run" for verb in verbs]
+    roots = [f"guestmark.cli.do.{derive_module_name(verb)}.run" for verb in verbs]
     roots.append(f"guestmark.__main__.{BODY}")
     roots += [
         f"{module}.{BODY}"

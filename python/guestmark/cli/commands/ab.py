@@ -5,7 +5,7 @@ from typing import Annotated
 
 from guestmark.cli import options
 from guestmark.cli.measure_options import MeasureOptions
-from guestmark.core.option import Argument, Candidates, Option
+from guestmark.core.option import Argument, Option
 
 OPTIONS_FIRST = True
 Pair = tuple[str, str] | None
@@ -46,11 +46,8 @@ class Options(MeasureOptions):
     ] = None
     on: Annotated[
         list[str] | None,
-        Option(
-            "--on",
-            "Where to run it. Default: kvm where it works, else tcg; host for --env.",
-            metavar="PLATFORM,...",
-            candidates=Candidates.PLATFORMS,
+        options.make_platforms_option(
+            "Where to run it. Default: kvm where it works, else tcg; host for --env."
         ),
     ] = None
     machine: options.Machine = None

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from guestmark.cli import options
 from guestmark.cli.measure_options import MeasureOptions
-from guestmark.core.option import Argument, Candidates, Option
+from guestmark.core.option import Argument, Option
 
 OPTIONS_FIRST = True
 # Every candidate gets so many, and twice as many while it is undecided.
@@ -71,12 +71,7 @@ class Options(MeasureOptions):
             metavar="COMMAND",
         ),
     ] = None
-    on: Annotated[
-        list[str] | None,
-        Option(
-            "--on", "Where to run it. Default: host.", metavar="PLATFORM,...", candidates=Candidates.PLATFORMS
-        ),
-    ] = None
+    on: Annotated[list[str] | None, options.make_platforms_option("Where to run it. Default: host.")] = None
     machine: options.Machine = None
     metrics: options.Metrics = None
     stdin: options.Input = None

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from guestmark.cli import options
 from guestmark.cli.measure_options import MeasureOptions
-from guestmark.core.option import Argument, Candidates, Option
+from guestmark.core.option import Argument, Option
 
 OPTIONS_FIRST = True
 
@@ -26,11 +27,8 @@ class Options(MeasureOptions):
     ] = None
     on: Annotated[
         list[str] | None,
-        Option(
-            "--on",
-            "What to boot: kvm, tcg, uml, or one inside another, such as tcg/kvm. Default: tcg,uml.",
-            metavar="PLATFORM,...",
-            candidates=Candidates.PLATFORMS,
+        options.make_platforms_option(
+            "What to boot: kvm, tcg, uml, or one inside another, such as tcg/kvm. Default: tcg,uml."
         ),
     ] = None
     initcalls: Annotated[

@@ -63,12 +63,7 @@ class Options(MeasureOptions):
     ] = False
     status: Annotated[bool, Option("--status", "Show progress and results; measure nothing.")] = False
     forget: Annotated[bool, Option("--forget", "End the campaign; its runs stay in the ledger.")] = False
-    on: Annotated[
-        list[str] | None,
-        Option(
-            "--on", "Where to run it. Default: host.", metavar="PLATFORM,...", candidates=Candidates.PLATFORMS
-        ),
-    ] = None
+    on: Annotated[list[str] | None, options.make_platforms_option("Where to run it. Default: host.")] = None
     machine: options.Machine = None
     metrics: options.Metrics = None
     stdin: options.Input = None

@@ -6,7 +6,7 @@ from typing import Annotated
 from guestmark.cli import options
 from guestmark.cli.measure_options import MeasureOptions
 from guestmark.cli.style import Style
-from guestmark.core.option import Argument, Candidates, Option
+from guestmark.core.option import Argument, Option
 from guestmark.page.figures import TimeUnit
 from guestmark.report.row_order import RowOrder
 
@@ -35,12 +35,9 @@ class Options(MeasureOptions):
     ] = None
     on: Annotated[
         list[str] | None,
-        Option(
-            "--on",
+        options.make_platforms_option(
             "Where to run the command: host, kvm, tcg, uml, ssh:DEST. The same platform twice makes "
-            "a null comparison. Default: host.",
-            metavar="PLATFORM,...",
-            candidates=Candidates.PLATFORMS,
+            "a null comparison. Default: host."
         ),
     ] = None
     machine: options.Machine = None

@@ -50,11 +50,8 @@ class Options:
     ] = None
     on: Annotated[
         list[str] | None,
-        Option(
-            "--on",
-            "run: where to run it on each machine, instead of the platforms in the plan.",
-            metavar="PLATFORM,...",
-            candidates=Candidates.PLATFORMS,
+        options.make_platforms_option(
+            "run: where to run it on each machine, instead of the platforms in the plan."
         ),
     ] = None
     settings: options.Settings = None

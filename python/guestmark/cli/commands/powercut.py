@@ -31,11 +31,8 @@ class Options(MeasureOptions):
     ] = None
     on: Annotated[
         list[str] | None,
-        Option(
-            "--on",
-            "Whose disks to test: tcg, kvm, uml, tcg/kvm, or host for a loop device here. Default: tcg,uml.",
-            metavar="PLATFORM,...",
-            candidates=Candidates.PLATFORMS,
+        options.make_platforms_option(
+            "Whose disks to test: tcg, kvm, uml, tcg/kvm, or host for a loop device here. Default: tcg,uml."
         ),
     ] = None
     method: Annotated[

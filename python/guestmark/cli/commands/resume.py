@@ -5,7 +5,7 @@ from typing import Annotated
 
 from guestmark.cli import options
 from guestmark.core.home import LATEST
-from guestmark.plan.policy_options import policy_option
+from guestmark.plan.policy_options import find_policy_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,15 +16,16 @@ class Options:
     """
 
     run: options.Run = LATEST
-    blocks: Annotated[int | None, policy_option("blocks", "Continue until there are this many blocks.")] = (
-        None
-    )
+    blocks: Annotated[
+        int | None, find_policy_option("blocks", "Continue until there are this many blocks.")
+    ] = None
     precision: Annotated[
-        float | None, policy_option("precision", "Continue until every ratio is known to this precision.")
+        float | None,
+        find_policy_option("precision", "Continue until every ratio is known to this precision."),
     ] = None
     time_limit_s: Annotated[
         float | None,
-        policy_option("time_limit_s", "Continue for at most this long (default: as long as before)."),
+        find_policy_option("time_limit_s", "Continue for at most this long (default: as long as before)."),
     ] = None
     trust: options.Trust = False
     published: options.Published = False

@@ -28,12 +28,7 @@ class Options(MeasureOptions):
     ]
     on: Annotated[
         list[str] | None,
-        Option(
-            "--on",
-            "Where to run it, instead of the platforms in the plan.",
-            metavar="PLATFORM,...",
-            candidates=Candidates.PLATFORMS,
-        ),
+        options.make_platforms_option("Where to run it, instead of the platforms in the plan."),
     ] = None
     machine: options.Machine = None
     scale: options.Scale = None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from guestmark.cli import options
 from guestmark.core.option import Argument, Candidates, Option
 
 OPTIONS_FIRST = True
@@ -18,7 +19,7 @@ class Options:
     """
 
     argv: Annotated[list[str] | None, Argument("[-- COMMAND...]", "Run this instead of a shell.")] = None
-    on: Annotated[str, Option("--on", "The platform.", metavar="PLATFORM", candidates=Candidates.PLATFORMS)]
+    on: Annotated[str, options.make_platforms_option("The platform.", "PLATFORM")]
     settings: Annotated[
         list[str] | None,
         Option(

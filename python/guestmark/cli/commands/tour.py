@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from guestmark.cli import options
-from guestmark.core.option import Candidates, Option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +20,7 @@ class Options:
 
     on: Annotated[
         list[str] | None,
-        Option(
-            "--on",
-            "Guests to compare with the host, instead of all that work here.",
-            metavar="PLATFORM,...",
-            candidates=Candidates.PLATFORMS,
-        ),
+        options.make_platforms_option("Guests to compare with the host, instead of all that work here."),
     ] = None
     blocks: options.Blocks = None
     json: options.Json = None

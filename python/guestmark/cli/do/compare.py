@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from guestmark.cli.commands.compare import Options
-from guestmark.cli.gate_status import gate_status_of
+from guestmark.cli.gate_status import derive_gate_status
 from guestmark.cli.measure import measure_plan
 from guestmark.cli.outputs import Outputs
 from guestmark.cli.page_output import write_page
@@ -64,7 +64,7 @@ def _compare_runs(
     if not judged:
         return ExitStatus.ALL_MEASURED
     ci_reports.append_summary(judged, comparisons[-1].after)
-    return gate_status_of(judged)
+    return derive_gate_status(judged)
 
 
 def _compare_sides(
@@ -100,7 +100,7 @@ def _compare_sides(
     if not judged:
         return ExitStatus.ALL_MEASURED
     ci_reports.append_summary(judged, *result.runs)
-    return gate_status_of(judged)
+    return derive_gate_status(judged)
 
 
 def _refuse_repeated(ids: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from guestmark.cli.commands.gate import Options
-from guestmark.cli.gate_status import gate_status_of, judge_gates
+from guestmark.cli.gate_status import derive_gate_status, judge_gates
 from guestmark.cli.outputs import Outputs
 from guestmark.cli.page_output import write_page
 from guestmark.cli.present import show_result
@@ -36,7 +36,7 @@ def run(given: Options) -> int:
             raise _missing_gate(stored.id)
         analysis = run_history.analyse_with_history(ledger, stored)
     status = judge_gates(stored, analysis, outputs.save_junit)
-    if not given.quiet or outputs.files():
+    if not given.quiet or outputs.list_files():
         nodes = gate_outcomes.make_nodes(gate_outcomes.judge_own_gates(analysis), analysis, stored)
         section = Section(Part.CONCLUSION, "Gates", tuple(nodes), titled=False)
         page = Page(stored.plan.title or stored.plan.name, stored.id, (section,))
@@ -61,13 +61,13 @@ def _judge_sessions(
     if outputs.save_junit is not None:
         outputs.save_junit(ci_reports.make_junit(judged, *stored))
     ci_reports.append_summary(judged, *stored)
-    if not outputs.quiet or outputs.files():
+    if not outputs.quiet or outputs.list_files():
         paths = {"json": outputs.json, "markdown": outputs.markdown, "html": outputs.html}
         page = limits_between_runs.make_sessions_page(stored, judged)
         write_page(
             page, lambda: limits_between_runs.make_sessions_document(stored, judged), paths, outputs.junit
         )
-    return gate_status_of(judged)
+    return derive_gate_status(judged)
 
 
 def _missing_gate(run_id: str) -> UsageError:
