@@ -45,9 +45,9 @@ from guestmark.disks import processes, stack
 from guestmark.engine import leftovers
 
 name, looks = sys.argv[1], {
-    "orphans": leftovers.orphans,
-    "written pipes": leftovers._written_pipes,
-    "paths in use": leftovers._in_use_by_processes,
+    "orphans": leftovers.find_orphans,
+    "written pipes": leftovers._list_written_pipes,
+    "paths in use": leftovers._read_paths_in_use,
     "descendants": lambda: processes.list_descendants(victim.pid),
     "threads": lambda: processes.map_threads(victim.pid),
     "cages": lambda: list(processes.find_in_cages(1, "guestmark")),

@@ -13,26 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from guestmark.core.context import Caller
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.factor import Labelled
-from guestmark.core.gate import add_gates, read_plan_gates
-from guestmark.core.model import RunState
+from guestmark.core.gate import Gate, add_gates, read_plan_gates
+from guestmark.core.model import Plan, RunState
 from guestmark.engine.audience import Audience, exclusive_use
 from guestmark.engine.run import RunOptions, prepare_run
 from guestmark.ledger.run_annotations import Annotations
+from guestmark.ledger.store import Ledger
+from guestmark.plan.outline import Overrides
+from guestmark.stats.analysis import Analysis
 from guestmark.stats.gates import ALPHA, JudgedGate, Outcome, judge_gates
 from guestmark.workloads.exec.plan import ExecOptions, build_plan
 from guestmark.workloads.powercut import plan as powercut_plan
-
-if TYPE_CHECKING:
-    from guestmark.core.context import Caller
-    from guestmark.core.gate import Gate
-    from guestmark.core.model import Plan
-    from guestmark.ledger.store import Ledger
-    from guestmark.plan.outline import Overrides
-    from guestmark.stats.analysis import Analysis
 
 PARAMETER = "build"  # `{build}` in the command
 FIRST_LOOK = 8  # blocks

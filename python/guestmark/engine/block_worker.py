@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from guestmark.core.errors import BlockStatus, Interrupted
 from guestmark.core.model import Cell, LeftOut, Plan, RunState, Trial, boots_any_machine, select_runnable
@@ -18,10 +18,8 @@ from guestmark.engine.progress import Observer, SilentObserver
 from guestmark.ledger import trial_counts
 from guestmark.ledger.attempts import TrialAttempts, record_lost_attempts
 from guestmark.ledger.model import RunHead
+from guestmark.ledger.store import Ledger
 from guestmark.stats.stopping import GIVE_UP_AFTER
-
-if TYPE_CHECKING:
-    from guestmark.ledger.store import Ledger
 
 _ENDED = frozenset({RunState.COMPLETE, RunState.STOPPED, RunState.FAILED})
 _INTERRUPTED = "it was interrupted in the middle of the trial"

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.agent.clocks import read_host_boot_id
 from guestmark.core.errors import GuestmarkError, UsageError
@@ -31,10 +31,8 @@ from guestmark.engine.run import Run, RunOptions, prepare_run
 from guestmark.ledger import codec, open_ledger
 from guestmark.ledger.environment_variables import restore_values, strip_unrecorded
 from guestmark.ledger.run_annotations import Annotations
+from guestmark.ledger.store import Ledger
 from guestmark.stats.across_runs import boot_order
-
-if TYPE_CHECKING:
-    from guestmark.ledger.store import Ledger
 
 _PLACEHOLDER = "{side}"
 _VARIABLE = "GUESTMARK_SIDE"  # holds the side for the user's commands

@@ -9,21 +9,21 @@ import statistics
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.gate import read_plan_gates
+from guestmark.core.gate import Gate, read_plan_gates
 from guestmark.core.model import Plan, TrialStatus, boots_any_machine
 from guestmark.core.units import format_count, format_duration
 from guestmark.ledger import run_history
+from guestmark.ledger.model import StoredRatio, StoredRun
+from guestmark.ledger.store import Ledger
 from guestmark.page.claims import Claim
 from guestmark.page.figures import describe_precision, format_limit
-
-if TYPE_CHECKING:
-    from guestmark.core.gate import Gate
-    from guestmark.ledger.model import StoredRatio, StoredRun
-    from guestmark.ledger.store import Ledger
-    from guestmark.stats.repetition import Scatter
+from guestmark.stats.estimands import iteration_matrix
+from guestmark.stats.gates import ALPHA, smallest_detected_ratio
+from guestmark.stats.paired import NOMINAL, t_quantile
+from guestmark.stats.repetition import Scatter, estimate_scatter
 
 _NEWEST_RUNS = 3  # that are read
 _FEWEST_STARTS = 20  # degrees of freedom; from fewer, two runs of one experiment would choose differently
@@ -67,52 +67,50 @@ def forecast_run(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> 
     if not host or not boots_any_machine(plan.cells) or not plan.metrics:
         return None
     same, alike = run_history.make_question_keys(plan)
-    for keys in (same, alike):
-        rows = ledger.find_earlier_ratios(host, keys, time.time(), most=_NEWEST_RUNS)
-        ids = list(dict.fromkeys(row.run_id for row in sorted(rows, key=lambda row: row.created_at)))[
-            -_NEWEST_RUNS:
-        ]
-        if not ids:
-            continue
+    if (last := _find_newest_runs(ledger, host, same)) is not None:
+        rows, ids = last
         runs = _load_runs(ledger, ids)
-        found = RunForecast(
-            len(runs),
-            _pool_scatters([scatter for run in runs if (scatter := _estimate_scatter(run)) is not None]),
-        )
-        if keys is alike or not runs:
-            return found
-        last = [row for row in rows if row.run_id == ids[-1]]
-        halves = [(row.high - row.low) / 2 for row in last]
+        within = _pool_scatters(runs)
+        if not runs:
+            return RunForecast(0, within)
+        newest = [row for row in rows if row.run_id == ids[-1]]
         took = [run.plan.context.elapsed_s for run in runs if run.plan.context.elapsed_s]
         return RunForecast(
-            found.runs,
-            found.within,
-            max(halves),
+            len(runs),
+            within,
+            max((row.high - row.low) / 2 for row in newest),
             statistics.median(took) if took else None,
-            _find_detectable_ratios(plan, last),
+            _find_detectable_ratios(plan, newest),
         )
+    # Runs that asked something else still show how trials of this kind scatter.
+    if (last := _find_newest_runs(ledger, host, alike)) is not None:
+        runs = _load_runs(ledger, last[1])
+        return RunForecast(len(runs), _pool_scatters(runs))
     return None
+
+
+def _find_newest_runs(
+    ledger: Ledger, host: str, keys: Collection[str]
+) -> tuple[Sequence[StoredRatio], list[str]] | None:
+    """Return the earlier ratios with these keys, and the ids of the newest runs among them, the newest last."""
+    rows = ledger.find_earlier_ratios(host, keys, time.time(), most=_NEWEST_RUNS)
+    ids = list(dict.fromkeys(row.run_id for row in sorted(rows, key=lambda row: row.created_at)))
+    return (rows, ids[-_NEWEST_RUNS:]) if ids else None
 
 
 def _find_detectable_ratios(plan: Plan, last: Sequence[StoredRatio]) -> tuple[tuple[Gate, float], ...]:
     """Return the gates of the primary metric, each with the ratio that it detects in its least precise cell."""
-    from guestmark.stats.gates import ALPHA, smallest_detected_ratio
-    from guestmark.stats.paired import NOMINAL, t_quantile
-
+    primary = {"", plan.metrics[0].name}
+    gates = [gate for gate in read_plan_gates(plan) if gate.loss is None and gate.metric in primary]
     found = []
-    gates = [
-        gate
-        for gate in read_plan_gates(plan)
-        if gate.loss is None and gate.metric in {"", plan.metrics[0].name}
-    ]
     for gate in gates:
         cells = {cell.id for cell in plan.cells if gate.selects_cell(cell)}
-        sizes = [
-            smallest_detected_ratio(gate, error, row.blocks - 1, ALPHA / len(gates))
-            for row in last
-            if row.cell_id in cells and row.blocks > 1
-            for error in [(row.high - row.low) / 2 / t_quantile(row.blocks - 1, (1 + NOMINAL) / 2)]
-        ]
+        sizes = []
+        for row in last:
+            if row.cell_id in cells and row.blocks > 1:
+                quantile = t_quantile(row.blocks - 1, (1 + NOMINAL) / 2)
+                error = (row.high - row.low) / 2 / quantile
+                sizes.append(smallest_detected_ratio(gate, error, row.blocks - 1, ALPHA / len(gates)))
         known = [size for size in sizes if size is not None]
         if known and len(known) == len(sizes):
             found.append((gate, max(known) if gate.above else min(known)))
@@ -132,8 +130,6 @@ def _load_runs(ledger: Ledger, ids: Collection[str]) -> list[StoredRun]:
 
 def _estimate_scatter(run: StoredRun) -> Scatter | None:
     """Estimate the scatter of the primary metric over all cells: a comparison has that of both its sides."""
-    from guestmark.stats.estimands import iteration_matrix
-    from guestmark.stats.repetition import estimate_scatter
 
     blocks = sorted({trial.block for trial in run.trials})
     row = {block: number for number, block in enumerate(blocks)}
@@ -145,12 +141,15 @@ def _estimate_scatter(run: StoredRun) -> Scatter | None:
     return estimate_scatter(matrices)
 
 
-def _pool_scatters(scatters: Sequence[Scatter]) -> float | None:
+def _pool_scatters(runs: Sequence[StoredRun]) -> float | None:
     """Return the variance within machines over that between them; None if too few machine starts are known."""
-    starts = sum(each.starts for each in scatters)
+    starts, within, between = 0, 0.0, 0.0
+    for run in runs:
+        if (scatter := _estimate_scatter(run)) is not None:
+            starts += scatter.starts
+            within += scatter.within * scatter.starts
+            between += scatter.between * scatter.starts
     if starts < _FEWEST_STARTS:
         return None
-    within = sum(each.within * each.starts for each in scatters)
-    between = sum(each.between * each.starts for each in scatters)
     ratio = within / between if between > 0 else _LARGEST_VARIANCE_RATIO
     return min(max(ratio, 1 / _LARGEST_VARIANCE_RATIO), _LARGEST_VARIANCE_RATIO)

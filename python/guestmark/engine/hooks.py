@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.core.errors import GuestmarkError, WorkloadError
-from guestmark.core.findings import Around
+from guestmark.core.findings import Around, Findings
 from guestmark.core.keeper import keeper
 from guestmark.core.model import Plan
+from guestmark.engine.interrupt import Interruption
 from guestmark.workloads.common.program import OUTPUT_LIMIT, judge_exit
-
-if TYPE_CHECKING:
-    from guestmark.core.findings import Findings
-    from guestmark.engine.interrupt import Interruption
 
 RUN, TRIAL = "run", "trial"
 _END_S = 10.0

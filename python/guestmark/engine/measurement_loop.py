@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from guestmark.core.context import Context
 from guestmark.core.errors import BlockStatus, Interrupted, WorkloadError
@@ -26,6 +25,8 @@ from guestmark.engine.question_status import compare_asked_pairs
 from guestmark.engine.time_estimate import TrialCosts, read_trial_costs
 from guestmark.engine.trial import TrialSlot, run_trial
 from guestmark.engine.trial_schedule import count_iterations, count_warmups, find_missing_trials
+from guestmark.ledger.attempts import TrialAttempts
+from guestmark.ledger.store import Ledger
 from guestmark.platforms import registry
 from guestmark.powercut import evidence
 from guestmark.setting.machine import START, Start
@@ -34,10 +35,6 @@ from guestmark.stats.analysis import analyse_run
 from guestmark.stats.stopping import GIVE_UP_AFTER, is_hopeless
 from guestmark.stats.tuning.race import replay_race
 from guestmark.workloads import base as workloads
-
-if TYPE_CHECKING:
-    from guestmark.ledger.attempts import TrialAttempts
-    from guestmark.ledger.store import Ledger
 
 _ESTIMATE_SHARE = 50.0  # the next analysis waits this many times as long as the last one took
 _CLOSING_S = 0.5  # of wall time that a report takes after the last trial

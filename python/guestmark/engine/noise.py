@@ -12,14 +12,12 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from guestmark.core import procfs
+from guestmark.core.machine_facts import Placed
 from guestmark.core.placement import read_list
-
-if TYPE_CHECKING:
-    from guestmark.core.machine_facts import Placed
-    from guestmark.platforms.base import Machine
+from guestmark.platforms.base import Machine
 
 _PSI = ("cpu", "io", "memory")
 _MAX_THREADS = 256  # that are read, so that reading stays quick

@@ -342,15 +342,16 @@ def require_most_platforms(plan: Plan, left_out: Sequence[LeftOut]) -> None:
     wanted = dict.fromkeys(str(cell.platform) for cell in plan.cells)
     usable = {str(cell.platform) for cell in select_runnable(plan.cells, left_out)}
     missing = [name for name in wanted if name not in usable]
-    if 2 * len(missing) > len(wanted):
-        why = {entry.name: entry for entry in left_out if entry.name in missing}
-        reasons = "; ".join(f"{name}: {why[name].reason}" for name in missing if name in why)
-        others = ", ".join(name for name in wanted if name in usable)
-        hints = dict.fromkeys(entry.hint for entry in why.values() if entry.hint)
-        raise PlatformUnusableError(
-            f"{len(missing)} of {len(wanted)} platforms cannot be used here, and nothing was measured: {reasons}",
-            hint="; ".join((f"--partial measures {others} all the same", *hints)),
-        )
+    if 2 * len(missing) <= len(wanted):
+        return
+    why = {entry.name: entry for entry in left_out if entry.name in missing}
+    reasons = "; ".join(f"{name}: {why[name].reason}" for name in missing if name in why)
+    others = ", ".join(name for name in wanted if name in usable)
+    hints = dict.fromkeys(entry.hint for entry in why.values() if entry.hint)
+    raise PlatformUnusableError(
+        f"{len(missing)} of {len(wanted)} platforms cannot be used here, and nothing was measured: {reasons}",
+        hint="; ".join((f"--partial measures {others} all the same", *hints)),
+    )
 
 
 def replace_unusable_baselines(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:
@@ -365,19 +366,38 @@ def replace_unusable_baselines(plan: Plan, left_out: Sequence[LeftOut]) -> tuple
         raise PlatformUnusableError(f"nothing can be measured here: {reasons}", hint=hints)
     notes: list[str] = []
     cells = [cell for cell in plan.cells if cell.null_of is None or cell in usable]
-    for old in [cell for cell in cells if cell.baseline and cell not in usable]:
-        new = next((cell for cell in usable if cell.null_of is None and cell.compares_with(old)), None)
-        if new is None:
+    for old in list(cells):
+        if not old.baseline or old in usable:
             continue
-        notes.append(f"the baseline {old.id} cannot be used; everything is compared with {new.id} instead")
-        cells = [
-            replace(cell, baseline=cell.id == new.id) if cell.id in {old.id, new.id} else cell
-            for cell in cells
-        ]
-        has_null = any(cell.null_of == old.id for cell in plan.cells)
-        if has_null and not any(cell.null_of == new.id for cell in plan.cells):
-            cells.append(replace(new, id=f"{new.id}#2", baseline=False, null_of=new.id, added=True))
+        new = _find_other_baseline(old, usable)
+        if new is not None:
+            notes.append(
+                f"the baseline {old.id} cannot be used; everything is compared with {new.id} instead"
+            )
+            cells = _move_baseline(plan, cells, old, new)
     return replace(plan, cells=tuple(cells)), notes
+
+
+def _find_other_baseline(old: Cell, usable: Iterable[Cell]) -> Cell | None:
+    """Return the first usable cell that `old` would have been compared with."""
+    for cell in usable:
+        if cell.null_of is None and cell.compares_with(old):
+            return cell
+    return None
+
+
+def _move_baseline(plan: Plan, cells: Iterable[Cell], old: Cell, new: Cell) -> list[Cell]:
+    """Return the cells with `new` as the baseline instead of `old`, with a null copy if `old` had one."""
+    moved = []
+    for cell in cells:
+        if cell.id in {old.id, new.id}:
+            moved.append(replace(cell, baseline=cell.id == new.id))
+        else:
+            moved.append(cell)
+    copied = {cell.null_of for cell in plan.cells}
+    if old.id in copied and new.id not in copied:
+        moved.append(replace(new, id=f"{new.id}#2", baseline=False, null_of=new.id, added=True))
+    return moved
 
 
 def check_workloads(plan: Plan, cells: Sequence[Cell]) -> list[str]:

@@ -1,13 +1,11 @@
 """What a run reports while it is measured."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from guestmark.core.model import Cell, Plan, Trial
-
-if TYPE_CHECKING:
-    from guestmark.stats.analysis import Analysis
-    from guestmark.stats.stopping import Forecast as Forecast  # noqa: PLC0414 (of `Estimate`)
+from guestmark.stats.analysis import Analysis
+from guestmark.stats.stopping import Forecast as Forecast  # noqa: PLC0414 (read by the command line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +18,8 @@ class ProgressEstimate:
     blocks: int
     goal: int | None
     left_s: float | None
-    analysis: "Analysis"  # of the primary metric only
-    foreseen: "Forecast | None" = None
+    analysis: Analysis  # of the primary metric only
+    foreseen: Forecast | None = None
 
 
 class Observer(Protocol):

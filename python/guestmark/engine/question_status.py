@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from guestmark.core import registry
 from guestmark.core.cell_levels import group_cells, pair_cells
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability
 from guestmark.core.metric import Better, Metric
-from guestmark.core.model import Cell, Plan, Question, QuestionKind, select_runnable
+from guestmark.core.model import Cell, LeftOut, Plan, Question, QuestionKind, select_runnable
 from guestmark.core.units import format_count
 from guestmark.disks.location import default_location, is_in_memory
+from guestmark.plan.outline import Outline
 from guestmark.setting.disk import Disks
 from guestmark.setting.location import LOCATION
-
-if TYPE_CHECKING:
-    from guestmark.core.model import LeftOut
-    from guestmark.plan.outline import Outline
-    from guestmark.stats import Comparison
-    from guestmark.stats.analysis import Analysis, CellResult
+from guestmark.stats import Comparison
+from guestmark.stats.analysis import Analysis, CellResult
+from guestmark.stats.pairwise import compare_pairs
 
 # Questions whose answer is a comparison.
 COMPARING_QUESTIONS = frozenset({QuestionKind.BEST, QuestionKind.COMPARE})
@@ -117,8 +114,6 @@ def compare_asked_pairs(plan: Plan, analysis: Analysis, alive: Iterable[str]) ->
     """
     if not any(question.wants in COMPARING_QUESTIONS for question in plan.questions):
         return None
-    from guestmark.stats.pairwise import compare_pairs
-
     among = set(alive)
     results = {result.cell.id: result for result in analysis.cells if result.cell.id in among}
     found: list[AskedPair] = []

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.core.cause import Cause
 from guestmark.core.derived import add_derived
@@ -31,14 +31,13 @@ from guestmark.disks.traffic import DiskWatch
 from guestmark.engine.clock import start_process_clock
 from guestmark.engine.hooks import HookRunner
 from guestmark.engine.interrupt import Interruption
+from guestmark.engine.noise import NoiseRecorder
 from guestmark.engine.progress import Observer
 from guestmark.platforms import confinement, counters
-from guestmark.platforms.base import MakesRemarks, find_innermost
+from guestmark.platforms.base import Machine, MakesRemarks, Platform, find_innermost
 from guestmark.platforms.place import HERE
+from guestmark.stats import reduce_iterations
 from guestmark.workloads import base as workloads
-
-if TYPE_CHECKING:
-    from guestmark.platforms.base import Machine, Platform
 
 _CONSOLE_TAIL = 4096  # characters kept of a good trial's console
 # A program that fails or is killed says nothing about its machine or later iterations.
@@ -141,8 +140,6 @@ def _measure_on_machine(
     interruption: Interruption,
     observer: Observer,
 ) -> None:
-    from guestmark.engine.noise import NoiseRecorder
-
     # `interruptible` is left before the machine is, because stopping a machine must not be interrupted.
     with interruption.interruptible():
         started = workloads.started_cell(slot.cell)
@@ -272,8 +269,6 @@ def merge_iterations(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]
 
     Raises `WorkloadError` if an iteration lacks a metric, or its value is not a number.
     """
-    from guestmark.stats import reduce_iterations
-
     values: dict[str, list[float]] = {}
     metrics: dict[str, Metric] = {}
     for measured in rounds:

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.model import Cell, Plan
@@ -15,7 +15,7 @@ from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import StoredRatio, StoredRun
 from guestmark.stats.across_runs import NO_HISTORY, History, PastNull, PastRatio
 from guestmark.stats.analysis import Analysis, WorkloadResult, analyse_run
-from guestmark.stats.compare import MIN_BLOCKS
+from guestmark.stats.compare import MIN_BLOCKS, Comparison
 from guestmark.stats.conditions.surroundings import compare_environments
 
 if TYPE_CHECKING:
@@ -41,31 +41,41 @@ def read_history(ledger: Ledger, run: StoredRun) -> History:
     here = identify_host(run.environment)
     if not here or not run.plan.metrics:
         return NO_HISTORY
-    ratios = {cell.id: key for cell in run.plan.cells if (key := _make_ratio_key(cell, run.plan))}
-    nulls = {cell.id: _make_null_key(cell, run.plan) for cell in run.plan.cells if cell.null_of is None}
-    rows = ledger.find_earlier_ratios(here, {*ratios.values(), *nulls.values()}, run.created_at)
+    ratio_keys: dict[str, str] = {}
+    null_keys: dict[str, str] = {}
+    for cell in run.plan.cells:
+        if key := _make_ratio_key(cell, run.plan):
+            ratio_keys[cell.id] = key
+        if cell.null_of is None:
+            null_keys[cell.id] = _make_null_key(cell, run.plan)
+    rows = ledger.find_earlier_ratios(here, {*ratio_keys.values(), *null_keys.values()}, run.created_at)
     if not rows:
         return NO_HISTORY
     by_key: dict[str, list[StoredRatio]] = {}
     for row in rows:
         by_key.setdefault(row.what, []).append(row)
-    past = {cell: [make_past(row) for row in by_key[key]] for cell, key in ratios.items() if key in by_key}
-    runs = list(dict.fromkeys(row.run_id for row in rows if row.what in ratios.values()))
+    past = {cell: list(map(make_past, by_key[key])) for cell, key in ratio_keys.items() if key in by_key}
+    nulls = {
+        cell: list(map(_make_past_null, by_key[key])) for cell, key in null_keys.items() if key in by_key
+    }
+    asked = set(ratio_keys.values())
+    steps = _find_changes_between_runs(ledger, run, [row.run_id for row in rows if row.what in asked])
+    between: dict[str, str] = {}
+    for step in steps[:-1]:
+        between |= step
+    return History(past, nulls, changed=steps[-1] if steps else {}, between=between)
+
+
+def _find_changes_between_runs(
+    ledger: Ledger, run: StoredRun, earlier: Iterable[str]
+) -> list[dict[str, str]]:
+    """Return how the environment changed from each earlier run to the next one, and to `run` at last."""
+    environments = ledger.read_last_environments(list(dict.fromkeys(earlier)))
     hypervisors = frozenset(
         os.path.basename(trial.command_line[0]) for trial in run.trials if trial.command_line
     )
-    chain = [*ledger.read_last_environments(runs).values(), run.environment]
-    steps = [_find_environment_changes(old, new, hypervisors) for old, new in itertools.pairwise(chain)]
-    return History(
-        past,
-        {
-            cell: [PastNull(row.log_ratio, row.blocks, row.typical) for row in by_key[key]]
-            for cell, key in nulls.items()
-            if key in by_key
-        },
-        changed=steps[-1] if steps else {},
-        between={name: said for step in steps[:-1] for name, said in step.items()},
-    )
+    chain = [*environments.values(), run.environment]
+    return [_find_environment_changes(old, new, hypervisors) for old, new in itertools.pairwise(chain)]
 
 
 def store_ratios(ledger: Ledger, run: StoredRun, analysis: Analysis) -> None:
@@ -82,15 +92,14 @@ def store_ratios(ledger: Ledger, run: StoredRun, analysis: Analysis) -> None:
 def _make_ratios(
     workload: WorkloadResult, analysis: Analysis, run: StoredRun, here: str
 ) -> list[StoredRatio]:
+    """Return the ratios of the primary metric that later runs may be compared with."""
     if not workload.metrics or workload.metrics[0] != run.plan.metrics[0]:
         return []
     metric = workload.metrics[0].name
-    refused = {
-        cell
-        for finding in (*analysis.findings, *workload.findings)
-        if finding.severity == "severe"
-        for cell in finding.cells
-    }
+    withdrawn: set[str] = set()
+    for finding in (*analysis.findings, *workload.findings):
+        if finding.severity == "severe":
+            withdrawn |= set(finding.cells)
     disturbed = len(analysis.flagged_blocks) > _DISTURBED * analysis.blocks
     by_id = {result.cell.id: result for result in workload.cells}
     found = []
@@ -98,35 +107,41 @@ def _make_ratios(
         comparison = result.comparison.get(metric)
         copied = by_id.get(result.cell.null_of or "")
         base = copied or workload.baseline
-        if (
-            comparison is None
-            or comparison.ratio is None
-            or comparison.ci is None
-            or comparison.ci[0] <= 0
-            or comparison.n < MIN_BLOCKS
-            or result.cell.id in refused
-            or base is None
-            or metric not in base.summary
-            or (copied is not None and disturbed)
-        ):
+        if comparison is None or result.cell.id in withdrawn:
             continue
-        found.append(
-            StoredRatio(
-                run_id=run.id,
-                cell_id=result.cell.id,
-                host=here,
-                what=_make_null_key(copied.cell, run.plan)
-                if copied is not None
-                else _make_ratio_key(result.cell, run.plan),
-                created_at=run.created_at,
-                log_ratio=math.log(comparison.ratio),
-                low=math.log(comparison.ci[0]),
-                high=math.log(comparison.ci[1]),
-                blocks=comparison.n,
-                typical=base.summary[metric].median,
-            )
-        )
+        if base is None or metric not in base.summary:
+            continue
+        # Null comparisons on a busy host show nothing about a quiet one.
+        if copied is not None and disturbed:
+            continue
+        key = _make_ratio_key(result.cell, run.plan)
+        if copied is not None:
+            key = _make_null_key(copied.cell, run.plan)
+        ratio = _make_stored_ratio(run, here, result.cell.id, key, comparison, base.summary[metric].median)
+        if ratio is not None:
+            found.append(ratio)
     return found
+
+
+def _make_stored_ratio(  # noqa: PLR0917 (the columns of a row)
+    run: StoredRun, here: str, cell_id: str, key: str, comparison: Comparison, typical: float
+) -> StoredRatio | None:
+    """Return the row of a comparison; None if it has no interval of its own."""
+    ratio, interval = comparison.ratio, comparison.ci
+    if ratio is None or interval is None or interval[0] <= 0 or comparison.n < MIN_BLOCKS:
+        return None
+    return StoredRatio(
+        run_id=run.id,
+        cell_id=cell_id,
+        host=here,
+        what=key,
+        created_at=run.created_at,
+        log_ratio=math.log(ratio),
+        low=math.log(interval[0]),
+        high=math.log(interval[1]),
+        blocks=comparison.n,
+        typical=typical,
+    )
 
 
 def identify_run_host(run: StoredRun) -> str:
@@ -162,6 +177,10 @@ def make_past(row: StoredRatio) -> PastRatio:
     return PastRatio(
         row.run_id, row.created_at, math.exp(row.log_ratio), math.exp(row.low), math.exp(row.high), row.blocks
     )
+
+
+def _make_past_null(row: StoredRatio) -> PastNull:
+    return PastNull(row.log_ratio, row.blocks, row.typical)
 
 
 def _make_ratio_key(cell: Cell, plan: Plan) -> str:

@@ -96,7 +96,7 @@ from pathlib import Path
 from guestmark.engine import quiet_host
 os.seteuid(int(sys.argv[2]))
 try:
-    with quiet_host.quieted(Path(sys.argv[1])):
+    with quiet_host.quiet_host(Path(sys.argv[1])):
         print("quiet", flush=True)
         time.sleep(60)
 except quiet_host.UsageError as error:
