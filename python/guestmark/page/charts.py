@@ -81,6 +81,21 @@ class Stack:
     letters: str
     axis: str
 
+    @property
+    def used_parts(self) -> list[tuple[int, str, str]]:
+        """Number, letter and name of the parts that some bar has."""
+        numbered = enumerate(zip(self.letters, self.parts, strict=True))
+        return [
+            (number, letter, name)
+            for number, (letter, name) in numbered
+            if any(row.parts[number] for row in self.rows)
+        ]
+
+    @property
+    def longest(self) -> float:
+        """Length of the longest bar."""
+        return max(sum(row.parts) for row in self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Picture:

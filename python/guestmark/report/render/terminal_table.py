@@ -5,13 +5,13 @@ stands by itself as a list of headings and values.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from guestmark.page import figures
-from guestmark.page.tables import Align, Cell, Column, RowName, Table
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table
 from guestmark.page.text import Span, Tone, make_inert
 
 STYLES = {
@@ -29,25 +29,31 @@ STYLES = {
 }
 SHORTEST_BAR = 5
 LONGEST_BAR = 24
+NOTED = 100  # columns from which there is room for remarks beside cells
 _WORDY = 12  # columns that words at the end of a row are given at least
 _NARROWEST = 8  # the least columns a name gets when room is short
-NOTED = 100  # columns from which there is room for remarks beside cells
-_SHORT = 24  # columns a name may take of a narrow terminal
+_SHORT_NAME = 24  # columns a name may take of a narrow terminal
 _SAVES = 0.8  # of the room that names take, numbers with short names may take at most this share
 _GAP = 2
+_Column = list[Text]  # the heading, then a text for each row
 
 
 @dataclass(slots=True)
 class Block:
     """Columns of text of the same height, the heading first; aligned texts, not yet padded to a width."""
 
-    columns: list[list[Text]]
+    columns: list[_Column]
     right: list[bool]  # by column: whether it is pushed to the right
     bars: dict[int, int] = field(default_factory=dict)  # width by the column that has bars
 
+    def add(self, column: _Column, *, right: bool) -> None:
+        """Add a column on the right."""
+        self.columns.append(column)
+        self.right.append(right)
+
     @property
     def widths(self) -> list[int]:
-        """How wide each column is."""
+        """Width of each column."""
         return [
             self.bars.get(position, max(cell_len(text.plain) for text in column))
             for position, column in enumerate(self.columns)
@@ -55,34 +61,35 @@ class Block:
 
     @property
     def width(self) -> int:
-        """How wide the whole is."""
+        """Width of the whole, gaps included."""
         return sum(self.widths) + _GAP * (len(self.columns) - 1)
 
     def lines(self) -> list[Text]:
-        """The heading, a rule, the rows."""
+        """Return the heading, a rule, and the rows."""
         widths = self.widths
-        out = []
-        for row in zip(*self.columns, strict=True):
-            joined = Text(overflow="fold")
-            for position, text in enumerate(row):
-                room = " " * (widths[position] - cell_len(text.plain))
-                last = position == len(row) - 1
-                if self.right[position]:
-                    joined.append(room)
-                    joined.append_text(text)
-                else:
-                    joined.append_text(text)
-                    joined.append("" if last else room)
-                joined.append("" if last else " " * _GAP)
-            joined.rstrip()
-            out.append(joined)
-        out[0].stylize("dim")
-        out.insert(1, Text("─" * sum([*widths, _GAP * (len(widths) - 1)]), no_wrap=True))
-        return out
+        lines = [self._join(row, widths) for row in zip(*self.columns, strict=True)]
+        lines[0].stylize("dim")
+        rule = Text("─" * sum([*widths, _GAP * (len(widths) - 1)]), no_wrap=True)
+        return [lines[0], rule, *lines[1:]]
+
+    def _join(self, row: Sequence[Text], widths: Sequence[int]) -> Text:
+        joined = Text(overflow="fold")
+        for position, text in enumerate(row):
+            padding = " " * (widths[position] - cell_len(text.plain))
+            last = position == len(row) - 1
+            if self.right[position]:
+                joined.append(padding)
+                joined.append_text(text)
+            else:
+                joined.append_text(text)
+                joined.append("" if last else padding)
+            joined.append("" if last else " " * _GAP)
+        joined.rstrip()
+        return joined
 
 
 def shorten_columns(names: Sequence[Sequence[str]], room: int) -> list[list[str]]:
-    """The columns, shortened to take at most `room` columns with gaps if possible, the widest first."""
+    """Shorten columns of names to take at most `room` columns with gaps if possible, the widest first."""
     widths = [max(map(cell_len, column)) for column in names]
     while sum(widths) + _GAP * len(widths) > room and max(widths) > _NARROWEST:
         widths[widths.index(max(widths))] -= 1
@@ -92,74 +99,78 @@ def shorten_columns(names: Sequence[Sequence[str]], room: int) -> list[list[str]
     ]
 
 
-def count_columns(columns: Sequence[Sequence[str | Text]]) -> int:
-    """Columns of the terminal that these columns of a table take, gaps included."""
+def measure_width(columns: Sequence[Sequence[str | Text]]) -> int:
+    """Return how many of the terminal's columns these columns of a table take, gaps included."""
     return sum(max(cell_len(str(text)) for text in column) + _GAP for column in columns)
 
 
 def style_span(span: Span) -> Text:
-    """One span, without anything that a terminal obeys."""
+    """Return one span, without anything that a terminal obeys."""
     return Text(make_inert(span.text), style=STYLES[span.tone])
 
 
 def needs_numbers(key: Table | None, lead: Table | None, width: int) -> bool:
-    """Whether a section's rows get numbers: their names need more than its first table leaves, or half of the width."""
+    """Return whether a section's rows get numbers for names.
+
+    They do where names need more than the section's first table leaves, or half of the width, and numbers save room.
+    """
     if key is None or len(key.rows) < 3:
         return False
     room = width
     if lead is not None:
-        room -= _figures_width(lead, noted=False) + SHORTEST_BAR
-    full, brief = (count_columns(_name_columns(key, numbered=numbered)) for numbered in (False, True))
+        room -= _measure_figures(lead, noted=False) + SHORTEST_BAR
+    full = measure_width(_name_columns(key, numbered=False))
+    brief = measure_width(_name_columns(key, numbered=True))
     return full > min(room, width // 2) and brief < _SAVES * full
 
 
 def draw_key(key: Table, width: int) -> list[Text]:
-    """What the numbers mean."""
-    numbers = _name_columns(key, numbered=True)[:1]
-    block = _styled_names([*numbers, *_name_columns(key, numbered=False)], key)
+    """Return what the numbers of rows stand for."""
+    numbers, *_ = _name_columns(key, numbered=True)
+    block = _styled_names([numbers, *_name_columns(key, numbered=False)], key)
     if block.width <= width:
         return block.lines()
-    return [
-        Text(
-            f"{number}  {make_inert(row.name.id) or name_row(key, row.name)}",
-            style="bold" if row.strong else "",
-            overflow="fold",
-        )
-        for number, row in zip(numbers[0][1:], key.rows, strict=True)
-    ]
+    lines = []
+    for number, row in zip(numbers[1:], key.rows, strict=True):
+        name = make_inert(row.name.id) or name_row(key, row.name)
+        lines.append(Text(f"{number}  {name}", style="bold" if row.strong else "", overflow="fold"))
+    return lines
 
 
 def draw_table(table: Table, width: int, *, numbered: bool = False) -> list[list[Text]]:
-    """The table, as several where it is divided: each a list of lines no wider than `width`."""
+    """Return the table, in parts where it is divided: each a list of lines no wider than `width`."""
     names = _name_columns(table, numbered=numbered)
     if table.divisible:
-        widest = max(
-            (count_columns([_make_column(table, position)]) for position in range(len(table.columns))),
-            default=0,
-        )
-        return _divide(
-            table,
-            shorten_columns(names, max(width // 2, min(width - widest, _SHORT))),
-            width,
-            numbered=numbered,
-        )
+        widths = [measure_width([_make_column(table, position)]) for position in range(len(table.columns))]
+        room = max(width // 2, min(width - max(widths, default=0), _SHORT_NAME))
+        return _divide(table, shorten_columns(names, room), width, numbered=numbered)
     noted = width >= NOTED
-    if noted and _figures_width(table, noted=True) + count_columns(names) > width + _GAP:
+    if noted and _measure_figures(table, noted=True) + measure_width(names) > width + _GAP:
         noted = False
-    used = _figures_width(table, noted=noted)
-    names = shorten_columns(
-        names, max(width - used - SHORTEST_BAR, width - used) if numbered else width - used
-    )
-    bar = 0 if numbered else min(LONGEST_BAR, width - used - count_columns(names))
+    room = width - _measure_figures(table, noted=noted)
+    names = shorten_columns(names, room)
+    bar = 0 if numbered else min(LONGEST_BAR, room - measure_width(names))
     block = _make_block(table, names, range(len(table.columns)), bar=bar, noted=noted)
     if block.width > width and not numbered:
         return [_stack_rows(table)]
-    drawn = [block.lines()]
-    if block.width > width:  # the numbers alone say which row it is
-        drawn = _divide(table, names[:1], width, numbered=True)
+    parts = [block.lines()]
+    if block.width > width:
+        # The numbers alone say which row it is.
+        parts = _divide(table, names[:1], width, numbered=True)
     if numbered and (plot := _draw_plot(table, width)):
-        drawn.append(plot)
-    return drawn
+        parts.append(plot)
+    return parts
+
+
+def name_row(table: Table, name: RowName) -> str:
+    """Return a row's name in one line; its parts are labelled if there are several."""
+    parts = [make_inert(part) for part in name.parts]
+    if len(parts) == 1:
+        return parts[0]
+    labelled = (
+        f"{make_inert(heading)} {part}".strip() for heading, part in zip(table.names, parts, strict=True)
+    )
+    return ", ".join(labelled)
 
 
 # --- columns of text ----------------------------------------------------------------------------------------
@@ -179,17 +190,25 @@ def _name_columns(table: Table, *, numbered: bool) -> list[list[str]]:
     ]
 
 
+def _row_style(row: Row) -> str:
+    if row.strong:
+        return "bold"
+    return "dim" if row.soft else ""
+
+
 def _styled_names(names: Sequence[Sequence[str]], table: Table) -> Block:
-    styles = ["", *("bold" if row.strong else "dim" if row.soft else "" for row in table.rows)]
-    columns = [
-        [Text(text, style=style) for text, style in zip(column, styles, strict=True)] for column in names
-    ]
-    return Block(columns, [False] * len(columns))
+    styles = ["", *map(_row_style, table.rows)]
+    block = Block([], [])
+    for column in names:
+        texts = [Text(text, style=style) for text, style in zip(column, styles, strict=True)]
+        block.add(texts, right=False)
+    return block
 
 
 def _make_block(
     table: Table, names: Sequence[Sequence[str]], wanted: Sequence[int], *, bar: int = 0, noted: bool = False
 ) -> Block:
+    """Return names and the `wanted` columns; bars are `bar` wide, and left out where that is too short."""
     block = _styled_names(names, table)
     for position in wanted:
         column = table.columns[position]
@@ -197,21 +216,20 @@ def _make_block(
             continue
         if column.bar:
             block.bars[len(block.columns)] = bar
-        block.columns.append(_make_column(table, position, bar=bar, noted=noted))
-        block.right.append(column.pieces == (Align.RIGHT,))
+        texts = _make_column(table, position, bar=bar, noted=noted)
+        block.add(texts, right=column.pieces == (Align.RIGHT,))
     return block
 
 
-def _make_column(table: Table, position: int, *, bar: int = 0, noted: bool = False) -> list[Text]:
+def _make_column(table: Table, position: int, *, bar: int = 0, noted: bool = False) -> _Column:
     column = table.columns[position]
     cells = [row.cells[position] for row in table.rows]
     if column.bar:
         bars = [figures.draw_bar(cell.bar or 0.0, 1.0, bar) for cell in cells]
         return [Text(""), *(Text(drawn, style="blue") for drawn in bars)]
-    padded = _pad_pieces(column, cells)
     texts = [Text(make_inert(column.heading))]
-    for row, cell, pieces in zip(table.rows, cells, padded, strict=True):
-        text = Text(style="bold" if row.strong else "dim" if row.soft else "")
+    for row, cell, pieces in zip(table.rows, cells, _pad_pieces(column, cells), strict=True):
+        text = Text(style=_row_style(row))
         for number, (span, piece) in enumerate(zip(cell.pieces, pieces, strict=True)):
             text.append(f"{' ' if number else ''}{piece}", style=STYLES[span.tone])
         text.rstrip()
@@ -222,31 +240,34 @@ def _make_column(table: Table, position: int, *, bar: int = 0, noted: bool = Fal
 
 
 def _pad_pieces(column: Column, cells: Sequence[Cell]) -> list[list[str]]:
-    """The texts of each cell's pieces, padded so that they stand under those of the other cells."""
+    """Return the texts of each cell's pieces, padded so that they stand under those of the other cells."""
     texts = [[make_inert(span.text) for span in cell.pieces] for cell in cells]
     for number, align in enumerate(column.pieces):
-        there = [row for row, cell in enumerate(cells) if not cell.words and number < len(texts[row])]
-        pieces = [texts[row][number] for row in there]
+        rows = [row for row, cell in enumerate(cells) if not cell.words and number < len(texts[row])]
+        pieces = [texts[row][number] for row in rows]
         if align is Align.POINT:
             pieces = figures.align_points(pieces)
         elif len(column.pieces) > 1:
-            if number + 1 < len(column.pieces):  # nothing stands under the end of a shorter cell
-                there = [row for row in there if number + 1 < len(texts[row])]
-                pieces = [texts[row][number] for row in there]
+            # Nothing stands under the end of a shorter cell, so its last piece needs no padding.
+            if number + 1 < len(column.pieces):
+                rows = [row for row in rows if number + 1 < len(texts[row])]
+                pieces = [texts[row][number] for row in rows]
             room = max(map(cell_len, pieces), default=0)
-            pieces = [f"{piece:>{room}}" if align is Align.RIGHT else f"{piece:<{room}}" for piece in pieces]
-        for row, piece in zip(there, pieces, strict=True):
+            side = ">" if align is Align.RIGHT else "<"
+            pieces = [f"{piece:{side}{room}}" for piece in pieces]
+        for row, piece in zip(rows, pieces, strict=True):
             texts[row][number] = piece
     return texts
 
 
-def _figures_width(table: Table, *, noted: bool) -> int:
-    """The width of the columns after the names, without bars; words at the end of a row may take less."""
-    there = [position for position, column in enumerate(table.columns) if not column.bar]
-    columns = [_make_column(table, position, noted=noted) for position in there]
-    if len(there) < len(table.columns) and columns:  # a table with bars ends with words
-        return count_columns(columns[:-1]) + max(_WORDY, count_columns(columns[-1:]) - _GAP) + _GAP
-    return count_columns(columns)
+def _measure_figures(table: Table, *, noted: bool) -> int:
+    """Return the width of the columns after the names, without bars; words at the end of a row may take less."""
+    without_bars = [position for position, column in enumerate(table.columns) if not column.bar]
+    columns = [_make_column(table, position, noted=noted) for position in without_bars]
+    # A table with bars ends with words.
+    if len(columns) < len(table.columns) and columns:
+        return measure_width(columns[:-1]) + max(_WORDY, measure_width(columns[-1:]) - _GAP) + _GAP
+    return measure_width(columns)
 
 
 # --- divided, stacked, with bars below ----------------------------------------------------------------------
@@ -254,70 +275,59 @@ def _figures_width(table: Table, *, noted: bool) -> int:
 
 def _divide(table: Table, names: Sequence[Sequence[str]], width: int, *, numbered: bool) -> list[list[Text]]:
     pending = [position for position, column in enumerate(table.columns) if not column.bar]
-    drawn = []
+    parts = []
     while pending:
-        room = width - count_columns(names)
+        room = width - measure_width(names)
         chosen: list[int] = []
-        while pending and (not chosen or room >= count_columns([_make_column(table, pending[0])])):
+        while pending and (not chosen or room >= measure_width([_make_column(table, pending[0])])):
             chosen.append(pending.pop(0))
-            room -= count_columns([_make_column(table, chosen[-1])])
+            room -= measure_width([_make_column(table, chosen[-1])])
         block = _make_block(table, names, chosen)
         if block.width > width:
             return [_stack_rows(table, numbered=numbered)]
-        drawn.append(block.lines())
-    return drawn
+        parts.append(block.lines())
+    return parts
 
 
 def _stack_rows(table: Table, *, numbered: bool = False) -> list[Text]:
-    """Each row as a list: its name, then a line for each heading and value; long lines are folded."""
-    drawn = []
+    """Return each row as a list: its name, then a line for each heading and value; long lines are folded."""
+    lines = []
     for row in table.rows:
-        short = f"{row.name.number}  {make_inert(row.name.short)}"
-        name = short if numbered and row.name.number else name_row(table, row.name)
-        drawn.append(Text(name, style="bold", overflow="fold"))
+        name = name_row(table, row.name)
+        if numbered and row.name.number:
+            name = f"{row.name.number}  {make_inert(row.name.short)}"
+        lines.append(Text(name, style="bold", overflow="fold"))
         for column, cell in zip(table.columns, row.cells, strict=True):
-            if column.bar or not cell.text:
-                continue
-            heading = f"{make_inert(column.heading)}: " if column.heading else ""
-            text = Text(f"  {heading}", style="dim", overflow="fold")
-            for number, span in enumerate(cell.pieces):
-                text.append(
-                    f"{' ' if number else ''}{make_inert(span.text)}", style=f"not dim {STYLES[span.tone]}"
-                )
-            drawn.append(text)
-    return drawn
+            if not column.bar and cell.text:
+                lines.append(_draw_value(column, cell))
+    return lines
 
 
-def name_row(table: Table, name: RowName) -> str:
-    """A row's name in one line; its parts are labelled if there are several."""
-    parts = [make_inert(part) for part in name.parts]
-    if len(parts) == 1:
-        return parts[0]
-    return ", ".join(
-        f"{make_inert(heading)} {part}".strip() for heading, part in zip(table.names, parts, strict=True)
-    )
+def _draw_value(column: Column, cell: Cell) -> Text:
+    heading = f"{make_inert(column.heading)}: " if column.heading else ""
+    text = Text(f"  {heading}", style="dim", overflow="fold")
+    for number, span in enumerate(cell.pieces):
+        piece = f"{' ' if number else ''}{make_inert(span.text)}"
+        text.append(piece, style=f"not dim {STYLES[span.tone]}")
+    return text
 
 
 def _draw_plot(table: Table, width: int) -> list[Text]:
-    """Bars as wide as the terminal, for tables with many rows, which have no room for them."""
+    """Return bars as wide as the terminal, for tables with many rows, which have no room for them."""
     at = next((position for position, column in enumerate(table.columns) if column.bar), None)
-    rows = tuple(row for row in table.rows if at is not None and row.cells[at].bar is not None)
-    if at is None or len(rows) < 2:
+    if at is None:
         return []
-    values = [Cell(row.cells[0].pieces[:1]) for row in rows]
-    lengths = [Cell(bar=row.cells[at].bar) for row in rows]
-    from dataclasses import replace
-
-    plotted = replace(
-        table,
-        columns=(replace(table.columns[0], pieces=table.columns[0].pieces[:1]), Column("", bar=True)),
-        rows=tuple(
-            replace(row, cells=(value, length))
-            for row, value, length in zip(rows, values, lengths, strict=True)
-        ),
-    )
+    rows = []
+    for row in table.rows:
+        if row.cells[at].bar is not None:
+            value, length = Cell(row.cells[0].pieces[:1]), Cell(bar=row.cells[at].bar)
+            rows.append(replace(row, cells=(value, length)))
+    if len(rows) < 2:
+        return []
+    first = replace(table.columns[0], pieces=table.columns[0].pieces[:1])
+    plotted = replace(table, columns=(first, Column("", bar=True)), rows=tuple(rows))
     names = shorten_columns(_name_columns(plotted, numbered=True), width // 2)
-    room = width - count_columns(names) - count_columns([_make_column(plotted, 0)])
+    room = width - measure_width(names) - measure_width([_make_column(plotted, 0)])
     if room < SHORTEST_BAR:
         return []
     return _make_block(plotted, names, (0, 1), bar=room).lines()
