@@ -270,19 +270,12 @@ class Sequences:
     def from_sequence(cls, trace: Trace, sequence: Sequence) -> Sequences:
         """Lay out a connection of `trace`, which must have points."""
         points = sequence.points
-        connections = (known for known in trace.connections if known.index == sequence.connection)
-        connection = next(connections, None)
-        client, server = sequence.client, sequence.server
-        # Older documents name the ends only among the connections.
-        if connection and (client is None or server is None):
-            client, server = (End(side.address, side.port) for side in (connection.client, connection.server))
-        title = "the connection that waited longest"
-        if client and server:
-            title = f"{host_port(client.address, client.port)} → {host_port(server.address, server.port)}"
+        title = _describe_ends(trace, sequence)
         extent = f"{sequence.packets:,} packets, {format_seconds(sequence.duration_s)}"
         last = max(1e-9, *(point.t for point in points))
         first = min(point.t for point in points)
-        first = first if first > _LATE * last and last > first else 0.0
+        if first <= _LATE * last or last <= first:
+            first = 0.0
         streams = []
         for by_client in (False, True):
             sent = [point for point in points if point.client == by_client and point.kind != "ack"]
@@ -301,6 +294,20 @@ class Sequences:
         kept = [trace.sequence, *trace.sequences]
         drawn = [cls.from_sequence(trace, sequence) for sequence in kept if sequence and sequence.points]
         return tuple(drawing for drawing in drawn if drawing.streams)
+
+
+def _describe_ends(trace: Trace, sequence: Sequence) -> str:
+    client, server = sequence.client, sequence.server
+    if client is None or server is None:
+        # Older documents name the ends only among the connections.
+        for connection in trace.connections:
+            if connection.index == sequence.connection:
+                sides = (connection.client, connection.server)
+                client, server = (End(side.address, side.port) for side in sides)
+                break
+    if client is None or server is None:
+        return "the connection that waited longest"
+    return f"{host_port(client.address, client.port)} → {host_port(server.address, server.port)}"
 
 
 def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where it is drawn

@@ -313,21 +313,14 @@ def _surviving_pieces(
     entries: Sequence[Entry], flushed: int, after: int, survival: Survival, generator: random.Random
 ) -> Iterator[Piece]:
     pending = [number for number in range(flushed, after) if entries[number].length]
+    # A write with FUA is on the disk once it is done.
     sure = {number for number in pending if entries[number].flags & Flag.FUA}
-    open_ = [number for number in pending if number not in sure]
+    in_flight = [number for number in pending if number not in sure]
+    kept = sure | _choose_survivors(in_flight, survival, generator)
     torn: int | None = None
-    match survival:
-        case Survival.ALL:
-            kept = set(open_)
-        case Survival.NONE:
-            kept = set()
-        case Survival.HALF:
-            kept = set(open_[: len(open_) // 2])
-        case _:
-            kept = {number for number in open_ if generator.random() < 0.5}
     if survival in TORN:
         tearable = []
-        for number in open_:
+        for number in in_flight:
             if entries[number].is_write and entries[number].length > TORN[survival]:
                 tearable.append(number)
         torn = generator.choice(tearable) if tearable else None
@@ -335,10 +328,20 @@ def _surviving_pieces(
         length = entries[number].length
         if number == torn:
             unit = TORN[survival]
-            yield from (
-                Piece(number, skip, min(unit, length - skip))
-                for skip in range(0, length, unit)
-                if generator.random() < 0.5
-            )
-        elif number in kept or number in sure:
+            for skip in range(0, length, unit):
+                if generator.random() < 0.5:
+                    yield Piece(number, skip, min(unit, length - skip))
+        elif number in kept:
             yield Piece(number, 0, length)
+
+
+def _choose_survivors(in_flight: Sequence[int], survival: Survival, generator: random.Random) -> set[int]:
+    match survival:
+        case Survival.ALL:
+            return set(in_flight)
+        case Survival.NONE:
+            return set()
+        case Survival.HALF:
+            return set(in_flight[: len(in_flight) // 2])
+        case _:
+            return {number for number in in_flight if generator.random() < 0.5}

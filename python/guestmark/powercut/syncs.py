@@ -179,46 +179,67 @@ class Promises:
                 yield ExpectedFile(self.calls[newest][0], (path,), 0, None, {}, names)
 
     def _expected_file(self, file: _File, newest: int, exact: bool) -> ExpectedFile | None:
-        promised: dict[int, int] = {}
-        last, least = -1, 0
-        for seen in file.seen:
-            if seen.after > newest:
-                break
-            for block in seen.changed:
-                promised.pop(block, None)
-            least = min(least, seen.size)
-            if seen.promised:
-                promised |= seen.promised
-                last = seen.after
-                least = seen.sure if seen.whole else max(least, (max(seen.promised) * BLOCK) + 1)
+        promised, least, last = _collect_promised(file, newest)
         if last < 0:
             return None
         exactly = exact and last == newest
-        upcoming_at = next((seen.after for seen in file.seen if seen.after > newest), None)
         if not exactly:
-            for later in (seen for seen in file.seen if seen.after == upcoming_at):
-                promised = {block: digest for block, digest in promised.items() if block not in later.changed}
-                least = min(least, later.size)
+            least = _drop_overwritten(file, newest, promised, least)
+        paths = self._possible_paths(file, last, newest, exactly)
+        if not paths or (not promised and not least):
+            return None
+        most = least if exactly and self._promised_whole(file, last) else None
+        return ExpectedFile(self.calls[last][0], paths, least, most, promised)
+
+    def _possible_paths(self, file: _File, last: int, newest: int, exactly: bool) -> tuple[str, ...]:
+        """Return the paths under which a file promised `last` may be; empty if it may be gone."""
         paths = [path for after, path in file.paths if after == last]
-        since = [(after, path) for after, path in file.paths if after > last]
         if not all(paths):
             # Another thread removed the file while it was being promised.
-            return None
+            return ()
+        since = [(after, path) for after, path in file.paths if after > last]
         upcoming = next((path for after, path in since if after > newest), paths[-1])
-        if any(not path for after, path in since if after <= newest) or (not exactly and not upcoming):
-            return None
+        removed = any(not path for after, path in since if after <= newest)
+        if removed or (not exactly and not upcoming):
+            return ()
         if not exactly:
             paths += [path for _, path in since if path]
-        if not promised and not least:
-            return None
         # A sync of a file does not promise its rename: after fdatasync only the old name may exist.
-        paths += [old for path in paths for old in sorted(self._renamed.get(path, ()))]
-        most = least if exactly and self._promised_whole(file, last) else None
-        return ExpectedFile(self.calls[last][0], tuple(dict.fromkeys(paths)), least, most, promised)
+        old_names = [old for path in paths for old in sorted(self._renamed.get(path, ()))]
+        return tuple(dict.fromkeys([*paths, *old_names]))
 
     @staticmethod
     def _promised_whole(file: _File, after: int) -> bool:
         return any(seen.whole for seen in file.seen if seen.after == after)
+
+
+def _collect_promised(file: _File, newest: int) -> tuple[dict[int, int], int, int]:
+    """Return the promised blocks still unchanged at `newest`, the least size, and the last promise (-1: none)."""
+    promised: dict[int, int] = {}
+    last, least = -1, 0
+    for seen in file.seen:
+        if seen.after > newest:
+            break
+        for block in seen.changed:
+            promised.pop(block, None)
+        least = min(least, seen.size)
+        if seen.promised:
+            promised |= seen.promised
+            last = seen.after
+            least = seen.sure if seen.whole else max(least, (max(seen.promised) * BLOCK) + 1)
+    return promised, least, last
+
+
+def _drop_overwritten(file: _File, newest: int, promised: dict[int, int], least: int) -> int:
+    """Remove the blocks that the program may have written over after `newest`; return the least size left."""
+    # The cut may be anywhere before the file is next seen, so what differs then may already differ in the state.
+    upcoming = next((seen.after for seen in file.seen if seen.after > newest), None)
+    for later in file.seen:
+        if later.after == upcoming:
+            for block in later.changed:
+                promised.pop(block, None)
+            least = min(least, later.size)
+    return least
 
 
 def _parse_digests(words: Iterable[str]) -> Iterator[tuple[int, int]]:

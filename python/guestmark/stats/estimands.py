@@ -6,12 +6,12 @@ with the trial, but decide nothing.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.metric import Metric
+from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine
 from guestmark.stats.compare import Comparison, Verdict, downgrade_verdict, null_differs
 from guestmark.stats.repetition import warmup_needed
@@ -37,43 +37,60 @@ def answer_questions(
     that the user asked for are compared with the cell they copy, and are never called faster or slower.
     """
     owed = (carried or {}).get(metric.name)
-    matrices = {cell.id: iteration_matrix(metric.name, by_cell[cell.id], row) for cell in cells}
-    held = {}
-    for name, matrix in matrices.items():
-        if matrix is not None:
-            held[name] = subtract_carry_over(matrix, owed, name)
+    held = _subtract_from_all(
+        {cell.id: iteration_matrix(metric.name, by_cell[cell.id], row) for cell in cells}, owed
+    )
     baseline = next((cell.id for cell in cells if cell.baseline), None)
     if baseline not in held or len({matrix.shape for matrix in held.values()}) != 1:
         return {}
-    found = {cell.id: first_runs(metric.name, by_cell[cell.id], row) for cell in cells if cell.id in held}
     # A first run is only special on a fresh machine; if nothing boots, no run is.
     started = boots_any_machine(cells)
     first = {}
-    for name, runs in found.items():
-        if runs is not None and started:
-            first[name] = subtract_carry_over(runs, owed, name)
-    pairs = [(cell.id, cell.null_of) for cell in cells if cell.null_of in held and cell.id in held]
-    copies = [(copy, of) for copy, of in pairs if of is not None]
-    margin = plan.policy.margin
-    answered = compare_trials(
-        held,
-        baseline,
-        better=metric.better,
-        margin=margin,
-        null_pairs=copies,
-        first=first,
-        boots=started,
-    )
-    added = {cell.id for cell in cells if cell.added}
-    for copy, of in copies:
+    if started:
+        first = _subtract_from_all({name: first_runs(metric.name, by_cell[name], row) for name in held}, owed)
+    compared = _Compared(held, first, metric.better, plan.policy.margin, started)
+    copies = [cell for cell in cells if cell.null_of in held and cell.id in held]
+    pairs = [(cell.id, cell.null_of) for cell in copies if cell.null_of is not None]
+    answered = compared.compare(baseline, pairs)
+    added = {cell.id for cell in copies if cell.added}
+    for copy, of in pairs:
         if copy not in added:
-            both = {of: held[of], copy: held[copy]}
-            both_first = {name: first[name] for name in both if name in first}
-            alone = compare_trials(
-                both, of, better=metric.better, margin=margin, first=both_first, boots=started
-            )
+            alone = compared.select((of, copy)).compare(of)
             answered[copy] = _answer_null_copy(alone[copy])
     return answered
+
+
+def _subtract_from_all(found: Mapping[str, Array | None], owed: CarryOver | None) -> dict[str, Array]:
+    """Return the values of the cells that have any, without what they owe to the cell that ran before."""
+    return {name: subtract_carry_over(runs, owed, name) for name, runs in found.items() if runs is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """Iterations, shape (K, m), and first runs, shape (K,), by cell, with what decides how they are compared."""
+
+    iterations: Mapping[str, Array]
+    first: Mapping[str, Array]
+    better: Better
+    margin: float
+    boots: bool
+
+    def compare(self, baseline: str, null_pairs: Sequence[tuple[str, str]] = ()) -> dict[str, Answers]:
+        return compare_trials(
+            self.iterations,
+            baseline,
+            better=self.better,
+            margin=self.margin,
+            null_pairs=null_pairs,
+            first=self.first,
+            boots=self.boots,
+        )
+
+    def select(self, names: Sequence[str]) -> "_Compared":
+        """Return the same of these cells alone."""
+        iterations = {name: self.iterations[name] for name in names}
+        first = {name: self.first[name] for name in names if name in self.first}
+        return replace(self, iterations=iterations, first=first)
 
 
 def _answer_null_copy(answer: Answers) -> Answers:

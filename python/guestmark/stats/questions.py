@@ -240,12 +240,7 @@ def _rank(
         return Ranking(levels, metric, (), excluded=excluded, missing=missing)
     pairs = [(second.cell.id, first.cell.id) for first, second in combinations(ordered, 2)]
     compared = compare_pairs(pairs, metric, analysis)
-    beaten = set()
-    for (first, second), comparison in compared.items():
-        if comparison.verdict is Verdict.SLOWER:
-            beaten.add(first)
-        elif comparison.verdict is Verdict.FASTER:
-            beaten.add(second)
+    beaten = _find_beaten(compared)
     # The cell with the best typical value may be beaten by one whose blocks pair better.
     best = next((result for result in ordered if result.cell.id not in beaten), ordered[0])
     others = [result for result in ordered if result is not best]
@@ -257,6 +252,17 @@ def _rank(
             against_best[result.cell.id] = compared[pair]
     contenders = tuple(result for result in others if result.cell.id not in beaten)
     return Ranking(levels, metric, tuple(ordered), best, contenders, against_best, excluded, missing)
+
+
+def _find_beaten(compared: Mapping[tuple[str, str], Comparison]) -> set[str]:
+    """Return the cells that are shown to be worse than any other; pairs are the first cell over the second."""
+    beaten = set()
+    for (first, second), comparison in compared.items():
+        if comparison.verdict is Verdict.SLOWER:
+            beaten.add(first)
+        elif comparison.verdict is Verdict.FASTER:
+            beaten.add(second)
+    return beaten
 
 
 def _is_durable_enough(result: CellResult, question: Question) -> bool:

@@ -84,9 +84,7 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
     policy = plan.policy
     cost = block_cost(trials)
     if policy.blocks is not None:
-        wanted = policy.blocks + blocks_with_losses(trials)
-        left = wanted - blocks
-        return Decision(RunState.COMPLETE if left <= 0 else None, wanted, max(left, 0) * cost)
+        return _decide_fixed_blocks(policy.blocks + blocks_with_losses(trials), blocks, cost)
     used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
     if policy.enough_s is not None or policy.find is not None:
         if policy.find is None:
@@ -105,12 +103,17 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
         return Decision(RunState.STOPPED, blocks, 0.0)
     if goal is None or blocks < FORESEEN:
         return Decision(None, None, None)
-    # After `fine_s` the whole `precision` suffices.
     if asked is None and used < policy.fine_s and cost > 0:
+        # After `fine_s` the whole `precision` suffices, which may come sooner than half of it.
         _, coarse = _assess_precision(analysis, policy.precision)
         goal = min(goal, max(coarse or goal, blocks + math.ceil((policy.fine_s - used) / cost)))
     goal = min(max(goal, policy.min_blocks), policy.max_blocks)
     return Decision(None, goal, max(min((goal - blocks) * cost, policy.time_limit_s - used), 0.0))
+
+
+def _decide_fixed_blocks(wanted: int, blocks: int, cost: float) -> Decision:
+    left = max(wanted - blocks, 0)
+    return Decision(None if left else RunState.COMPLETE, wanted, left * cost)
 
 
 def _decide_search(

@@ -1,6 +1,6 @@
 """Checks whether cells that are compared had the same processors, disks, binaries and clocks."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from guestmark.core import registry
@@ -25,39 +25,39 @@ def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
 
     Machines that run at once on one host share its processors, and are not checked.
     """
-    numbers = {
-        cell.id: _processor_counts(compared, cell) for cell in compared.cells if not registry.is_crowd(cell)
-    }
+    numbers: dict[str, frozenset[int]] = {}
+    for cell in compared.cells:
+        if not registry.is_crowd(cell):
+            numbers[cell.id] = _processor_counts(compared, cell)
+    known = {name: number for name, number in numbers.items() if number}
     baseline = compared.baseline
-    if baseline is None or not numbers.get(baseline.id):
+    if baseline is None or baseline.id not in known:
         return
-    mine = numbers[baseline.id]
-    others = [name for name, number in numbers.items() if number and number != mine]
+    mine = known[baseline.id]
+    others = [name for name, number in known.items() if number != mine]
     if not others:
         return
-    known = group_by_platform(compared.cells, {name: number for name, number in numbers.items() if number})
-    said = "; ".join(
-        f"{name} {_join_numbers(number)}"
-        for name, number in known.items()
-        if number != mine or name in {baseline.id, str(baseline.platform)}
-    )
-    elsewhere = any(
-        cell.platform.is_elsewhere for cell in compared.cells if cell.id in {baseline.id, *others}
-    )
-    asked = any(_chose_processors(cell) for cell in compared.cells if not cell.platform.is_elsewhere)
-    if asked:
-        why = ", as you asked"
-    elif elsewhere:
-        why = ", as other machines keep theirs"
-    else:
-        why = ", unasked"
+    different = []
+    for name, number in group_by_platform(compared.cells, known).items():
+        if number != mine or name in {baseline.id, str(baseline.platform)}:
+            different.append(f"{name} {_join_numbers(number)}")
+    excuse = _excuse_inequality(compared, {baseline.id, *others})
     yield Finding(
         "unequal processors",
-        Severity.WARNING if asked or elsewhere else Severity.SEVERE,
-        f"the machines have different numbers of processors: {said}{why}",
-        cells=() if asked or elsewhere else compared.cells_spoilt_by(others),
+        Severity.WARNING if excuse else Severity.SEVERE,
+        f"the machines have different numbers of processors: {'; '.join(different)}, {excuse or 'unasked'}",
+        cells=() if excuse else compared.cells_spoilt_by(others),
         advice="give all the same number (--set smp=N), or read the ratio as one between machines of these sizes",
     )
+
+
+def _excuse_inequality(compared: ComparedCells, unequal: Collection[str]) -> str:
+    """Return why unequal numbers of processors are no mistake; empty if nobody asked for them."""
+    if any(_chose_processors(cell) for cell in compared.cells if not cell.platform.is_elsewhere):
+        return "as you asked"
+    if any(cell.platform.is_elsewhere for cell in compared.cells if cell.id in unequal):
+        return "as other machines keep theirs"
+    return ""
 
 
 def _chose_processors(cell: Cell) -> bool:
