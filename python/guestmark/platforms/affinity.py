@@ -13,12 +13,13 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.core import procfs
 from guestmark.core.cause import Cause
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.machine_facts import Placed
+from guestmark.core.model import Cell
 from guestmark.core.placement import (
     FULL_CAPACITY,
     NAME,
@@ -31,9 +32,6 @@ from guestmark.core.placement import (
 )
 from guestmark.disks import processes
 from guestmark.platforms.qmp import require_shape
-
-if TYPE_CHECKING:
-    from guestmark.core.model import Cell
 
 _CPUS = Path("/sys/devices/system/cpu")
 # A thread that starts while others are moved inherits the old processors. QEMU stops starting threads soon, so a few

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.agent import syscalls
 from guestmark.agent.confinement import STOPS_FILE
@@ -28,11 +28,9 @@ from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError
 from guestmark.disks import processes
 from guestmark.page import figures
+from guestmark.platforms.base import Machine
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.qmp import UnknownCommandError, require_shape
-
-if TYPE_CHECKING:
-    from guestmark.platforms.base import Machine
 
 Query = Callable[..., Any]
 # Clock of a whole process's processor time: Linux, include/linux/posix-timers.h.

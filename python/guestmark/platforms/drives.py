@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
+from guestmark.agent.client import Agent
 from guestmark.appliance.initramfs import ModuleList
 from guestmark.core.architectures import Architecture
 from guestmark.core.architectures import Bus as MachineBus
@@ -19,17 +19,13 @@ from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk, find_device
 from guestmark.disks.daemon import DAEMON
 from guestmark.disks.image import Image
+from guestmark.platforms.place import Place
 from guestmark.setting.base import collect_options, format_switch, join_with_leading_comma
 from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem, choose_security_model
 from guestmark.setting.location import SHARED_MEMORY
 from guestmark.setting.machine import MACHINE
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
-    from guestmark.platforms.place import Place
-
 
 # Seconds within which the storage daemon must listen.
 _DAEMON_START_S = 5

@@ -19,15 +19,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from guestmark.agent.client import Agent
 from guestmark.core.errors import GuestmarkError
 from guestmark.page.text import make_inert
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
 
 LOCK_VARIABLE = "GUESTMARK_LOCK"
 NO_LOCK = "none"

@@ -8,7 +8,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from guestmark.agent.client import Agent, CallError
 from guestmark.core.cause import Cause, Speaker, classify_message
@@ -22,14 +23,6 @@ from guestmark.platforms import phases as steps
 from guestmark.platforms.affinity import Seat
 from guestmark.platforms.base import Platform, Unusable
 from guestmark.platforms.place import HERE, HypervisorProcess, Place
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from guestmark.agent.client import Agent
-    from guestmark.disks.attached import AttachedDisk
-    from guestmark.platforms.place import HypervisorProcess
-
 
 # Exit status if the hypervisor was killed, and if its supervisor was.
 _SIGKILLED = (128 + signal.SIGKILL, -signal.SIGKILL)

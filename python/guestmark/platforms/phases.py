@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from guestmark.core.architectures import Architecture
+from guestmark.core.model import Cell
 from guestmark.core.workload_kind import watches_initcalls
-
-if TYPE_CHECKING:
-    from guestmark.core.architectures import Architecture
-    from guestmark.core.model import Cell
-    from guestmark.platforms.process import Console
+from guestmark.platforms.process import Console
 
 # Keys of `Machine.phases` of a watched guest, in order; the values are seconds since its hypervisor was started. Phases
 # that a guest does not have (UML has no firmware) or has not reached yet are absent.

@@ -11,19 +11,16 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from guestmark.agent.binary import read_tsc_khz
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.frames import Transport
+from guestmark.core.model import Cell
 from guestmark.disks import processes
-from guestmark.disks.image import make_images
+from guestmark.disks.image import Image, make_images
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.setting.disk import Disks
-
-if TYPE_CHECKING:
-    from guestmark.core.model import Cell
-    from guestmark.disks.image import Image
 
 # Large socket buffers: with the default size, bulk transfers through the channel would measure system
 # calls.

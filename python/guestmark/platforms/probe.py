@@ -8,10 +8,11 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from guestmark.appliance.paths import cache_directory
 from guestmark.core import factor, procfs, registry
@@ -21,17 +22,11 @@ from guestmark.core.discovery import list_settings_for
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.own_program import find_agent_binary
-from guestmark.core.platform_spec import parse_platform
+from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.temporary import replace_file
-from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.base import Machine, Unusable, Usable
 from guestmark.platforms.confinement import describe_confinement
 from guestmark.setting.machine import VMM
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from guestmark.core.platform_spec import PlatformSpec
-    from guestmark.platforms.base import Machine
 
 # `doctor` tries all platforms at the same time; a nested one gets what is left of the total.
 DOCTOR_DEADLINE_S = 12.0

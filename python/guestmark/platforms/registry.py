@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from guestmark.core import registry
 from guestmark.core.errors import UsageError
 from guestmark.core.platform_spec import Layer, PlatformSpec, parse_platform
-
-if TYPE_CHECKING:
-    from guestmark.platforms.base import Platform
+from guestmark.platforms.base import Platform
 
 _platforms: dict[PlatformSpec, Platform] = {}
 

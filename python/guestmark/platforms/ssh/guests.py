@@ -19,11 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
 
 from guestmark.agent.binary import supervise_command
+from guestmark.agent.client import Agent
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.results import CallError, CommandError
 from guestmark.core.context import Caller
@@ -32,10 +33,12 @@ from guestmark.core.errors import AttestationError, MachineError, PlatformUnusab
 from guestmark.core.factor import Machine
 from guestmark.core.machine_facts import RemoteGuestMachine
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.disks.image import Image
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.guest import GuestWithin
-from guestmark.platforms.place import HypervisorProcess, Line, SerialLine
+from guestmark.platforms.guest import Guest, GuestPlatform, GuestWithin
+from guestmark.platforms.place import HypervisorProcess, Line, Place, SerialLine
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.platforms.qemu.nested.outer import start_nested_outer
@@ -43,17 +46,6 @@ from guestmark.platforms.qemu.nested.place import InnerProcess, OuterPlace, Port
 from guestmark.platforms.ssh.platform import Remote, SshPlatform
 from guestmark.setting.disk import Disks
 from guestmark.setting.machine import MEMORY, PLACEMENT
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
-    from guestmark.core.model import Cell
-    from guestmark.core.platform_spec import PlatformSpec
-    from guestmark.disks.image import Image
-    from guestmark.platforms.guest import Guest, GuestPlatform
-    from guestmark.platforms.place import Place
-    from guestmark.platforms.qemu.nested.place import OuterPlace
-    from guestmark.platforms.ssh.platform import Remote
-
 
 _PIECE = 1 << 20
 _FILE_S = 600.0

@@ -14,11 +14,10 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
-from guestmark.agent.clocks import read_host_boot_id
+from guestmark.agent.clocks import Ping, read_host_boot_id
 from guestmark.core.context import Caller
 from guestmark.core.errors import (
     AttestationError,
@@ -32,6 +31,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import is_machine_factor
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.temporary import open_unnamed_file
+from guestmark.disks.attached import AttachedDisk
 from guestmark.foreign import agents, parts
 from guestmark.foreign.progress import LineProgress, tell_user
 from guestmark.page.text import last_inert_line, make_inert
@@ -42,13 +42,6 @@ from guestmark.platforms.ssh.connections import Connections
 from guestmark.platforms.ssh.freshness import READY, RESTART
 from guestmark.platforms.ssh.session import Session, UnreachableError, ssh_command
 from guestmark.setting.disk import Disks
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
-    from guestmark.agent.clocks import Ping
-    from guestmark.core.machine_facts import RemoteMachine
-    from guestmark.disks.attached import AttachedDisk
-
 
 _BOOT_PAUSE_S = 1.0
 # Of what a command printed, only the last bytes are read.

@@ -17,15 +17,16 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import msgspec
 
+from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError
 from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
-from guestmark.core.machine_facts import Libvirt, LibvirtDisk, LibvirtMachine
+from guestmark.core.machine_facts import Libvirt, LibvirtDisk, LibvirtMachine, RemoteMachine
+from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.page.text import make_inert
 from guestmark.platforms.base import Unusable, Usable
@@ -36,12 +37,6 @@ from guestmark.platforms.ssh.platform import RESTART_S, Remote, await_ready, che
 from guestmark.platforms.ssh.session import Session, read_command_variable
 from guestmark.platforms.ssh.session import ssh_command as ssh
 from guestmark.platforms.virsh.factors import NONE, SNAPSHOT, SSH, THROW_AWAY
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
-    from guestmark.core.machine_facts import RemoteMachine
-    from guestmark.core.model import Cell
-
 
 VARIABLE = "GUESTMARK_VIRSH"
 _CALL_S = 60.0

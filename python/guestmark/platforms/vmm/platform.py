@@ -15,7 +15,6 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from guestmark.agent.client import Agent
 from guestmark.agent.confinement import Confinement
@@ -31,6 +30,8 @@ from guestmark.core.machine_facts import GuestMachine, RunBy
 from guestmark.core.model import Cell
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_kind import Program, read_version_line
+from guestmark.core.platform_spec import Layer
+from guestmark.disks.image import Image
 from guestmark.platforms import drives
 from guestmark.platforms.affinity import take_seat
 from guestmark.platforms.attest import (
@@ -52,10 +53,6 @@ from guestmark.platforms.vmm.programs import CLOUD_HYPERVISOR, FIRECRACKER
 from guestmark.setting.disk import Disks
 from guestmark.setting.drive import Aio
 from guestmark.setting.machine import KERNEL, MEMORY, SMP, VMM, StartedGuest, attest_levels, list_kernel_words
-
-if TYPE_CHECKING:
-    from guestmark.core.platform_spec import Layer
-    from guestmark.disks.image import Image
 
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}
 # Name of the socket in the scratch directory; hypervisors add `_PORT` for a port that the guest connects to.

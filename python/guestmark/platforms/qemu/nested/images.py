@@ -15,11 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError
 from guestmark.agent.wire import Checksum, Pattern
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
+from guestmark.core.model import Cell
 from guestmark.core.temporary import replace_file
 from guestmark.disks.daemon import find_program
 from guestmark.disks.image import Image
@@ -27,10 +29,6 @@ from guestmark.disks.template import find_template
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.setting.image import Format
 from guestmark.setting.location import SHARED_MEMORY
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
-    from guestmark.core.model import Cell
 
 _PROGRAM_S = 600.0
 # The outer guest's only disk.

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,15 +18,13 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.core.units import format_size
 from guestmark.disks.image import Image, make_images
+from guestmark.platforms.guest import Guest
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.platforms.qemu.nested.images import count_image_bytes
 from guestmark.platforms.qemu.nested.place import PORTS, OuterPlace
 from guestmark.platforms.qemu.platform import DEFAULTS, Extras, QemuPlatform
 from guestmark.setting.disk import Disks
 from guestmark.setting.machine import CPU, KERNEL, MEMORY, OUTER, OUTER_CPU, OUTER_SMP, PLACEMENT, SMP, Outer
-
-if TYPE_CHECKING:
-    from guestmark.platforms.guest import Guest
 
 HYPERVISOR_MODULES = ("kvm_amd", "kvm_intel")
 # Bytes for an outer kernel, the inner hypervisor itself and the page cache of the files that it reads.

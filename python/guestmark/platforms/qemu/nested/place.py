@@ -19,14 +19,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from guestmark.agent.background import Background
 from guestmark.agent.binary import PROGRAM as AGENT
 from guestmark.agent.binary import read_tsc_khz
+from guestmark.agent.client import Agent
 from guestmark.agent.confinement import HYPERVISOR, STOPS_FILE, Confinement
 from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError, MachineError
+from guestmark.core.model import Cell
+from guestmark.disks.image import Image
+from guestmark.platforms.guest import Guest
 from guestmark.platforms.place import (
     FileIdentity,
     HelperProgram,
@@ -37,14 +41,7 @@ from guestmark.platforms.place import (
 )
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.platforms.qemu.nested.images import make_images
-
-if TYPE_CHECKING:
-    from guestmark.agent.background import Background
-    from guestmark.agent.client import Agent
-    from guestmark.core.model import Cell
-    from guestmark.disks.image import Image
-    from guestmark.platforms.guest import Guest
-    from guestmark.setting.disk import Role
+from guestmark.setting.disk import Role
 
 PORTS = ("agent", "monitor", "console")
 _DIRECTORY = "/run/guestmark"

@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from guestmark.agent.clocks import Ping
 from guestmark.agent.results import CallError
@@ -22,19 +22,17 @@ from guestmark.core.factor import Machine
 from guestmark.core.machine_facts import NestedMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.foreign.progress import Progress
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import EXIT_DEADLINE_S, Guest, GuestPlatform, GuestWithin
+from guestmark.platforms.place import Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.nested.images import check_disks as check_images
 from guestmark.platforms.qemu.nested.outer import OUTERS, RunningOuter, find_shortage, start_nested_outer
+from guestmark.platforms.qemu.nested.place import OuterPlace
+from guestmark.platforms.qemu.platform import QemuPlatform
 from guestmark.setting.machine import MEMORY, PLACEMENT
-
-if TYPE_CHECKING:
-    from guestmark.foreign.progress import Progress
-    from guestmark.platforms.place import Place
-    from guestmark.platforms.qemu.nested.place import OuterPlace
-    from guestmark.platforms.qemu.platform import QemuPlatform
 
 READY_DEADLINE_S = 300.0
 _PROBE_MEMORY = "256M"
