@@ -78,7 +78,7 @@ def test_what_the_image_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         ({"format": "vmdk", "subclusters": "on"}, "needs format=qcow2"),
         ({"format": "qcow2", "subclusters": "on", "cluster_size": "4K"}, "cannot be divided"),
         ({"format": "qcow2", "backing": "on", "preallocation": "full"}, "cannot be preallocated"),
-        ({"bus": "nvme", "queues": "2"}, "counted on virtio-blk"),
+        ({"bus": "nvme", "queues": "2"}, "only the queues of virtio-blk"),
         ({"disk_protocol": "nbd", "format": "qcow2"}, "served over NBD"),
         ({"bus": "vhost-user", "format": "qcow2"}, "format=qcow2 is QEMU's"),
         ({"bus": "vhost-user", "iops": "500"}, "iops=500 is QEMU's"),

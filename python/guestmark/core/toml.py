@@ -19,7 +19,7 @@ _DEEPEST = 32
 _MOST = 50_000  # values and tables
 # Of 64 bits, as TOML has them.
 _LARGEST_INTEGER = 1 << 63
-_HINT = "docs/reference/plan-files.md has the form of a plan"
+_HINT = "docs/reference/plan-files.md describes the form of a plan"
 
 # What begins with three quotes and has no end is no string at all: it is looked through once.
 _STRING = "|".join(

@@ -16,11 +16,11 @@ class _Switch:
 
 _SWITCHES = (
     _Switch("user.max_user_namespaces", "0", "15000", "this host allows no user namespaces", for_root=True),
-    _Switch("kernel.unprivileged_userns_clone", "0", "1", "this host lets root alone have user namespaces"),
+    _Switch("kernel.unprivileged_userns_clone", "0", "1", "this host allows user namespaces only to root"),
     # Ubuntu's default since 24.04.
     _Switch(
         "kernel.apparmor_restrict_unprivileged_userns", "1", "0",
-        "AppArmor lets no program without a profile that allows it use user namespaces",
+        "AppArmor allows user namespaces only to programs whose profile permits them",
     ),
 )  # fmt: skip
 

@@ -309,13 +309,12 @@ def _describe_misplaced_level(disk: DiskSpec, factor: DiskSetting[Any], cell: Ce
     given = f"{factor.name}={cell.factors[factor.name]}"
     if disk.kind is DiskKind.DIRECTORY:
         return UsageError(
-            f"{cell.id}: with filesystem={disk.filesystem} there is a directory of the host, "
-            f"which has no {factor.name}",
+            f"{cell.id}: filesystem={disk.filesystem} is a directory of the host, which has no {factor.name}",
             hint=f"leave {factor.name} out, {EXCLUDE}",
         )
     if factor.on is DiskKind.DIRECTORY:
         return UsageError(
-            f"{cell.id}: {factor.name} is of directories of the host, not of a disk with {disk.filesystem}",
+            f"{cell.id}: {factor.name} applies to directories of the host, not to a disk with {disk.filesystem}",
             hint=f"use filesystem={Filesystem.VIRTIOFS} or filesystem={Filesystem.NINE_P}, {EXCLUDE}",
         )
     if disk.kind is DiskKind.DEVICE:
@@ -323,21 +322,21 @@ def _describe_misplaced_level(disk: DiskSpec, factor: DiskSetting[Any], cell: Ce
     if disk.kind is DiskKind.DAEMON:
         return _describe_qemu_only(given, cell)
     return UsageError(
-        f"{cell.id}: {given} is a hypervisor's, and this host mounts the image itself",
+        f"{cell.id}: {given} applies to hypervisors, but this host mounts the image itself",
         hint=f"leave {factor.name} out, {EXCLUDE}",
     )
 
 
 def _describe_qemu_only(given: str, cell: Cell) -> UsageError:
     return UsageError(
-        f"{cell.id}: {given} is QEMU's, and a disk on {Bus.VHOST_USER} is served as a raw image by another program",
+        f"{cell.id}: {given} applies to QEMU, but another program serves a disk on {Bus.VHOST_USER} as a raw image",
         hint=f"use bus=virtio-blk, {EXCLUDE}",
     )
 
 
 def _describe_bare_device(disk: DiskSpec, without: str, cell: Cell) -> UsageError:
     return UsageError(
-        f"{cell.id}: {disk.location} is a block device as it is, without {without}",
+        f"{cell.id}: {disk.location} is a plain block device, without {without}",
         hint=f"choose a directory with --set location=DIRECTORY, {EXCLUDE}",
     )
 
@@ -351,7 +350,7 @@ def _check_device(disk: DiskSpec, cell: Cell) -> None:
         raise _describe_bare_device(disk, "prepared files", cell)
     if cell.platform.is_nested:
         raise UsageError(
-            f"{cell.id}: a guest inside a guest is not given devices of this host",
+            f"{cell.id}: a guest inside a guest cannot be given devices of this host",
             hint="exclude the combination",
         )
 
@@ -366,7 +365,7 @@ def _check_packed(disk: DiskSpec, cell: Cell) -> None:
     other = "a device" if disk.is_device else f"format={disk.format}" if disk.format is not Format.RAW else ""
     if other or allocated:
         raise UsageError(
-            f"{cell.id}: an image with {disk.filesystem} is a raw file of its maker's, not "
+            f"{cell.id}: an image with {disk.filesystem} is the raw file that its maker writes, not "
             f"{other or f'preallocation={disk.preallocation}'}",
             hint=f"leave that out, {EXCLUDE}",
         )

@@ -202,7 +202,7 @@ BUS = DiskSetting(
 )
 UML_DISK = DiskSetting(
     "uml_disk",
-    "the kind of disk in UML: its own ubd, or virtio-blk served by qemu-storage-daemon over vhost-user",
+    "the kind of disk in UML: UML's own ubd, or virtio-blk served by qemu-storage-daemon over vhost-user",
     one_of(*_OF_UML),
     tuple(_OF_UML),
     read=Bus,
@@ -227,7 +227,7 @@ def _parse_rate(text: str) -> str:
 def _parse_sector_size(text: str) -> str:
     size = parse_size(text)
     if size not in _SECTOR_SIZES:
-        raise ValueError(f"{text!r} is none of {', '.join(map(str, _SECTOR_SIZES))} bytes")
+        raise ValueError(f"{text!r} is not one of {', '.join(map(str, _SECTOR_SIZES))} bytes")
     return str(size)
 
 
@@ -237,7 +237,7 @@ def _read_switch(text: str) -> bool:
 
 DISCARD = DiskSetting(
     "discard",
-    "what QEMU does with discards: ignore, or unmap (a hole in the image); QEMU does not say which, so not attested",
+    "what QEMU does with discards: ignore, or unmap (a hole in the image); not attested, as QEMU does not report it",
     one_of("ignore", "unmap"),
     ("ignore", "unmap"),
     read=str,
@@ -308,7 +308,7 @@ def _attest_queues(asked: int, drive: AttestedDrive) -> Iterator[Check]:
 def _refuse_queues(_asked: int, disk: Disk, _cell: Cell) -> Refusal | None:
     if disk[BUS] is Bus.VIRTIO_BLK:
         return None
-    return Refusal("queues are counted on virtio-blk", f"use bus=virtio-blk, {EXCLUDE}")
+    return Refusal("only the queues of virtio-blk can be counted", f"use bus=virtio-blk, {EXCLUDE}")
 
 
 QUEUES = DiskSetting(
@@ -384,7 +384,7 @@ def _attest_limit(name: str, of_qemu: str) -> Callable[[int, AttestedDrive], Ite
 
 BANDWIDTH = DiskSetting(
     "bandwidth",
-    "bytes that QEMU lets through in a second, e.g. 100M",
+    "bytes that QEMU lets through per second, e.g. 100M",
     _parse_rate,
     ("50M", "500M"),
     read=parse_size,
@@ -394,7 +394,7 @@ BANDWIDTH = DiskSetting(
 )
 IOPS = DiskSetting(
     "iops",
-    "requests that QEMU lets through in a second",
+    "requests that QEMU lets through per second",
     _parse_count,
     ("100", "1000"),
     read=int,

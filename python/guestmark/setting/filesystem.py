@@ -89,7 +89,7 @@ def _refuse_comma_in_location(filesystem: Filesystem, disk: Disk, _cell: Cell) -
     # UML passes the location to the kernel as a mount option, and the kernel splits options at commas.
     if filesystem is Filesystem.HOSTFS and "," in disk[LOCATION]:
         return Refusal(
-            f"the kernel takes what follows the comma in {disk[LOCATION]} for mount options",
+            f"the kernel would take what follows the comma in {disk[LOCATION]} for mount options",
             "choose another directory with --set location=DIRECTORY",
         )
     return None
@@ -178,7 +178,7 @@ class SecurityModel(StrEnum):
 def _refuse_security_model(_model: SecurityModel, disk: Disk, _cell: Cell) -> Refusal | None:
     if disk[FILESYSTEM] is Filesystem.NINE_P:
         return None
-    return Refusal(f"security_model is of 9p, not of {disk[FILESYSTEM]}", f"leave it out, {EXCLUDE}")
+    return Refusal(f"security_model applies to 9p, not to {disk[FILESYSTEM]}", f"leave it out, {EXCLUDE}")
 
 
 SECURITY_MODEL = DiskSetting(

@@ -302,7 +302,7 @@ def _refuse_nbd(protocol: Protocol, disk: Disk, cell: Cell) -> Refusal | None:
 
 PROTOCOL = DiskSetting(
     "disk_protocol",
-    "how QEMU gets at the image: as a file, or over NBD from qemu-storage-daemon at a local socket",
+    "how QEMU accesses the image: as a file, or over NBD from qemu-storage-daemon at a local socket",
     one_of(*Protocol),
     tuple(Protocol),
     read=Protocol,

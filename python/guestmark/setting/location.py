@@ -85,7 +85,7 @@ def _parse_location(text: str) -> str:
 
 LOCATION = DiskSetting(
     "location",
-    "directory of the images (default: TMPDIR if that is on a disk, else /var/tmp; never memory where there is a "
+    "directory of the images (default: TMPDIR if that is on a disk, else /var/tmp; never memory if there is a "
     "disk), or overwrite:DEVICE, a block device in place of an image",
     _parse_location,
     ("/var/tmp", "/dev/shm"),

@@ -257,7 +257,7 @@ def _attest_cpu(model: str, guest: StartedGuest) -> Iterator[Check]:
 
 CPU = MachineSetting(
     "cpu",
-    "QEMU's processor model, e.g. max or host,-vmx; a feature QEMU cannot give is an error unless ,enforce=off",
+    "QEMU's processor model, e.g. max or host,-vmx; a feature QEMU cannot provide is an error unless ,enforce=off",
     _parse_qemu_name,
     ("host", "max", "qemu64", "kvm64"),
     read=str,
@@ -304,7 +304,7 @@ PROGRAM = MachineSetting(
 )
 VMM = MachineSetting(
     "vmm",
-    "the program of firecracker or cloud-hypervisor, where it is not in PATH",
+    "the program of firecracker or cloud-hypervisor, if it is not in PATH",
     _parse_executable,
     path=True,
     read=str,
@@ -330,7 +330,7 @@ MODULES = MachineSetting(
 )
 ROOTFS = MachineSetting(
     "rootfs",
-    "what guests have as their root filesystem instead of the host's: a directory; a tar archive, a container image, a "
+    "the guests' root filesystem instead of the host's: a directory; a tar archive, a container image, a "
     "squashfs or an ext4 image, unpacked into the cache; or image:NAME of an image that podman or docker has",
     _parse_rootfs,
     path=True,
@@ -385,8 +385,9 @@ START = MachineSetting(
 )
 PLACEMENT = Setting(
     placement.NAME,
-    "where on the host it runs: pinned (virtual processors, the emulator's other threads and guestmark itself apart as "
-    r"far as there are processors), free (wherever the host's scheduler likes), or a list: cpus=2-3, cpus=1\,3",
+    "where on the host it runs: pinned (virtual processors, the emulator's other threads and guestmark itself on "
+    "separate processors, if there are enough), free (wherever the host's scheduler likes), or a list: cpus=2-3, "
+    r"cpus=1\,3",
     placement.parse_placement,
     (placement.PINNED, placement.FREE, "cpus=0"),
     read=str,

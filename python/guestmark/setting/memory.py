@@ -86,7 +86,7 @@ def _attest_thp(level: Switch, guest: StartedGuest) -> Iterator[Check]:
 
 THP = MachineSetting(
     "thp",
-    "transparent huge pages for the guest's memory: as this host's kernel gives them, or none",
+    "transparent huge pages for the guest's memory: as this host's kernel provides them, or none",
     one_of(*Switch),
     tuple(Switch),
     read=Switch,
@@ -142,7 +142,7 @@ NUMA = MachineSetting(
 def _parse_balloon(text: str) -> str:
     size = parse_size(text)
     if size < 64 << 20 or size % (1 << 20):
-        raise ValueError(f"{text!r} is not a whole number of MiB of at least 64")
+        raise ValueError(f"{text!r} is not a whole number of MiB, at least 64")
     return format_size(size)
 
 
@@ -155,7 +155,7 @@ def _attest_balloon(level: int, guest: StartedGuest) -> Iterator[Check]:
 
 BALLOON = MachineSetting(
     "balloon",
-    "how much of its memory a balloon leaves the guest, e.g. 512M",
+    "how much of the guest's memory its balloon leaves it, e.g. 512M",
     _parse_balloon,
     ("512M", "256M"),
     read=parse_size,
@@ -241,23 +241,25 @@ def check_memory(levels: Levels, *, here: bool, on_pci: bool) -> None:
     name = asked[0]
     if not here:
         raise _make_refusal(
-            f"{name} is not attested in guests inside others", f"leave out {name} for nested platforms"
+            f"{name} cannot be attested in a guest inside another", f"leave out {name} for nested platforms"
         )
     if levels[START] is Start.RESTORED:
-        raise _make_refusal(f"the memory of a restored guest is a file, without {name}", "give it start=cold")
+        raise _make_refusal(
+            f"the memory of a restored guest is a file, which cannot have {name}", "give it start=cold"
+        )
     pages = levels[HUGEPAGES]
     if pages is not HugePages.OFF:
         _check_hugepages(levels[MEMORY], pages)
     if THP in levels and levels[THP] is Switch.ON and "[never]" in _read_thp_mode():
         raise _make_refusal(
-            "this host's kernel gives no transparent huge pages",
+            "this host's kernel provides no transparent huge pages",
             f"echo madvise >{_KERNEL}/transparent_hugepage/enabled",
         )
     node = levels.get(NUMA)
     if node is not None and not (_NODES / f"node{node}").is_dir():
         raise _make_refusal(f"this host has no memory node {node}", f"it has {_list_nodes()}")
     if levels.get(KSM) is Switch.ON and _read_ksm_state() != "1":
-        raise _make_refusal("this host's kernel merges no pages now", f"echo 1 >{_KERNEL}/ksm/run")
+        raise _make_refusal("this host's kernel does not merge pages now", f"echo 1 >{_KERNEL}/ksm/run")
     _check_balloon(levels, name, on_pci=on_pci)
 
 
@@ -284,7 +286,7 @@ def _check_hugepages(size: int, pages: HugePages) -> None:
     wanted = pages.count_needed(size)
     if size % pages.bytes:
         raise _make_refusal(
-            f"{format_size(size)} is not a whole number of pages of {pages}", "give it such a memory"
+            f"{format_size(size)} is not a whole number of pages of {pages}", "give it a multiple of that"
         )
     free = pages.count_free()
     if free is None:

@@ -15,7 +15,7 @@ from tests.framework import PACKAGES
     ("name", "value", "said"),
     [
         ("kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
-        ("kernel/apparmor_restrict_unprivileged_userns", "1", "AppArmor lets no program"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", "AppArmor allows user namespaces only"),
         ("user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=15000"),
     ],
 )
