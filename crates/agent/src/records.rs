@@ -40,7 +40,7 @@ struct Job {
 }
 
 /// Writes them; prints how many at the end.
-pub fn records(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+pub fn write_records(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let Some(job) = parse(arguments) else {
         eprintln!(
             "usage: guestmark-agent records --method append|replace|overwrite|dsync --tag TAG --first K --count N \

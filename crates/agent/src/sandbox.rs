@@ -77,7 +77,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
 }
 
 /// Runs the subcommand; exits as the program did.
-pub fn sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+pub fn become_sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let (prepared, go) = (taken(options.prepared)?, taken(options.go)?);
     let complaints = File::create(&options.complaints)?;

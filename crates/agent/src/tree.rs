@@ -21,7 +21,7 @@ const BLOCK: usize = 4096;
 const READ: usize = 64 * BLOCK;
 
 /// Prints the digest of a directory tree.
-pub fn tree(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+pub fn print_tree_digest(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let directory = arguments
         .next()
         .ok_or_else(|| sys::usage("tree DIRECTORY"))?;

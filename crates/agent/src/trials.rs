@@ -44,7 +44,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
 }
 
 /// Serves until the controller has gone; then nothing is left of what it started, nor the directory.
-pub fn trials(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+pub fn serve_trials(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::close_inherited_on_exec();

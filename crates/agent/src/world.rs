@@ -49,7 +49,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
 }
 
 /// Exits as the program did, or with 125 where no world of its own can be had.
-pub fn world(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+pub fn run_in_world(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let _ = std::fs::write("/proc/self/oom_score_adj", ENDED_FIRST);
     let walls = Walls {

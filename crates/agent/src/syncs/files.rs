@@ -58,7 +58,7 @@ impl Content {
 
 /// `guestmark-agent digests`: the state of each file that standard input names in hexadecimal, a line each, as in
 /// `file` of the tracer's lines: `SIZE BLOCK:DIGEST…`, or `-` where there is no such file; of a directory `= NAME,…`.
-pub fn digests(_arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+pub fn print_digests(_arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let mut lines = String::new();
     for line in io::stdin().lines() {
         let bytes = unhex(&line?).ok_or(io::ErrorKind::InvalidInput)?;

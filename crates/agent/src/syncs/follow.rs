@@ -130,7 +130,7 @@ impl Follower {
             let signal = libc::WSTOPSIG(status);
             let mut deliver = 0;
             if signal == libc::SIGTRAP | 0x80 {
-                self.at_call(pid)?;
+                self.stop_at_call(pid)?;
             } else if self.begun.contains_key(&pid) && status >> 16 == 0 {
                 deliver = signal;
             }
@@ -139,7 +139,7 @@ impl Follower {
         }
     }
 
-    fn at_call(&mut self, pid: libc::pid_t) -> io::Result<()> {
+    fn stop_at_call(&mut self, pid: libc::pid_t) -> io::Result<()> {
         let stop = match Stop::of(pid) {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
             other => other?,

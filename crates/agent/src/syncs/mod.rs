@@ -47,8 +47,8 @@ use lexopt::ValueExt;
 
 use calls::{ended, ptrace, resume, wait, Stop, MMAP, TRACE_OPTIONS};
 use changes::{changed_by, empties, opened_with, renamed_by, Change};
-pub use files::{digests, seek_data};
 use files::{hex, key};
+pub use files::{print_digests, seek_data};
 pub use follow::follow;
 use queues::{process_of, Queue};
 use tracer::{Begun, Call, Job, Promise, Tracer, RWF_SYNCS, WRITE};
@@ -58,7 +58,7 @@ const SAID: usize = 500;
 const STOPPED: &str = "stopped";
 
 /// Runs the subcommand that the head of this file describes.
-pub fn syncs(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+pub fn trace_syncs(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let job = parse(arguments).map_err(|error| to_io_error(&error))?;
     let mut tracer = Tracer::of(job)?;
     let status = tracer.run()?;
@@ -125,7 +125,7 @@ impl Tracer {
             let signal = libc::WSTOPSIG(status);
             let mut deliver = 0;
             if signal == libc::SIGTRAP | 0x80 {
-                self.at_call(pid)?;
+                self.stop_at_call(pid)?;
                 if self.promises >= self.job.most || self.disk.digested >= self.job.bytes {
                     for pid in self.tasks.keys() {
                         // SAFETY: a signal to a process that is traced, whose number is its own until it is waited for.
@@ -141,7 +141,7 @@ impl Tracer {
         }
     }
 
-    fn at_call(&mut self, pid: libc::pid_t) -> io::Result<()> {
+    fn stop_at_call(&mut self, pid: libc::pid_t) -> io::Result<()> {
         let stop = match Stop::of(pid) {
             Ok(stop) => stop,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
@@ -158,14 +158,14 @@ impl Tracer {
                 if matches!(number, libc::SYS_wait4 | libc::SYS_waitid) {
                     self.waiting.insert(pid);
                 }
-                let begun = self.entered(pid, number, &arguments);
+                let begun = self.enter_call(pid, number, &arguments);
                 self.tasks.insert(pid, begun);
             }
             Stop::Exit(result) => {
                 self.waiting.remove(&pid);
                 let begun = self.tasks.insert(pid, None).flatten();
                 if let Some(begun) = begun {
-                    self.left(pid, begun, result)?;
+                    self.leave_call(pid, begun, result)?;
                 }
                 self.collect()?;
             }
@@ -175,7 +175,7 @@ impl Tracer {
     }
 
     /// A call begins.
-    fn entered(
+    fn enter_call(
         &mut self,
         pid: libc::pid_t,
         number: libc::c_long,
@@ -184,29 +184,36 @@ impl Tracer {
         let whole = 0..u64::MAX;
         let change = changed_by(pid, number, arguments, &self.job.disk);
         if let Some(change) = &change {
-            self.touch(change);
+            self.note_change(change);
         }
         if let Some((old, new)) = renamed_by(pid, number, arguments, &self.job.disk) {
             self.disk.rename(&old, &new);
         }
         let promise = match number {
-            libc::SYS_fsync => ("fsync", self.of_descriptor(pid, arguments[0], whole)),
-            libc::SYS_fdatasync => ("fdatasync", self.of_descriptor(pid, arguments[0], whole)),
-            libc::SYS_sync => ("sync", Some(self.of_everything())),
+            libc::SYS_fsync => (
+                "fsync",
+                self.promise_of_descriptor(pid, arguments[0], whole),
+            ),
+            libc::SYS_fdatasync => (
+                "fdatasync",
+                self.promise_of_descriptor(pid, arguments[0], whole),
+            ),
+            libc::SYS_sync => ("sync", Some(self.promise_of_everything())),
             libc::SYS_syncfs => {
                 self.path_of(pid, arguments[0] as i32)?;
-                ("syncfs", Some(self.of_everything()))
+                ("syncfs", Some(self.promise_of_everything()))
             }
-            libc::SYS_msync if arguments[2] & libc::MS_SYNC as u64 != 0 => {
-                ("msync", self.of_mapping(pid, arguments[0], arguments[1]))
-            }
+            libc::SYS_msync if arguments[2] & libc::MS_SYNC as u64 != 0 => (
+                "msync",
+                self.promise_of_mapping(pid, arguments[0], arguments[1]),
+            ),
             MMAP => {
                 self.map(pid, arguments);
                 return None;
             }
             libc::SYS_io_uring_setup => return Some(Begun::Uring(arguments[1])),
             libc::SYS_io_uring_enter => {
-                self.take_up(pid);
+                self.hand_over_rings(pid);
                 return Some(Begun::Entered);
             }
             libc::SYS_io_uring_register => {
@@ -215,12 +222,12 @@ impl Tracer {
             }
             libc::SYS_io_setup => return Some(Begun::Context(arguments[1])),
             libc::SYS_io_submit => {
-                self.submit(pid, arguments);
+                self.hand_over_context(pid, arguments);
                 return Some(Begun::Submitted(arguments[0]));
             }
             _ if empties(pid, number, arguments) => return Some(Begun::Emptying),
             _ => match &change {
-                Some(change) => (WRITE, self.of_write(pid, number, arguments, change)),
+                Some(change) => (WRITE, self.promise_of_write(pid, number, arguments, change)),
                 None => return None,
             },
         };
@@ -250,11 +257,16 @@ impl Tracer {
     }
 
     /// A call has ended, with a result if it did not fail.
-    fn left(&mut self, pid: libc::pid_t, begun: Begun, result: Option<u64>) -> io::Result<()> {
+    fn leave_call(
+        &mut self,
+        pid: libc::pid_t,
+        begun: Begun,
+        result: Option<u64>,
+    ) -> io::Result<()> {
         match (begun, result) {
             (Begun::Promising(call), Some(result)) => {
-                let exact = self.alone();
-                self.returned(call, result, exact)?;
+                let exact = self.writes_alone();
+                self.report_promise(call, result, exact)?;
             }
             (Begun::Uring(parameters), Some(descriptor)) => {
                 let queue = Queue::uring(process_of(pid), descriptor as i32, parameters);
@@ -263,11 +275,11 @@ impl Tracer {
             (Begun::Context(pointer), Some(_)) => {
                 self.follow(Queue::context(process_of(pid), pointer));
             }
-            (Begun::Changing(change), _) => self.touch(&change),
+            (Begun::Changing(change), _) => self.note_change(&change),
             (Begun::Emptying, Some(descriptor)) => {
                 let about = fs::metadata(format!("/proc/{pid}/fd/{descriptor}"));
                 if let Ok(about) = about {
-                    self.touch(&Change {
+                    self.note_change(&Change {
                         key: key(&about),
                         bytes: 0..u64::MAX,
                         shorter: true,
@@ -284,7 +296,7 @@ impl Tracer {
             }
             (Begun::Promising(call), None) => {
                 if let Some(change) = &call.change {
-                    self.touch(change);
+                    self.note_change(change);
                 }
             }
             (Begun::Uring(_) | Begun::Context(_) | Begun::Emptying, None) => {}
@@ -292,7 +304,7 @@ impl Tracer {
         Ok(())
     }
 
-    fn of_descriptor(
+    fn promise_of_descriptor(
         &mut self,
         pid: libc::pid_t,
         descriptor: u64,
@@ -302,17 +314,22 @@ impl Tracer {
         if target.directory {
             return Some(Promise::Directory(target.path));
         }
-        self.of_file(target.file, bytes)
+        self.promise_of_file(target.file, bytes)
     }
 
-    fn of_everything(&mut self) -> Promise {
-        if self.alone() {
+    fn promise_of_everything(&mut self) -> Promise {
+        if self.writes_alone() {
             return Promise::Everything(None);
         }
         Promise::Everything(Some(self.disk.snapshot()))
     }
 
-    fn of_mapping(&mut self, pid: libc::pid_t, address: u64, length: u64) -> Option<Promise> {
+    fn promise_of_mapping(
+        &mut self,
+        pid: libc::pid_t,
+        address: u64,
+        length: u64,
+    ) -> Option<Promise> {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
         let (start, offset, path) = maps.lines().find_map(|line| {
             let mut words = line.splitn(6, ' ');
@@ -331,11 +348,11 @@ impl Tracer {
             return None;
         }
         let begin = address - start + offset;
-        let file = self.opened(Path::new(&path))?;
-        self.of_file(file, begin..begin + length)
+        let file = self.open_promised(Path::new(&path))?;
+        self.promise_of_file(file, begin..begin + length)
     }
 
-    fn of_write(
+    fn promise_of_write(
         &mut self,
         pid: libc::pid_t,
         number: libc::c_long,
@@ -355,7 +372,7 @@ impl Tracer {
             return None;
         }
         let file = self.target(pid, descriptor)?.file;
-        self.of_file(file, change.bytes.clone())
+        self.promise_of_file(file, change.bytes.clone())
     }
 
     /// Says how the program ended.

@@ -24,20 +24,20 @@ impl Tracer {
                 queue,
                 files: Vec::new(),
             }),
-            _ => self.lose("it has the kernel write in a way that is not followed"),
+            _ => self.lose_track("it has the kernel write in a way that is not followed"),
         }
     }
 
     /// From now on something may be written or flushed that is not seen.
-    fn lose(&mut self, why: &'static str) {
+    fn lose_track(&mut self, why: &'static str) {
         self.asynchronous = true;
         self.disk.elsewhere.insert(why);
     }
 
     /// Whatever the rings hold is about to be handed over.
-    pub(super) fn take_up(&mut self, pid: libc::pid_t) {
+    pub(super) fn hand_over_rings(&mut self, pid: libc::pid_t) {
         let Ok(memory) = Memory::of(pid) else {
-            return self.lose("its requests to the kernel cannot be read");
+            return self.lose_track("its requests to the kernel cannot be read");
         };
         for index in 0..self.queues.len() {
             let requests = self.queues[index].queue.upcoming(&memory);
@@ -45,7 +45,7 @@ impl Tracer {
         }
     }
 
-    pub(super) fn submit(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
+    pub(super) fn hand_over_context(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
         let process = process_of(pid);
         let mut queues = self.queues.iter();
         let index = queues.position(|one| one.queue.is_context(process, arguments[0]));
@@ -55,7 +55,7 @@ impl Tracer {
         });
         match (index, requests) {
             (Some(index), Some(requests)) => self.add(pid, index, requests),
-            _ => self.lose("its requests to the kernel cannot be read"),
+            _ => self.lose_track("its requests to the kernel cannot be read"),
         }
     }
 
@@ -117,7 +117,7 @@ impl Tracer {
             },
         };
         let (Ok(file), Ok(about)) = (target.file.try_clone(), target.file.metadata()) else {
-            return self.lose("its requests to the kernel cannot be read");
+            return self.lose_track("its requests to the kernel cannot be read");
         };
         let through =
             target.flags & libc::O_DSYNC != 0 || u64::from(request.flags) & RWF_SYNCS != 0;
@@ -149,7 +149,7 @@ impl Tracer {
             pending.call = Some(Call::of(name, Promise::Directory(path)));
         } else if flush || through {
             let Ok(held) = self.disk.read(&file) else {
-                return self.lose("its requests to the kernel cannot be read");
+                return self.lose_track("its requests to the kernel cannot be read");
             };
             let mine = before.into_iter().filter(|one| one.key == key(&about));
             pending.written = mine.map(|one| one.bytes).collect();
@@ -179,7 +179,7 @@ impl Tracer {
             if [REGISTER_FILES, REPLACE_FILES, RESIZE].contains(&operation)
                 || OTHER_FILES.contains(&operation)
             {
-                self.lose("it names files to an io_uring in a way that is not followed");
+                self.lose_track("it names files to an io_uring in a way that is not followed");
             }
             return;
         };
@@ -206,9 +206,9 @@ impl Tracer {
                 let at = u64::from_ne_bytes(words[8..].try_into().expect("eight bytes"));
                 named(first as usize, at);
             }
-            RESIZE => self.lose("it gives an io_uring another size, which is not followed"),
+            RESIZE => self.lose_track("it gives an io_uring another size, which is not followed"),
             _ if OTHER_FILES.contains(&operation) => {
-                self.lose("it names files to an io_uring in a way that is not followed");
+                self.lose_track("it names files to an io_uring in a way that is not followed");
             }
             _ => {}
         }
@@ -218,7 +218,7 @@ impl Tracer {
     pub(super) fn collect(&mut self) -> io::Result<()> {
         for index in 0..self.queues.len() {
             let Some(done) = self.queues[index].queue.done() else {
-                self.lose("its requests to the kernel cannot be read");
+                self.lose_track("its requests to the kernel cannot be read");
                 continue;
             };
             for (pending, result) in done {
@@ -237,8 +237,8 @@ impl Tracer {
                     }
                     call.promise = Promise::File(file, bytes, Some(old));
                 }
-                let exact = self.alone() && !pending.beside;
-                self.returned(call, result as u64, exact)?;
+                let exact = self.writes_alone() && !pending.beside;
+                self.report_promise(call, result as u64, exact)?;
             }
         }
         Ok(())

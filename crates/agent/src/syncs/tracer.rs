@@ -128,7 +128,7 @@ impl Tracer {
     }
 
     /// Whether nothing but the task that is stopped can write.
-    pub(super) fn alone(&self) -> bool {
+    pub(super) fn writes_alone(&self) -> bool {
         let queues = &self.queues;
         self.tasks.len() == self.waiting.len() + 1
             && !self.asynchronous
@@ -151,14 +151,14 @@ impl Tracer {
         }
         let (flags, _) = opened_with(pid, descriptor)?;
         Some(Target {
-            file: self.opened(Path::new(&through))?,
+            file: self.open_promised(Path::new(&through))?,
             path,
             directory: kind.is_dir(),
             flags,
         })
     }
 
-    pub(super) fn opened(&mut self, path: &Path) -> Option<File> {
+    pub(super) fn open_promised(&mut self, path: &Path) -> Option<File> {
         let file = File::open(path);
         if file.is_err() {
             self.disk
@@ -168,8 +168,8 @@ impl Tracer {
         file.ok()
     }
 
-    pub(super) fn of_file(&mut self, file: File, bytes: Range<u64>) -> Option<Promise> {
-        let before = if self.alone() {
+    pub(super) fn promise_of_file(&mut self, file: File, bytes: Range<u64>) -> Option<Promise> {
+        let before = if self.writes_alone() {
             None
         } else {
             Some(self.disk.read(&file).ok()?)
@@ -178,7 +178,7 @@ impl Tracer {
     }
 
     /// Notes a change, for what was promised before and for promises that are being made.
-    pub(super) fn touch(&mut self, change: &Change) {
+    pub(super) fn note_change(&mut self, change: &Change) {
         self.disk.touch(change);
         for begun in self.tasks.values_mut().flatten() {
             if let Begun::Promising(call) = begun {
@@ -203,9 +203,14 @@ impl Tracer {
     }
 
     /// Says what has been promised, and waits. `exact`: nothing else was or is written meanwhile.
-    pub(super) fn returned(&mut self, mut call: Call, result: u64, exact: bool) -> io::Result<()> {
+    pub(super) fn report_promise(
+        &mut self,
+        mut call: Call,
+        result: u64,
+        exact: bool,
+    ) -> io::Result<()> {
         if let Some(change) = &call.change {
-            self.touch(change);
+            self.note_change(change);
         }
         for change in self.under_way(0) {
             self.disk.touch(&change);

@@ -36,7 +36,7 @@ struct Effort {
 }
 
 /// Measures the operations that are named, all without any; arguments: `--operations N --time NS [NAME]...`.
-pub fn syscalls(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+pub fn time_system_calls(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (effort, names) = parse(arguments).ok_or_else(|| {
         io::Error::other("usage: guestmark-agent syscalls --operations N --time NS [NAME]...")
     })?;
