@@ -5,21 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan, WorkloadSpec
 from guestmark.platforms import phases as steps
-from guestmark.platforms.base import Machine
+from guestmark.platforms.base import Machine, Platform
+from guestmark.platforms.probe import Startable
 from guestmark.workloads import boot
 from guestmark.workloads.boot import Boot, BootWorkload
 from guestmark.workloads.exec.trial import ExecTrial
-
-if TYPE_CHECKING:
-    from guestmark.platforms.base import Platform
-    from guestmark.platforms.probe import Startable
-
 
 _END_S = 30.0
 _LOG_LIMIT = 16 << 20

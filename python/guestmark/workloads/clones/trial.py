@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from guestmark.agent.client import CommandError
 from guestmark.core.architectures import host_architecture
@@ -16,6 +15,7 @@ from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.platform_spec import HOST
 from guestmark.platforms import registry
+from guestmark.platforms.base import BareMachine, Machine, Platform
 from guestmark.platforms.qemu.platform import NO_EXTRAS, Extras, QemuPlatform
 from guestmark.setting.machine import START, Start
 from guestmark.workloads import clones
@@ -32,10 +32,6 @@ from guestmark.workloads.clones.sources import (
     Source,
     collect_resident_files,
 )
-
-if TYPE_CHECKING:
-    from guestmark.platforms.base import BareMachine, Machine, Platform
-
 
 _LOOK_S = 60.0  # at most for one command
 _UNRENEWED = ("guestmark.renewal=ignored",)

@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
@@ -20,6 +19,7 @@ from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size
 from guestmark.disks import processes
 from guestmark.platforms.affinity import take_seat
+from guestmark.platforms.base import Machine, Platform
 from guestmark.setting.machine import MEMORY
 from guestmark.workloads import coldstart
 from guestmark.workloads.coldstart import (
@@ -40,10 +40,6 @@ from guestmark.workloads.common.starting import (
     run_at_once,
     without_placement,
 )
-
-if TYPE_CHECKING:
-    from guestmark.platforms.base import Machine, Platform
-
 
 _DROP = Path("/proc/sys/vm/drop_caches")
 _PAUSE_S = 0.02  # that a machine is stopped for

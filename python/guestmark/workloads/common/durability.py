@@ -18,27 +18,23 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError
 from guestmark.core.findings import Durability, Findings, Flushes, Reached
 from guestmark.core.metric import Measurement, Metric
 from guestmark.disks import stack
+from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.daemon import DAEMON
 from guestmark.disks.location import is_in_memory
 from guestmark.disks.traffic import read_block_columns
-from guestmark.platforms.place import HERE
+from guestmark.platforms.base import Machine, find_innermost
+from guestmark.platforms.place import HERE, HelperProgram, Place
 from guestmark.setting.disk import Role
 from guestmark.setting.drive import Aio, Bus
 from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads.common import metrics
-
-if TYPE_CHECKING:
-    from guestmark.disks.attached import AttachedDisk
-    from guestmark.platforms.base import Machine
-    from guestmark.platforms.place import HelperProgram, Place
-
 
 _ATTACH_S = 5.0
 _seen: dict[tuple[object, ...], Verdict] = {}
@@ -310,8 +306,6 @@ class Below:
     @classmethod
     def read_before(cls, machine: Machine) -> Below:
         """Reads the counters, outside the timing."""
-        from guestmark.platforms.base import find_innermost
-
         machine = find_innermost(machine)
         return cls(machine, _read_counters(machine))
 

@@ -9,9 +9,12 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from guestmark.agent.bulk import MoveResult
+from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError
+from guestmark.agent.wire import Checksum
 from guestmark.core.cause import Cause
 from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.findings import TARGET, Fact
@@ -19,9 +22,11 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_size
 from guestmark.core.workload_kind import count_moved_bytes, workload_kind
+from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.image import Image, make_images
 from guestmark.disks.packed import FILE
 from guestmark.disks.store import scratch_store
+from guestmark.platforms.base import Machine
 from guestmark.setting.disk import DiskSpec, Role
 from guestmark.setting.drive import BUS, UML_DISK, Bus
 from guestmark.setting.image import Format
@@ -32,15 +37,6 @@ from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.factors import BLOCK_SIZE
 from guestmark.workloads.common.moved import MovedBytes
 from guestmark.workloads.common.program import warn_of_clocks
-
-if TYPE_CHECKING:
-    from guestmark.agent.bulk import MoveResult
-    from guestmark.agent.client import Agent
-    from guestmark.agent.wire import Checksum
-    from guestmark.disks.attached import AttachedDisk
-    from guestmark.disks.image import Image
-    from guestmark.platforms.base import Machine
-
 
 M = TypeVar("M", bound=MovedBytes)
 _READ_S = 600.0

@@ -12,8 +12,8 @@ import signal
 import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from guestmark.agent.client import Agent, ExecResult
 from guestmark.core.architectures import Architecture
 from guestmark.core.cause import Cause
 from guestmark.core.errors import AttestationError, UsageError, WorkloadError
@@ -24,11 +24,6 @@ from guestmark.core.units import format_duration, format_size
 from guestmark.core.workload_kind import find_packages_of
 from guestmark.foreign import roots
 from guestmark.foreign.packages import find_owner, find_package
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent, ExecResult
-    from guestmark.core.model import Cell
-
 
 # Bytes kept of each of stdout and stderr; more is counted and marked.
 OUTPUT_LIMIT = 8 * 1024 * 1024

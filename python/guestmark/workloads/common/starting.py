@@ -15,22 +15,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from guestmark.core import meminfo
 from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_count, format_size
 from guestmark.disks import processes
-from guestmark.platforms.base import ListsProcesses, StartedHere
+from guestmark.platforms.base import ListsProcesses, Machine, Platform, StartedHere
 from guestmark.platforms.phases import ANSWERED
 from guestmark.platforms.place import HERE
 from guestmark.setting.machine import MEMORY, PLACEMENT
 from guestmark.setting.memory import HUGEPAGES, HugePages
-
-if TYPE_CHECKING:
-    from guestmark.platforms.base import Machine, Platform
-
 
 # Seconds after which nothing of an ended machine may be left.
 _GONE_S = 5.0

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from guestmark.core import procfs
 from guestmark.core.errors import WorkloadError
@@ -16,6 +15,7 @@ from guestmark.core.meminfo import read_meminfo
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size
+from guestmark.platforms.base import Machine, Platform
 from guestmark.setting.memory import HugePages
 from guestmark.stats.scalability import least_squares_slope
 from guestmark.workloads import density
@@ -30,10 +30,6 @@ from guestmark.workloads.common.starting import (
     without_placement,
 )
 from guestmark.workloads.density import GUESTS, DensityWorkload, Fleet, Held
-
-if TYPE_CHECKING:
-    from guestmark.platforms.base import Machine, Platform
-
 
 # Percentage of ten seconds in which something waited for memory; beyond it the host would swap or kill.
 _PRESSED = 10.0

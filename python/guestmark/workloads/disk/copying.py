@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from guestmark.agent.wire import Pattern
+from guestmark.agent.wire import Checksum, Pattern
 from guestmark.core.errors import AgentError, WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
+from guestmark.disks.image import Image
 from guestmark.disks.packed import FILE
 from guestmark.disks.store import scratch_store
+from guestmark.platforms.base import Machine
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.moved import CopiedBytes, DirectBytes, MovedBytes, ReadBytes, SourcedBytes
@@ -25,12 +27,6 @@ from guestmark.workloads.common.moving import (
     target_of,
     to_measurements,
 )
-
-if TYPE_CHECKING:
-    from guestmark.agent.wire import Checksum
-    from guestmark.disks.image import Image
-    from guestmark.platforms.base import Machine
-
 
 C = TypeVar("C", bound=CopiedBytes)
 _BLOCKS = (32 << 20, 16 << 20, 8 << 20, 1 << 20)

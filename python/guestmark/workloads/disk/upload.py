@@ -12,7 +12,6 @@ import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from guestmark.agent import clocks
 from guestmark.agent.wire import Checksum, Pattern
@@ -20,17 +19,13 @@ from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
+from guestmark.disks.image import Image
 from guestmark.disks.packed import FILE
 from guestmark.disks.store import scratch_store
+from guestmark.platforms.base import Machine
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.moved import SourcedBytes, UploadedBytes
 from guestmark.workloads.common.moving import MovingTrial, Timed, sync_everything, to_measurements
-
-if TYPE_CHECKING:
-    from guestmark.agent.wire import Checksum
-    from guestmark.disks.image import Image
-    from guestmark.platforms.base import Machine
-
 
 _PIECE = 1 << 20
 

@@ -6,9 +6,9 @@ import hashlib
 import os
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from guestmark.agent.client import CommandError
+from guestmark.agent.client import Agent, CommandError
 from guestmark.agent.wire import StandardOutput
 from guestmark.core import metric_spec, regex
 from guestmark.core.cause import Cause
@@ -18,8 +18,9 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.performance_events import explain_errno
 from guestmark.core.registry import VARIABLE, is_variable
+from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.mounted import DISK, make_work_directory_on
-from guestmark.platforms.base import LoggedIn
+from guestmark.platforms.base import LoggedIn, Machine
 from guestmark.setting.disk import Disks, has_disks
 from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads.common.durability import Below
@@ -35,12 +36,6 @@ from guestmark.workloads.common.program import (
 from guestmark.workloads.exec import ExecWorkload
 from guestmark.workloads.exec.command import Command, parameter_of
 from guestmark.workloads.exec.files import File, Input, read_stdin
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
-    from guestmark.disks.attached import AttachedDisk
-    from guestmark.platforms.base import LoggedIn, Machine
-
 
 _PIECE = 1 << 20
 _SHELL_STARTS = 5  # of which the middle one is subtracted

@@ -7,8 +7,9 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from guestmark.agent.client import ExecResult
 from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.findings import TARGET
@@ -16,6 +17,7 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Plan
 from guestmark.disks.mounted import locate_working_directory
+from guestmark.platforms.base import Machine
 from guestmark.workloads import fio
 from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.metrics import THROUGHPUT
@@ -23,11 +25,6 @@ from guestmark.workloads.common.moving import sync_everything, target_of, to_mea
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit, quote_output
 from guestmark.workloads.fio import JOB_FILE, Fio, FioWorkload, job_environment
 from guestmark.workloads.sysbench import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import ExecResult
-    from guestmark.platforms.base import Machine
-
 
 _HINT = "guestmark reads the JSON of fio 3 (Debian 12 and 13); is this another version?"
 _P99 = "99.000000"

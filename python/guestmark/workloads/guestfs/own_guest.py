@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from guestmark.core.errors import AttestationError, WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.platforms import phases as steps
+from guestmark.platforms.base import Machine, Platform
 from guestmark.platforms.host_like import HostPlatform
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG
 from guestmark.platforms.qemu.nested.platform import READY_DEADLINE_S, NestedPlatform
@@ -32,11 +32,6 @@ from guestmark.workloads.common.metrics import LAUNCH
 from guestmark.workloads.guestfs import Launches, libguestfs, session
 from guestmark.workloads.guestfs.libguestfs import Guestfs, Mark, Timeline
 from guestmark.workloads.guestfs.session import CALLS, WALL
-
-if TYPE_CHECKING:
-    from guestmark.core.model import Cell
-    from guestmark.platforms.base import Machine, Platform
-
 
 # A path in the outer guest, whose writes are all thrown away.
 _SCRIPT = "/tmp/guestmark-session"

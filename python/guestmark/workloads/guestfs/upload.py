@@ -6,14 +6,15 @@ import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from guestmark.agent.wire import Checksum
 from guestmark.core.errors import UsageError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.disks import daemon
 from guestmark.disks.image import Image, make_images, read_past_guest
 from guestmark.disks.packed import FILE
+from guestmark.platforms.base import Machine
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.setting.image import Format
@@ -22,10 +23,6 @@ from guestmark.workloads.common.moving import READABLE, compare_checksums, to_me
 from guestmark.workloads.disk.upload import tar_gz
 from guestmark.workloads.guestfs import GuestfishWorkload, libguestfs
 from guestmark.workloads.guestfs.libguestfs import Guestfs, Mark
-
-if TYPE_CHECKING:
-    from guestmark.agent.wire import Checksum
-    from guestmark.platforms.base import Machine
 
 
 class GuestfishTrial(GuestfishWorkload):

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from guestmark.capture.binary import analyse_file
+from guestmark.capture.model import Endpoint, Exchange, Trace
 from guestmark.capture.startup import find_lease
 from guestmark.core.errors import GuestmarkError, WorkloadError
 from guestmark.core.metric import Measurement, Metric
 from guestmark.platforms.place import open_plain_file
 from guestmark.workloads import netboot
 from guestmark.workloads.netboot import Lease, LeaseStep
-
-if TYPE_CHECKING:
-    from guestmark.capture.model import Endpoint, Exchange, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +133,6 @@ _ENDS = ((netboot.ROM, CARD), (netboot.LINK, LINK), (netboot.DHCP, ADDRESS), (ne
 
 def read_capture(capture: Path) -> Trace | None:
     """Returns the packets of a boot; None if they cannot be read, which does not fail a boot that worked."""
-    from guestmark.capture.binary import analyse_file
-
     try:
         open_plain_file(capture).close()
         return analyse_file(capture)

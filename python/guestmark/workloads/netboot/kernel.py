@@ -10,6 +10,7 @@ from guestmark.agent.client import Agent
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import find_kernel
 from guestmark.core.architectures import X86_64
+from guestmark.core.own_program import find_agent_binary
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.guest import await_ready
 from guestmark.platforms.place import HERE, HypervisorProcess, Line
@@ -33,8 +34,6 @@ class BootedKernel:
     @classmethod
     def find_kernel(cls, machine_type: str) -> BootedKernel:
         """Returns the kernel that other guests boot here, too. Raises `GuestmarkError` when there is none."""
-        from guestmark.core.own_program import find_agent_binary
-
         virtio = VirtioBus.for_machine(X86_64, machine_type)
         kernel = find_kernel(rank=rank_kernel)
         modules = ModuleList((*virtio.modules, "virtio_console"))

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,14 +18,12 @@ from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.trial_order import TrialOrder
 from guestmark.core.units import format_size
+from guestmark.platforms.base import Machine, Platform
+from guestmark.platforms.guest import Guest
 from guestmark.platforms.qemu.nested.platform import NestedPlatform
 from guestmark.setting.machine import MEMORY, SMP
 from guestmark.workloads import netboot
 from guestmark.workloads.netboot import InnerBoot
-
-if TYPE_CHECKING:
-    from guestmark.platforms.base import Machine, Platform
-    from guestmark.platforms.guest import Guest
 
 _READY_S = 180.0
 # For the boots inside, beyond the limit of the downloads.

@@ -6,7 +6,9 @@ from statistics import fmean
 import msgspec
 import numpy as np
 
+from guestmark.capture import picture, verdict
 from guestmark.capture.model import Endpoint, Trace
+from guestmark.capture.units import format_percent, format_seconds
 from guestmark.core.model import TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page.charts import Picture
@@ -52,8 +54,6 @@ def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 def said_lease(lease: Lease) -> str:
     """Says `discover 0 ms, offer 1 ms, request 1 s, ack 1 s: client 1 s, server 2 ms`."""
-    from guestmark.capture.units import format_seconds
-
     steps = ", ".join(f"{step.kind} {format_seconds(step.at_s)}" for step in lease.steps)
     waited = f", waiting to repeat {format_seconds(lease.recovery_s)}" if lease.recovery_s else ""
     return (
@@ -105,8 +105,6 @@ def _describe_shares(result: CellResult) -> str:
 
 
 def _describe_causes(result: CellResult) -> str | None:
-    from guestmark.capture import verdict
-
     trace = _read_trace(result)
     return verdict.describe_causes(trace.causes) if trace else None
 
@@ -123,8 +121,6 @@ def _name_slow_side(rows: Sequence[CellResult]) -> Inline:
 
 def _main_cause(result: CellResult) -> str | None:
     """Returns what took more than half of the time; None where causes are not known."""
-    from guestmark.capture import verdict
-
     trace = _read_trace(result)
     main = verdict.main_cause(trace.causes) if trace else None
     if main is None:
@@ -189,8 +185,6 @@ def render_latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]
 
 
 def _build_latency_row(result: CellResult, endpoint: Endpoint) -> Row:
-    from guestmark.capture.units import format_percent
-
     response = endpoint.response
     return Row(
         RowName((result.cell.id, endpoint.role or "client")),
@@ -204,8 +198,6 @@ def _build_latency_row(result: CellResult, endpoint: Endpoint) -> Row:
 
 
 def _render_duration(seconds: float | None) -> Cell:
-    from guestmark.capture.units import format_seconds
-
     return word_cell("–") if seconds is None else figure_cell(*format_seconds(seconds).split(" ", 1))
 
 
@@ -223,14 +215,10 @@ def _build_sequence_charts(trace: Trace) -> list[Chart]:
 
 
 def _draw_distributions(endpoints: Sequence[Endpoint]) -> str:
-    from guestmark.capture import picture
-
     return picture.draw_distributions(endpoints)
 
 
 def _draw_sequences(trace: Trace) -> str:
-    from guestmark.capture import picture
-
     return picture.draw_sequences(trace)
 
 

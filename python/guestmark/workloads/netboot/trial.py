@@ -11,13 +11,16 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from guestmark.capture.binary import analyse_file, capture_binary
 from guestmark.capture.model import reduce_for_drawing
 from guestmark.core.errors import WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_size
+from guestmark.platforms.base import BareMachine, Platform
+from guestmark.platforms.guest import Guest
 from guestmark.platforms.place import open_plain_file
 from guestmark.workloads import netboot
 from guestmark.workloads.netboot import Netboot, NetbootWorkload, control, figures, nested, network
@@ -27,11 +30,6 @@ from guestmark.workloads.netboot.kernel import BootedKernel, await_answer
 from guestmark.workloads.netboot.machine import NetbootError, NetbootMachine, start_machine
 from guestmark.workloads.netboot.network import open_listener, port_of
 from guestmark.workloads.netboot.settings import Settings
-
-if TYPE_CHECKING:
-    from guestmark.platforms.base import BareMachine, Platform
-    from guestmark.platforms.guest import Guest
-
 
 # Environment variable with a directory that gets every trial's capture.
 KEEP = "GUESTMARK_KEEP_CAPTURES"
@@ -70,8 +68,6 @@ class NetbootTrial(NetbootWorkload):
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Checks ROMs, firmware, the port, and room for captures: whatever would fail every trial."""
-        from guestmark.capture.binary import capture_binary
-
         # A checkout builds it on first use, which must not happen between two trials.
         capture_binary()
         for cell in cells:
@@ -223,8 +219,6 @@ class NetbootTrial(NetbootWorkload):
                 )
 
     def _analyse_capture(self, machine: NetbootMachine, capture: Path, wall_s: float) -> list[Measurement]:
-        from guestmark.capture.binary import analyse_file
-
         try:
             open_plain_file(capture).close()
         except OSError as error:

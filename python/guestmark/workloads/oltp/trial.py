@@ -13,8 +13,8 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from guestmark.agent.client import ExecResult
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, UsageError, WorkloadError
 from guestmark.core.findings import TARGET, Reached
 from guestmark.core.metric import Measurement, Metric
@@ -24,6 +24,7 @@ from guestmark.core.units import format_size, parse_size
 from guestmark.disks.location import is_in_memory
 from guestmark.disks.mounted import locate_working_directory
 from guestmark.disks.preflight import free_bytes
+from guestmark.platforms.base import Machine, Platform
 from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.filesystem import FILESYSTEM, Filesystem
 from guestmark.workloads import oltp
@@ -38,13 +39,8 @@ from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, find_pre
 from guestmark.workloads.oltp.databases.server import Launcher, Server, open_launcher
 from guestmark.workloads.sysbench import Sysbench
 from guestmark.workloads.sysbench import output as sysbench_report
+from guestmark.workloads.sysbench.output import Report
 from guestmark.workloads.sysbench.trial import spread_of_events
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import ExecResult
-    from guestmark.platforms.base import Machine, Platform
-    from guestmark.workloads.sysbench.output import Report
-
 
 _SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 _TRIAL = "/guestmark-disks-12345678/guestmark-trial-12345678/mounted/data"  # as long as one of ours

@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from guestmark.agent.background import Background
 from guestmark.agent.binary import PROGRAM
+from guestmark.agent.client import Agent
 from guestmark.core import regex
 from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import MachineError, WorkloadError
@@ -23,10 +25,6 @@ from guestmark.powercut import calls
 from guestmark.powercut.calls import Call
 from guestmark.powercut.recovery import Recovered
 from guestmark.powercut.syncs import FileState, Promises
-
-if TYPE_CHECKING:
-    from guestmark.agent.background import Background
-    from guestmark.agent.client import Agent
 
 _READ_S = 60.0
 _LOOK_S, _STAT_S = 1.0, 60.0

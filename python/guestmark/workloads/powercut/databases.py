@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from guestmark.agent.client import Agent
 from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.powercut import records
+from guestmark.powercut.records import Method
 from guestmark.powercut.recovery import Recovered
 from guestmark.workloads.oltp import Sizes
 from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import Account, Database
 from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, find_prepared
 from guestmark.workloads.oltp.databases.server import Server, open_launcher
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import Agent
-    from guestmark.powercut.records import Method
 
 _READY_S = 60.0
 _TABLE = "records"

@@ -10,11 +10,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
 from guestmark.agent.binary import PROGRAM
+from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError
 from guestmark.core import regex
 from guestmark.core.errors import (
@@ -31,7 +32,9 @@ from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_count
 from guestmark.disks import logged
+from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.traffic import read_block_columns
+from guestmark.platforms.base import Machine, Platform
 from guestmark.powercut import check_proof, proof, records, recovery, writelog
 from guestmark.powercut.records import Method
 from guestmark.powercut.survey import INTERRUPTED
@@ -43,14 +46,6 @@ from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.powercut.command import Acknowledging, Program, Syncing
 from guestmark.workloads.powercut.databases import Rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from guestmark.agent.client import Agent
-    from guestmark.disks.attached import AttachedDisk
-    from guestmark.platforms.base import Machine, Platform
-
 
 _ASKED_S = 20.0
 _DEEPEST = 2  # layers

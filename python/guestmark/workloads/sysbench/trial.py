@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from guestmark.agent.client import ExecResult
 from guestmark.core.errors import PlatformUnusableError, UsageError, WorkloadError
 from guestmark.core.findings import TARGET
 from guestmark.core.metric import Measurement, Metric
@@ -15,6 +15,7 @@ from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks.mounted import locate_working_directory
 from guestmark.disks.preflight import free_bytes
+from guestmark.platforms.base import Machine
 from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
@@ -28,12 +29,7 @@ from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_ex
 from guestmark.workloads.sysbench import Sysbench, SysbenchWorkload
 from guestmark.workloads.sysbench import output as sysbench_report
 from guestmark.workloads.sysbench.options import NO_FLAGS, OPTIONS, SysbenchRun
-
-if TYPE_CHECKING:
-    from guestmark.agent.client import ExecResult
-    from guestmark.platforms.base import Machine
-    from guestmark.workloads.sysbench.output import Report
-
+from guestmark.workloads.sysbench.output import Report
 
 _DEFAULT_MEMORY = "1G"  # of QEMU's and UML's guests
 

@@ -6,10 +6,10 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from guestmark import __version__
 from guestmark.agent.binary import NAME, PROGRAM
+from guestmark.agent.clocks import Ping
 from guestmark.agent.syscalls import Section, measure_syscalls
 from guestmark.core.errors import AttestationError
 from guestmark.core.findings import Build
@@ -18,14 +18,12 @@ from guestmark.core.model import Cell, Plan
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.units import parse_duration
 from guestmark.foreign import agents
+from guestmark.platforms import counters
+from guestmark.platforms.base import Machine
+from guestmark.platforms.counters import read_processor_s
 from guestmark.workloads import syscalls
 from guestmark.workloads.common.program import sha256_here, warn_of_clocks
 from guestmark.workloads.syscalls import Call, Syscalls, SyscallsWorkload
-
-if TYPE_CHECKING:
-    from guestmark.agent.clocks import Ping
-    from guestmark.platforms.base import Machine
-
 
 _HOST_CPU = "host_cpu_s"
 # Nanoseconds; stands in for times below the clock's resolution, which have no logarithm.
@@ -65,8 +63,6 @@ class SyscallsTrial(SyscallsWorkload):
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the whole mix once. Raises `WorkloadError` when the agent cannot do a call, or at the time limit."""
-        from guestmark.platforms import counters
-
         before = machine.agent.ping()
         found = measure_syscalls(
             machine.agent,
@@ -110,8 +106,6 @@ def per_operation(section: Section, nothing: Section, counter: str) -> float:
 
 
 def _read_counters(machine: Machine) -> Mapping[str, float]:
-    from guestmark.platforms.counters import read_processor_s
-
     spent = read_processor_s(machine.vmm_pid)
     return {**machine.counters(), **({} if spent is None else {_HOST_CPU: spent})}
 

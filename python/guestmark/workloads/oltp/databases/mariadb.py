@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from guestmark.workloads.oltp import Sizes
-from guestmark.workloads.oltp.databases.base import Database, Session
-
-if TYPE_CHECKING:
-    from guestmark.workloads.oltp.databases.base import Link
+from guestmark.workloads.oltp.databases.base import Database, Link, Session
 
 DATABASE = "sbtest"
 # Of data files, and of the log, which older servers count apart.

@@ -7,14 +7,10 @@ import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from guestmark.core.units import parse_size
 from guestmark.workloads.oltp import Sizes
-from guestmark.workloads.oltp.databases.base import Database, Session
-
-if TYPE_CHECKING:
-    from guestmark.workloads.oltp.databases.base import Link
+from guestmark.workloads.oltp.databases.base import Database, Link, Session
 
 # Where Debian has the programs; elsewhere they are on the PATH.
 _VERSIONS = Path("/usr/lib/postgresql")

@@ -9,8 +9,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from guestmark.agent.background import Background
+from guestmark.agent.client import Agent, ExecResult
 from guestmark.agent.confinement import Confinement
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.cause import Speaker, classify_message
@@ -20,10 +22,6 @@ from guestmark.core.machine_facts import Confined
 from guestmark.disks.processes import find_in_cages
 from guestmark.platforms.confinement import attest_process
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, Link, Session
-
-if TYPE_CHECKING:
-    from guestmark.agent.background import Background
-    from guestmark.agent.client import Agent, ExecResult
 
 
 @dataclass(frozen=True, slots=True)
