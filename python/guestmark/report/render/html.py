@@ -1,10 +1,10 @@
-"""A page as HTML that needs nothing else: no font, no address, and one script of its own that may be missing.
+"""A page as self-contained HTML: no font, no address, and one script of its own that may be missing.
 
 The markup is in `templates`, where Jinja2 escapes every value; what is active in text is spelled out before that.
 """
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _ORDER = (Part.CONCLUSION, Part.VALIDITY, Part.WORKLOAD, Part.PUBLISHED, Part.ENVIRONMENT)
-_LEAD = 3  # nodes of a result without a picture that are not folded
+_LEADING = 3  # nodes of a result without a picture that are not folded
+_MOST_PADDING = 19  # half digits, as many as the style sheet has classes for
+_LAID_OUT_TOGETHER = {"note", "chart", "tables"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A section as the page has it: what is seen at once, and what is folded away."""
+    """A section of the page: what is seen at once, and what is folded away."""
 
     section: Section
     seen: Section
@@ -34,60 +36,64 @@ class _Block:
 
 
 def render(page: Page) -> str:
-    """The whole page: what it comes to with one table and one picture, then the results, folded where they are long."""
-    ordered = sorted(
-        (section for section in page.sections if section.part is not Part.FOOTER),
-        key=lambda section: _ORDER.index(section.part),
-    )
-    conclusion = next((section for section in ordered if section.part is Part.CONCLUSION), None)
-    if conclusion is None:  # no answer that other sections explain: they are all there is to see
-        table = picture = None
+    """Return the page: the conclusion with one table and one picture, then the results, folded where they are long."""
+    footers = [section for section in page.sections if section.part is Part.FOOTER]
+    sections = [section for section in page.sections if section.part is not Part.FOOTER]
+    sections.sort(key=lambda section: _ORDER.index(section.part))
+    conclusion = next((section for section in sections if section.part is Part.CONCLUSION), None)
+    table: Table | None = None
+    picture: Chart | None = None
+    if conclusion is None:
+        # Without a conclusion that other sections explain, these are all there is to see.
         blocks = [
-            _Block(section, section, replace(section, nodes=()))
-            if section.titled
-            else _make_block(section, ())
-            for section in ordered
+            _fold(section, section.nodes, len(section.nodes)) if section.titled else _make_block(section, ())
+            for section in sections
         ]
     else:
-        table, picture = _choose_headline(ordered)
-        taken = {id(table), id(picture)}
-        blocks = [_make_block(section, taken) for section in ordered if section is not conclusion]
-    footers = [section for section in page.sections if section.part is Part.FOOTER]
+        table, picture = _choose_headline(sections)
+        shown = {id(table), id(picture)}
+        blocks = [_make_block(section, shown) for section in sections if section is not conclusion]
     template = _make_environment().get_template("page.html.j2")
-    made = template.render(
+    text = template.render(
         page=page, conclusion=conclusion, table=table, picture=picture, blocks=blocks, footers=footers
     )
-    return made + "\n"
+    return text + "\n"
 
 
 def _choose_headline(sections: Sequence[Section]) -> tuple[Table | None, Chart | None]:
-    """The results and the picture of the only workload. Several have theirs below what they come to together."""
+    """Return table and picture of the only workload; several have theirs below their common conclusion."""
     results = [section for section in sections if section.part is Part.WORKLOAD and section.titled]
     if len(results) != 1:
         return None, None
-    tables = [node for node in results[0].nodes if isinstance(node, Table)]
-    charts = [node for node in results[0].nodes if isinstance(node, Chart)]
-    return next(iter(tables), None), next(iter(charts), None)
+    tables = (node for node in results[0].nodes if isinstance(node, Table))
+    charts = (node for node in results[0].nodes if isinstance(node, Chart))
+    return next(tables, None), next(charts, None)
 
 
-def _make_block(section: Section, taken: Collection[int]) -> _Block:
-    """The section without what is in the headline. Results show a table and the picture that follows it."""
-    nodes = [node for node in section.nodes if id(node) not in taken]
-    moved = len(nodes) < len(section.nodes)
-    cut = len(nodes)
+def _make_block(section: Section, headline: Collection[int]) -> _Block:
+    """Return the section without the nodes of the headline, by their identity, and fold what is long."""
+    nodes = [node for node in section.nodes if id(node) not in headline]
     if section.part is Part.WORKLOAD and not section.titled:
-        cut = min(cut, 1)  # that it is another's run; what it runs is folded
-    elif moved:  # what explains the headline follows it: phases, packets
-        why = [
-            node for node in nodes if isinstance(node, Chart) and isinstance(node.drawing, Stack | Picture)
-        ]
-        nodes = [*why, *(node for node in nodes if not any(node is each for each in why))]
-        cut = len(why)
-    elif section.part is Part.WORKLOAD:
-        charts = [number for number, node in enumerate(nodes) if isinstance(node, Chart)]
-        cut = charts[0] + 1 if charts else min(cut, _LEAD)
-    seen, folded = (replace(section, nodes=tuple(part)) for part in (nodes[:cut], nodes[cut:]))
-    return _Block(section, seen, folded)
+        # That a run is imported is seen at once; what it runs is folded.
+        return _fold(section, nodes, 1)
+    if len(nodes) < len(section.nodes):
+        # What explains the headline follows it: phases, packets.
+        explaining = [node for node in nodes if _is_explanation(node)]
+        others = [node for node in nodes if not _is_explanation(node)]
+        return _fold(section, [*explaining, *others], len(explaining))
+    if section.part is not Part.WORKLOAD:
+        return _fold(section, nodes, len(nodes))
+    charts = [number for number, node in enumerate(nodes) if isinstance(node, Chart)]
+    return _fold(section, nodes, charts[0] + 1 if charts else _LEADING)
+
+
+def _is_explanation(node: Node) -> bool:
+    return isinstance(node, Chart) and isinstance(node.drawing, Stack | Picture)
+
+
+def _fold(section: Section, nodes: Sequence[Node], seen: int) -> _Block:
+    first, rest = (replace(section, nodes=tuple(part)) for part in (nodes[:seen], nodes[seen:]))
+    return _Block(section, first, rest)
 
 
 @functools.cache
@@ -108,18 +114,21 @@ def _make_environment() -> "Environment":
 
 
 def _keep_words_whole(command: str) -> Markup:
-    """A command whose lines break between its words only, as long as a word fits into a line."""
+    """Return a command whose lines break only between its words, as long as a word fits into a line."""
     return Markup(" ").join(map(_whole_word, command.split(" ")))
 
 
 def _keep_options_whole(text: str) -> Markup:
-    """A text in which no line ends within an option, as browsers break behind its hyphens."""
+    """Return text in which no line ends within an option: browsers break lines behind hyphens."""
     if " -" not in text:
         return escape(make_inert(text))
-    return Markup(" ").join(
-        _whole_word(word) if word[:1] == "-" and word.lstrip("-")[:1].isalpha() else escape(make_inert(word))
-        for word in text.split(" ")
-    )
+    return Markup(" ").join(_mark_words(text.split(" ")))
+
+
+def _mark_words(words: Iterable[str]) -> Iterable[Markup]:
+    for word in words:
+        is_option = word[:1] == "-" and word.lstrip("-")[:1].isalpha()
+        yield _whole_word(word) if is_option else escape(make_inert(word))
 
 
 def _whole_word(text: str) -> Markup:
@@ -131,12 +140,15 @@ def _node_kind(node: Node) -> str:
 
 
 def _group_nodes(section: Section) -> list[tuple[str, list[Node]]]:
-    """The nodes in groups of neighbours that are laid out together: charts, small tables, notes with commands."""
+    """Return the nodes in groups of neighbours that are laid out together: charts, small tables, notes and commands."""
     groups: list[tuple[str, list[Node]]] = []
     for node in section.nodes:
         kind = _node_kind(node)
-        kind = "tables" if _is_small_table(node) else {"command": "note"}.get(kind, kind)
-        if groups and groups[-1][0] == kind and kind in {"note", "chart", "tables"}:
+        if kind == "command":
+            kind = "note"
+        elif _is_small_table(node):
+            kind = "tables"
+        if groups and groups[-1][0] == kind and kind in _LAID_OUT_TOGETHER:
             groups[-1][1].append(node)
         else:
             groups.append((kind, [node]))
@@ -144,7 +156,7 @@ def _group_nodes(section: Section) -> list[tuple[str, list[Node]]]:
 
 
 def _is_small_table(node: Node) -> bool:
-    """Whether a table is so narrow that others have room beside it."""
+    """Return whether a table is so narrow that others have room beside it."""
     return isinstance(node, Table) and bool(node.heading) and len(node.names) + len(node.columns) <= 2
 
 
@@ -153,31 +165,25 @@ def _is_figure(column: Column) -> bool:
 
 
 def _decimal_padding(table: Table, position: int, cell: Cell, number: int) -> int:
-    """Half digits to leave free behind a piece, so that decimal points stand under each other."""
+    """Return the half digits to leave free behind a piece, so that decimal points stand under each other."""
     column = table.columns[position]
     if cell.words or number >= len(column.pieces) or column.pieces[number] is not Align.POINT:
         return 0
-    fractions = [
-        _fraction_width(row.cells[position].pieces[number].text)
-        for row in table.rows
-        if not row.cells[position].words and number < len(row.cells[position].pieces)
+    cells = [row.cells[position] for row in table.rows]
+    widths = [
+        _fraction_width(each.pieces[number].text)
+        for each in cells
+        if not each.words and number < len(each.pieces)
     ]
-    return min(max(fractions) - _fraction_width(cell.pieces[number].text), 19)
+    return min(max(widths) - _fraction_width(cell.pieces[number].text), _MOST_PADDING)
 
 
 def _fraction_width(text: str) -> int:
-    """How wide what stands behind the whole digits is, in half digits; a point is half as wide as a digit."""
+    """Return the width of a number's fraction in half digits; a point is half as wide as a digit."""
     _, point, digits = text.partition(".")
     return 2 * len(digits) + len(point)
 
 
 def _stack_legend(chart: Chart) -> list[tuple[int, str, str]]:
-    """Number, letter and name of the parts that bars of this chart have; none for other charts."""
-    drawing = chart.drawing
-    if not isinstance(drawing, Stack):
-        return []
-    return [
-        (number, drawing.letters[number], name)
-        for number, name in enumerate(drawing.parts)
-        if any(row.parts[number] for row in drawing.rows)
-    ]
+    """Return number, letter and name of the parts that bars of this chart have; none for other charts."""
+    return chart.drawing.used_parts if isinstance(chart.drawing, Stack) else []

@@ -11,7 +11,7 @@ from guestmark.page.text import plain_text
 
 
 def make_document(page: Page) -> dict[str, Any]:
-    """The page: `title` and `sections`, each with its `part`, `title`, `subtitle` and `nodes`."""
+    """Return the page: `title` and `sections`, each with its `part`, `title`, `subtitle` and `nodes`."""
     return {"title": page.title, "sections": [_section_document(section) for section in page.sections]}
 
 
@@ -20,60 +20,63 @@ def _section_document(section: Section) -> dict[str, Any]:
         "part": section.part.value,
         "title": section.title,
         "subtitle": section.subtitle,
-        "nodes": [_node_document(node) for node in section.nodes],
+        "nodes": [{"kind": _kind_of(node), **_node_content(node)} for node in section.nodes],
     }
 
 
-def _node_document(node: Node) -> dict[str, Any]:
-    return {"kind": type(node).__name__.lower(), **_node_content(node)}
+def _kind_of(value: object) -> str:
+    return type(value).__name__.lower()
 
 
 def _node_content(node: Node) -> Mapping[str, Any]:
-    made: Mapping[str, Any]
+    content: Mapping[str, Any]
     match node:
         case Paragraph(text):
-            made = {"text": plain_text(text)}
+            content = {"text": plain_text(text)}
         case Note(text, about):
-            made = {"note": about.value, "text": plain_text(text)}
+            content = {"note": about.value, "text": plain_text(text)}
         case Bullets(lead, items):
-            made = {"lead": plain_text(lead), "items": [plain_text(item) for item in items]}
+            content = {"lead": plain_text(lead), "items": [plain_text(item) for item in items]}
         case Table():
-            made = _table_content(node)
+            content = _table_content(node)
         case Matrix():
-            made = {
-                "caption": node.caption,
-                "row_factor": node.row_factor,
-                "columns": [f"{node.column_factor} {level}" for level in node.column_levels],
-                "rows": [
-                    [level, *(cell.text for cell in cells)]
-                    for level, cells in zip(node.row_levels, node.cells, strict=True)
-                ],
-            }
-        case Chart(drawing=Picture(name)):
-            made = {
-                "title": node.title,
-                "caption": node.caption,
-                "alternative": node.alternative,
-                "picture": name,
-            }
-        case Chart(drawing=drawing):
-            kind = type(drawing).__name__.lower()
-            shown = {"title": node.title, "caption": node.caption, "alternative": node.alternative}
-            made = {**shown, "drawing": {"kind": kind, **_plain_values(drawing)}}
+            content = _matrix_content(node)
+        case Chart():
+            content = _chart_content(node)
         case _:
-            made = _plain_values(node)
-    return made
+            content = _plain_values(node)
+    return content
+
+
+def _matrix_content(matrix: Matrix) -> dict[str, Any]:
+    rows = zip(matrix.row_levels, matrix.cells, strict=True)
+    return {
+        "caption": matrix.caption,
+        "row_factor": matrix.row_factor,
+        "columns": [f"{matrix.column_factor} {level}" for level in matrix.column_levels],
+        "rows": [[level, *(cell.text for cell in cells)] for level, cells in rows],
+    }
+
+
+def _chart_content(chart: Chart) -> dict[str, Any]:
+    content = {"title": chart.title, "caption": chart.caption, "alternative": chart.alternative}
+    # A picture has no data of its own: it is drawn from tables that the document holds elsewhere.
+    if isinstance(chart.drawing, Picture):
+        return {**content, "picture": chart.drawing.name}
+    return {**content, "drawing": {"kind": _kind_of(chart.drawing), **_plain_values(chart.drawing)}}
 
 
 def _table_content(table: Table) -> dict[str, Any]:
-    wanted = [position for position, column in enumerate(table.columns) if not column.bar]
+    # Bars repeat figures of other columns.
+    shown = [position for position, column in enumerate(table.columns) if not column.bar]
+    rows = []
+    for row in table.rows:
+        rows.append([*row.name.parts, *(_cell_text(row.cells[position]) for position in shown)])
     return {
         "heading": table.heading,
         "caption": table.caption,
-        "columns": [*table.names, *(table.columns[position].heading for position in wanted)],
-        "rows": [
-            [*row.name.parts, *(_cell_text(row.cells[position]) for position in wanted)] for row in table.rows
-        ],
+        "columns": [*table.names, *(table.columns[position].heading for position in shown)],
+        "rows": rows,
         "legend": [plain_text(line) for line in table.legend],
     }
 
