@@ -119,7 +119,10 @@ class Seat:
         assert placement is not None
         if thread in numbers and placement.one_each:
             return frozenset({placement.machine[numbers[thread]]})
-        return frozenset(placement.machine if thread in numbers or not self.virtual else placement.emulator)
+        # Until the virtual processors are known, every thread may be one.
+        if thread in numbers or not self.virtual:
+            return frozenset(placement.machine)
+        return frozenset(placement.emulator)
 
 
 class _ActivePlacements:

@@ -5,7 +5,7 @@ import functools
 import mmap
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,12 @@ _MOST_DESCRIPTORS = 64
 
 def attest_each_disk(guest: Guest) -> dict[str, Disk]:
     """Returns the facts of every disk, by name. Raises `AttestationError` with both values where they differ."""
-    drives = query_drives(guest.query) if guest.query else {}
-    used = find_async_engines(guest, guest.vmm_pid) if guest.query else frozenset()
+    drives: Mapping[str, Mapping[str, Any]] = {}
+    used: frozenset[str] = frozenset()
+    # Only QEMU has a monitor, and does the I/O of its disks itself.
+    if guest.query:
+        drives = query_drives(guest.query)
+        used = find_async_engines(guest, guest.vmm_pid)
     facts = {}
     for disk in guest.disks:
         if disk.spec.is_directory:
@@ -210,7 +214,12 @@ def describe_inside(guest: Guest) -> Inside:
     """Returns what the guest's own kernel reports about the machine."""
     facts = guest.agent.read_facts()
     hello = guest.agent.hello()
-    foreign = guest.cell.platform.foreign_architecture is not None
+    flags_missing: Set[str] = frozenset()
+    flags_more: Set[str] = frozenset()
+    # Other architectures name their features differently, so a comparison would say nothing.
+    if guest.cell.platform.foreign_architecture is None:
+        host_flags, guest_flags = read_host_cpu_flags(), set(facts.cpu_flags)
+        flags_missing, flags_more = host_flags - guest_flags, guest_flags - host_flags
     return Inside(
         kernel=hello.kernel,
         root=next(
@@ -223,9 +232,8 @@ def describe_inside(guest: Guest) -> Inside:
         processors=facts.cpus_online,
         memory_bytes=facts.mem_total_kib * 1024,
         clocksource=facts.clocksource,
-        # Other architectures name their features differently, so a comparison would say nothing.
-        cpu_flags_missing=[] if foreign else sorted(read_host_cpu_flags() - set(facts.cpu_flags)),
-        cpu_flags_more=[] if foreign else sorted(set(facts.cpu_flags) - read_host_cpu_flags()),
+        cpu_flags_missing=sorted(flags_missing),
+        cpu_flags_more=sorted(flags_more),
     )
 
 

@@ -161,13 +161,15 @@ def _find_parents() -> tuple[_Parent, ...]:
 
 
 def _read_parent(directory: Path, controllers: str) -> _Parent:
+    # In version 1 each hierarchy has its own controllers; version 2 has one, whose parents enable them for children.
     if controllers:
-        memory = "memory.limit_in_bytes" if controllers == "memory" else ""
-        return _Parent(directory, memory, "pids.max" if controllers == "pids" else "")
-    given = (directory / "cgroup.subtree_control").read_text().split()
-    return _Parent(
-        directory, "memory.max" if "memory" in given else "", "pids.max" if "pids" in given else ""
-    )
+        limits = {"memory": "memory.limit_in_bytes", "pids": "pids.max"}
+        enabled = [controllers]
+    else:
+        limits = {"memory": "memory.max", "pids": "pids.max"}
+        enabled = (directory / "cgroup.subtree_control").read_text().split()
+    files = {name: file for name, file in limits.items() if name in enabled}
+    return _Parent(directory, files.get("memory", ""), files.get("pids", ""))
 
 
 # The agent leaves a report of what it set up in the environment of the program that it becomes.

@@ -36,7 +36,9 @@ def _choose_driver(image: Image) -> str:
     another.
     """
     path = str(image.path)
-    return "host_device" if path.startswith("/dev/") and not path.startswith(f"{SHARED_MEMORY}/") else "file"
+    if path.startswith("/dev/") and not path.startswith(f"{SHARED_MEMORY}/"):
+        return "host_device"
+    return "file"
 
 
 def socket_name(spec: DiskSpec) -> str:
@@ -116,10 +118,15 @@ class VirtioBus:
         return f"{name}-{self.bus}{self._format_legacy()}{self._format_bus()}"
 
     def _format_legacy(self) -> str:
-        return ",disable-legacy=on" if self.on_pci and not self.legacy else ""
+        # Only devices on PCI have a legacy interface beside the modern one.
+        if self.on_pci and not self.legacy:
+            return ",disable-legacy=on"
+        return ""
 
     def _format_bus(self) -> str:
-        return f",bus={self.pci_bus}" if self.on_pci and self.pci_bus else ""
+        if self.on_pci and self.pci_bus:
+            return f",bus={self.pci_bus}"
+        return ""
 
     @property
     def on_pci(self) -> bool:
@@ -146,7 +153,9 @@ def list_qemu_modules(cell: Cell, also: Iterable[Filesystem] = ()) -> tuple[tupl
     specs = cell.view(Disks)
     required = [module for spec in specs for module in spec.bus.modules]
     if any(spec.bus is Bus.IDE for spec in specs):
-        required.insert(0, "ata_piix" if (cell.levels.get(MACHINE) or "").startswith("pc") else "ahci")
+        # The machine `pc` has the PIIX3 controller of 1996, `q35` an AHCI one.
+        is_pc = (cell.levels.get(MACHINE) or "").startswith("pc")
+        required.insert(0, "ata_piix" if is_pc else "ahci")
     filesystems = [spec.filesystem for spec in specs]
     if any(kind.maker for kind in filesystems):
         filesystems = sorted({*filesystems, *also})
@@ -187,22 +196,23 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
         read_only = spec.read_only and spec.bus is not Bus.IDE
         # By default QEMU stops the machine if the host's disk is full, and the run would wait for it. With these the
         # guest sees an error.
-        reported = ("werror=report", "rerror=report") if spec.logged else ()
-        drive = [
-            *(["readonly=on"] if read_only else []),
-            *reported,
-            *collect_options(spec, lambda factor: factor.drive),
-        ]
+        drive = ["werror=report", "rerror=report"] if spec.logged else []
+        if read_only:
+            drive.append("readonly=on")
+        drive += collect_options(spec, lambda factor: factor.drive)
         arguments += [
             "-drive",
             f"if=none,id={spec.name},file={_escape_commas(image.open_path)}{join_with_leading_comma(drive)}",
         ]
         for made_once in collect_options(spec, lambda factor: factor.objects):
-            arguments += ["-object", made_once] if made_once not in arguments else []
+            if made_once not in arguments:
+                arguments += ["-object", made_once]
         if spec.bus is Bus.VIRTIO_SCSI:
             shared = join_with_leading_comma(collect_options(spec, lambda factor: factor.controller))
             controller = f"{virtio.format_device(spec.bus)},id=scsi{shared}"
-            arguments += ["-device", controller] if controller not in arguments else []
+            # All disks of the bus share one controller.
+            if controller not in arguments:
+                arguments += ["-device", controller]
         properties = join_with_leading_comma(collect_options(spec, lambda factor: factor.device))
         arguments += [
             "-device",

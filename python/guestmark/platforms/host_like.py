@@ -154,10 +154,9 @@ class HostLike:
         with contextlib.ExitStack() as stack:
             within = stack.enter_context(self.enter_surroundings(cell, disks))
             begin = time.monotonic()
-            command = (
-                *within.command,
-                *(() if within.agent_in_command else (str(find_agent_binary()), "serve")),
-            )
+            command = tuple(within.command)
+            if not within.agent_in_command:
+                command += (str(find_agent_binary()), "serve")
             seat = stack.enter_context(take_seat(cell, emulator=False))
             # The filesystem that logs writes to an image is mounted before the agent has a mount namespace of its own:
             # mounted later, it would not be seen in there.

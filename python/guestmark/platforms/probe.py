@@ -83,9 +83,11 @@ def list_deciding_factors(spec: PlatformSpec) -> tuple[str, ...]:
     These are the files of a guest, and what makes another machine fresh. Files of nested guests serve several of them,
     which are tried with the defaults; only the small hypervisor belongs to the innermost guest alone.
     """
+    names = (VMM.name,) if spec.is_nested else FILE_FACTORS
     outer = spec.outer.description
-    fresh = tuple(factor.name for factor in outer.accepted_inside) if outer.remote else ()
-    return (*((VMM.name,) if spec.is_nested else FILE_FACTORS), *fresh)
+    if outer.remote:
+        names += tuple(factor.name for factor in outer.accepted_inside)
+    return names
 
 
 class PlatformVariant:
@@ -208,12 +210,7 @@ def _read_findings() -> dict[str, Usable | Unusable]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         stored: Mapping[str, Any] = json.loads(_findings_path().read_text())
         if stored["valid_for"] == _describe_circumstances():
-            return {
-                name: Usable(finding["ready_s"], finding["confined"])
-                if finding["usable"]
-                else Unusable(finding["reason"], finding["hint"], Cause(finding["cause"]))
-                for name, finding in stored["findings"].items()
-            }
+            return {name: _decode_finding(finding) for name, finding in stored["findings"].items()}
     return {}
 
 
@@ -221,21 +218,28 @@ def _store_findings(findings: Mapping[str, Usable | Unusable]) -> None:
     stored = {
         "valid_for": _describe_circumstances(),
         "at": time.time(),
-        "findings": {
-            name: {"usable": True, "ready_s": finding.ready_s, "confined": finding.confined}
-            if isinstance(finding, Usable)
-            else {
-                "usable": False,
-                "reason": finding.reason,
-                "hint": finding.hint,
-                "cause": finding.cause.value,
-            }
-            for name, finding in findings.items()
-        },
+        "findings": {name: _encode_finding(finding) for name, finding in findings.items()},
     }
     # A finding that cannot be stored is found again next time.
     with contextlib.suppress(OSError), replace_file(_findings_path(), 0o644) as part:
         part.write_text(json.dumps(stored, indent=1))
+
+
+def _encode_finding(finding: Usable | Unusable) -> dict[str, Any]:
+    if isinstance(finding, Usable):
+        return {"usable": True, "ready_s": finding.ready_s, "confined": finding.confined}
+    return {
+        "usable": False,
+        "reason": finding.reason,
+        "hint": finding.hint,
+        "cause": finding.cause.value,
+    }
+
+
+def _decode_finding(stored: Mapping[str, Any]) -> Usable | Unusable:
+    if stored["usable"]:
+        return Usable(stored["ready_s"], stored["confined"])
+    return Unusable(stored["reason"], stored["hint"], Cause(stored["cause"]))
 
 
 def _findings_path() -> Path:

@@ -85,12 +85,14 @@ class SandboxPlatform(HostLike):
                 str(find_agent_binary()), "sandbox", f"--at={below}", f"--complaints={console}",
                 f"--prepared={prepared.write}", f"--go={go.read}",
                 *(f"--group={group}" for group in limited), *(f"--layer={where}" for where in list_layers()),
-                *(["--own-users"] if os.geteuid() != 0 else []),
-                # gVisor's kernel, which is nobody on this host, mounts its root over the directory for temporary files:
-                # /tmp is there for everybody, $TMPDIR may be for one user alone.
-                *(["--unset=TMPDIR"] if self.runtime.own_kernel else []),
-                "--", *self.runtime.command(sandbox),
             ]  # fmt: skip
+            if os.geteuid() != 0:
+                command.append("--own-users")
+            # gVisor's kernel, which is nobody on this host, mounts its root over the directory for temporary files:
+            # /tmp is there for everybody, $TMPDIR may be for one user alone.
+            if self.runtime.own_kernel:
+                command.append("--unset=TMPDIR")
+            command += ["--", *self.runtime.command(sandbox)]
 
             def begin() -> float:
                 prepared.shut_write()
@@ -246,7 +248,8 @@ class SandboxMachine(Host):
                 f"the kernel is not what was asked for: asked {wanted}, found {found.kernel}"
             )
         # gVisor's kernel has processes of its own, so it needs no process namespace of this host.
-        if missing := {"mnt", *([] if found.own_kernel else ["pid"])} - set(found.namespaces or ()):
+        needed = {"mnt"} if found.own_kernel else {"mnt", "pid"}
+        if missing := needed - set(found.namespaces or ()):
             raise AttestationError(
                 f"the sandbox shares namespaces with the host: {', '.join(sorted(missing))}"
             )

@@ -263,9 +263,10 @@ class SshPlatform:
         before, self._boot_id = self._boot_id, agent.hello().boot_id
         if not restarted:
             return ""
-        return "its restart command" + (
-            "" if not before else " (same boot)" if before == self._boot_id else " (another boot)"
-        )
+        if not before:
+            return "its restart command"
+        boot = "same" if before == self._boot_id else "another"
+        return f"its restart command ({boot} boot)"
 
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None

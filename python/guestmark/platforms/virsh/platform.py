@@ -161,8 +161,11 @@ def attest_domain(found: RemoteMachine, agent: Agent, domain: str) -> LibvirtMac
     there = set(done.stdout.decode(errors="replace").lower().split())
     uuid = (root.findtext("uuid") or "").lower()
     cards = {(mac.get("address") or "").lower() for mac in root.iterfind("devices/interface/mac")}
-    described.known_by = "its UUID" if uuid in there else "a network card" if cards & there else ""
-    if not described.known_by:
+    if uuid in there:
+        described.known_by = "its UUID"
+    elif cards & there:
+        described.known_by = "a network card"
+    else:
         raise AttestationError(
             f"the machine that answers ssh is not the domain {domain}: neither its UUID nor one of its network cards "
             "is found there",
@@ -173,14 +176,14 @@ def attest_domain(found: RemoteMachine, agent: Agent, domain: str) -> LibvirtMac
 
 def _describe_domain(domain: str) -> Libvirt:
     root = ElementTree.fromstring(run_virsh(domain, "dumpxml", domain))
-    kind, cpu = root.find("os/type"), root.find("cpu")
+    cpu = root.find("cpu")
     said = run_virsh(domain, "version", timeout_s=_VERSION_S)
     versions = dict(_split_version(line) for line in said.splitlines() if ":" in line)
     return Libvirt(
         domain=root.findtext("name") or domain,
         uuid=root.findtext("uuid") or "",
         accelerator=root.get("type", ""),
-        machine="" if kind is None else kind.get("machine", ""),
+        machine=_read_attribute(root, "os/type", "machine"),
         cpu="" if cpu is None else cpu.findtext("model") or cpu.get("mode") or "",
         emulator=root.findtext("devices/emulator") or "",
         hypervisor=versions.get("Running hypervisor", ""),
@@ -199,14 +202,19 @@ def _split_version(line: str) -> tuple[str, str]:
 
 
 def _describe_disk(disk: ElementTree.Element) -> LibvirtDisk:
-    target, driver = disk.find("target"), disk.find("driver")
     return LibvirtDisk(
-        name="" if target is None else target.get("dev", ""),
-        bus="" if target is None else target.get("bus", ""),
-        format="" if driver is None else driver.get("type", ""),
-        cache="" if driver is None else driver.get("cache", "default"),
+        name=_read_attribute(disk, "target", "dev"),
+        bus=_read_attribute(disk, "target", "bus"),
+        format=_read_attribute(disk, "driver", "type"),
+        cache=_read_attribute(disk, "driver", "cache", "default"),
         keeps=disk.find("transient") is None,
     )
+
+
+def _read_attribute(element: ElementTree.Element, path: str, name: str, default: str = "") -> str:
+    """Returns an attribute of a child; `default` if it is not set, empty without the child."""
+    child = element.find(path)
+    return "" if child is None else child.get(name, default)
 
 
 _MARK = "/var/tmp/guestmark-trial-"

@@ -326,18 +326,16 @@ def _listen_command(agent: str, port: int, server: Sequence[str]) -> list[str]:
 
 def _kernel_words(hypervisor: Hypervisor, levels: Levels, watch: Watch | None) -> str:
     row = host_architecture()
-    return " ".join(
-        [
-            *(watch.qemu_kernel_arguments(row) if watch else []),
-            f"console={row.console} quiet panic=-1",
-            row.boot_args,
-            *([hypervisor.words] if hypervisor.words else []),
-            f"guestmark.channel=vsock:{_CHANNEL}",
-            f"guestmark.root=vsock:{_ROOT}",
-            f"guestmark.rootopts={_ROOT_OPTIONS}",
-            *list_kernel_words(levels),
-        ]
-    )
+    words = watch.qemu_kernel_arguments(row) if watch else []
+    words += [f"console={row.console} quiet panic=-1", row.boot_args]
+    if hypervisor.words:
+        words.append(hypervisor.words)
+    words += [
+        f"guestmark.channel=vsock:{_CHANNEL}",
+        f"guestmark.root=vsock:{_ROOT}",
+        f"guestmark.rootopts={_ROOT_OPTIONS}",
+    ]
+    return " ".join([*words, *list_kernel_words(levels)])
 
 
 def _list_modules(hypervisor: Hypervisor, cell: Cell) -> ModuleList:

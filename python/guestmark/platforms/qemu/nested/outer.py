@@ -97,15 +97,16 @@ def find_shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
         if needed > available:
             inner = format_size(cell.levels.with_defaults(DEFAULTS)[MEMORY])
             images = count_image_bytes(cell)
-            layers = len(cell.platform.layers) - 1
-            parts = f"{inner} for the inner guest, " + (
-                f"{format_size(images)} for its disks, " if images else ""
-            )
+            parts, hint = [f"{inner} for the inner guest"], "give the inner guest less: --set memory=256M"
+            if images:
+                parts.append(f"{format_size(images)} for its disks")
+                hint += " --set size=256M"
+            outer = "the outer one" if len(cell.platform.layers) == 2 else "each of the outer ones"
+            parts.append(f"{format_size(_OWN_MEMORY)} for {outer}")
             return PlatformUnusableError(
-                f"{cell.platform} needs {format_size(needed)} ({parts}{format_size(_OWN_MEMORY)} for "
-                f"{'the outer one' if layers == 1 else 'each of the outer ones'}), "
+                f"{cell.platform} needs {format_size(needed)} ({', '.join(parts)}), "
                 f"this host has {format_size(available >> 20 << 20)} free",
-                hint="give the inner guest less: --set memory=256M" + (" --set size=256M" if images else ""),
+                hint=hint,
             )
     return None
 
