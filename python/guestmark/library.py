@@ -1,11 +1,11 @@
-"""guestmark as a library: what the commands do, as functions, with results to compute with.
+"""guestmark as a library: functions that do what the commands do, and results to compute with.
 
     import guestmark
 
     result = guestmark.exec(["./program"], on=["host", "tcg"])
     result.ratio("tcg")            # Ratio(value=9.4, low=9.2, high=9.8, verdict='slower', …)
     result.frame()                 # every trial, as a polars DataFrame
-    result                         # in a notebook: the report
+    result                         # in a notebook, the report
 
 Runs are stored in the same ledger as those of the command line. Errors are `guestmark.core.errors.GuestmarkError`.
 """
@@ -23,25 +23,44 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from guestmark.core.errors import UsageError
+from guestmark.core.context import Caller
+from guestmark.core.errors import UsageError, unknown_name_error
+from guestmark.core.gate import parse_gates
+from guestmark.core.model import Plan
+from guestmark.engine import preflight
+from guestmark.engine.audience import Audience
+from guestmark.engine.judgement import judge_run
+from guestmark.engine.run import RunOptions, execute_plan
+from guestmark.ledger import open_ledger
+from guestmark.ledger.model import StoredRun
+from guestmark.ledger.run_annotations import Annotations
+from guestmark.ledger.store import Ledger
+from guestmark.page.say import say
+from guestmark.plan import library
+from guestmark.plan.load import load_outline as load_plan
+from guestmark.plan.outline import Overrides, assemble_plan, override_outline
+from guestmark.report import long_form, run_comparison
+from guestmark.report.document import make_result_document
+from guestmark.report.export_format import Format
+from guestmark.report.formats import export_run
+from guestmark.report.render import html
+from guestmark.report.run_comparison import RunComparison
+from guestmark.report.shared_facts import restore_shared
+from guestmark.stats.analysis import Analysis, CellResult
+from guestmark.stats.gates import JudgedGate, judge_gates
+from guestmark.stats.pairwise import values_by_block
+from guestmark.workloads.exec.plan import ExecOptions, build_plan
 
 if TYPE_CHECKING:
     import pandas
     import polars
-
-    from guestmark.core.model import Plan
-    from guestmark.ledger.model import StoredRun
-    from guestmark.ledger.store import Ledger
-    from guestmark.report.run_comparison import RunComparison
-    from guestmark.stats.analysis import Analysis, CellResult
-    from guestmark.stats.gates import JudgedGate
 
 __all__ = ["Compared", "Moved", "Ratio", "Result", "exec", "load", "read_document", "run"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A cell's ratio to the baseline, its 95 % interval (None where there is none), and what that says."""
+    """A cell's ratio to the baseline with its 95 % interval (None without one), and the verdict."""
 
     cell: str
     metric: str
@@ -54,7 +73,7 @@ class Ratio:
 
 
 class Result:
-    """A run: its cells, their ratios, every trial."""
+    """A run: its cells, their ratios, and every trial."""
 
     def __init__(self, stored: StoredRun, analysis: Analysis, ledger: str | None = None) -> None:
         self.stored = stored
@@ -68,23 +87,26 @@ class Result:
 
     @property
     def state(self) -> str:
-        """How it ended: `complete`, `interrupted`, …"""
+        """How the run ended: `complete`, `interrupted`, …"""
         return self.stored.state.value
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The ids of its cells, in plan order, without the copies that show the noise."""
+        """The ids of its cells in plan order, without the copies that show the noise."""
         return tuple(cell.id for cell in self.stored.plan.cells if not cell.added)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of what was measured, the primary one first."""
+        """The names of the measured metrics, the primary one first."""
         return tuple(
             dict.fromkeys(metric.name for each in self.analysis.workloads for metric in each.metrics)
         )
 
     def ratio(self, cell: str, metric: str | None = None) -> Ratio:
-        """The ratio of a cell to the baseline. Raises `UsageError` for a cell that has none."""
+        """Return the ratio of a cell to the baseline, by default of the primary metric.
+
+        Raises `UsageError` for an unknown cell, or one without a ratio.
+        """
         found = self._cell(cell)
         name = metric or self._primary(found)
         comparison = found.comparison.get(name)
@@ -100,19 +122,16 @@ class Result:
 
     @property
     def ratios(self) -> tuple[Ratio, ...]:
-        """Those of the primary metric, of every cell that has one."""
-        return tuple(
-            self.ratio(each.cell.id)
-            for each in self.analysis.cells
-            if not each.cell.added
-            and (one := each.comparison.get(self._primary(each)))
-            and one.ratio is not None
-        )
+        """The ratios of the primary metric, of every cell that has one."""
+        ratios = []
+        for result in self.analysis.cells:
+            comparison = result.comparison.get(self._primary(result))
+            if not result.cell.added and comparison is not None and comparison.ratio is not None:
+                ratios.append(self.ratio(result.cell.id))
+        return tuple(ratios)
 
     def values(self, cell: str, metric: str | None = None) -> dict[int, float]:
-        """The value of each trial by block, failed ones left out."""
-        from guestmark.stats.pairwise import values_by_block
-
+        """Return the value of each trial that is ok, by block."""
         found = self._cell(cell)
         return values_by_block(found.trials, metric or self._primary(found))
 
@@ -122,8 +141,6 @@ class Result:
     def frame(self, kind: Literal["pandas"]) -> pandas.DataFrame: ...
     def frame(self, kind: str = "polars") -> Any:
         """Every trial and metric, one row each, as the CSV has them; a polars DataFrame, or one of pandas."""
-        from guestmark.report import long_form
-
         if kind == "polars":
             return long_form.make_frame(self.stored, self.analysis)
         if kind != "pandas":
@@ -139,31 +156,24 @@ class Result:
         )
 
     def gates(self, *limits: str) -> tuple[JudgedGate, ...]:
-        """What becomes of limits such as `tcg > +5%`; see `guestmark gate`."""
-        from guestmark.core.gate import parse_gates
-        from guestmark.stats.gates import judge_gates
+        """Judge limits such as `tcg > +5%`; see `guestmark gate`.
 
+        Raises `UsageError` for a limit that cannot be read.
+        """
         names = {metric.name for metric in self.stored.plan.metrics}
         return judge_gates(parse_gates(limits, self.stored.plan.cells, names), self.analysis)
 
     def compare(self, other: Result) -> Compared:
-        """This run (before) and another (after), cell by cell; see `guestmark compare`."""
-        from guestmark.report import run_comparison
-
+        """Compare this run (before) with another (after), cell by cell; see `guestmark compare`."""
         with _open_ledger(self._ledger, writable=False) as ledger:
             return Compared(run_comparison.compare_runs(ledger, self.stored, other.stored))
 
     def document(self) -> dict[str, Any]:
-        """The result document, as `--json` writes it."""
-        from guestmark.report.document import make_result_document
-
+        """Return the result document, as `--json` writes it."""
         return make_result_document(self.stored, self.analysis)
 
     def html(self) -> str:
-        """The report as a page."""
-        from guestmark.report.export_format import Format
-        from guestmark.report.formats import export_run
-
+        """Return the report as an HTML page."""
         return export_run(self.stored, Format.HTML, self.analysis).decode()
 
     def _repr_html_(self) -> str:
@@ -178,8 +188,6 @@ class Result:
         return {each.cell.id: each for each in self.analysis.cells}
 
     def _cell(self, cell: str) -> CellResult:
-        from guestmark.core.errors import unknown_name_error
-
         if cell not in self._by_id:
             raise unknown_name_error("cell", cell, self._by_id)
         return self._by_id[cell]
@@ -191,7 +199,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """How a cell's ratio to its baseline moved from one run to another, with its 95 % interval, and what that says."""
+    """How a cell's ratio to its baseline changed from one run to another, with its 95 % interval, and the verdict."""
 
     cell: str
     value: float  # after over before
@@ -201,29 +209,29 @@ class Moved:
 
 
 class Compared:
-    """Two runs, cell by cell."""
+    """Two runs, compared cell by cell."""
 
     def __init__(self, found: RunComparison) -> None:
         self.found = found
 
     @property
     def before(self) -> str:
-        """The id of the one run."""
+        """The id of the first run."""
         return self.found.before.id
 
     @property
     def after(self) -> str:
-        """The id of the other."""
+        """The id of the second run."""
         return self.found.after.id
 
     @property
     def same_host(self) -> bool:
-        """Whether both were measured on the same host."""
+        """True if both were measured on the same host."""
         return self.found.same_host
 
     @property
     def moved(self) -> tuple[Moved, ...]:
-        """What became of the ratio of each cell that both runs have."""
+        """The changes of the ratios of all cells that both runs have."""
         found = []
         for pair in self.found.pairs:
             low, high = pair.change.ci or (None, None)
@@ -232,25 +240,20 @@ class Compared:
 
     @property
     def surroundings(self) -> dict[str, str]:
-        """What differs between the hosts as they were."""
+        """What differs between the environments of the two runs, as `old → new` by name."""
         return {**self.found.decisive, **self.found.other}
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Cells that only one of them has, or whose ratio has no interval."""
+        """Cells that only one run has, or whose ratio has no interval."""
         return self.found.missing
 
     def document(self) -> dict[str, Any]:
-        """The document, as `guestmark compare --json` writes it."""
-        from guestmark.report import run_comparison
-
+        """Return the document, as `guestmark compare --json` writes it."""
         return run_comparison.make_document([self.found])
 
     def html(self) -> str:
-        """The comparison as a page."""
-        from guestmark.report import run_comparison
-        from guestmark.report.render import html
-
+        """Return the comparison as an HTML page."""
         return html.render(run_comparison.make_page([self.found]))
 
     def _repr_html_(self) -> str:
@@ -263,15 +266,13 @@ class Compared:
 
 
 def _embed_page(page: str, title: str) -> str:
-    """A page in a frame of its own, so that its style is its own."""
+    """Return a page in a frame, so that its style stays its own."""
     style = "width: 100%; height: 40em; border: 0"
     return f'<iframe srcdoc="{escaping.escape(page, quote=True)}" style="{style}" title="{title}"></iframe>'
 
 
 def load(run: str = "last", *, ledger: str | os.PathLike[str] | None = None) -> Result:
-    """A run of the ledger, by its id, the beginning or end of it, its name, or `last`."""
-    from guestmark.engine.judgement import judge_run
-
+    """Load a run of the ledger, by its id, the beginning or end of it, its name, or `last`."""
     where = None if ledger is None else os.fspath(ledger)
     with _open_ledger(where, writable=False) as opened:
         found = judge_run(opened, run)
@@ -279,12 +280,10 @@ def load(run: str = "last", *, ledger: str | os.PathLike[str] | None = None) -> 
 
 
 def read_document(file: str | os.PathLike[str]) -> dict[str, Any]:
-    """The result document in a file (`--json FILE`), of any version, with everything in each trial.
+    """Read the result document in a file (`--json FILE`), of any version, with everything in each trial.
 
-    Raises `UsageError` for a file that is none.
+    Raises `UsageError` for any other file.
     """
-    from guestmark.report.shared_facts import restore_shared
-
     try:
         return restore_shared(json.loads(Path(file).read_bytes()))
     except OSError as error:
@@ -308,15 +307,12 @@ def exec(  # noqa: A001 (as the command is called)
     name: str = "",
     **policy: Any,
 ) -> Result:
-    """Measures a command on these platforms, as `guestmark exec` does, and returns the result.
+    """Measure a command on these platforms, as `guestmark exec` does, and return the result.
 
     A string is split as a shell would, but no shell runs it. `settings` are factors with their levels; `parameters`
-    stand in the command as `{name}`; `env` is added to this process's environment. `policy` holds the `baseline` and
-    any field of `plan.policy_options.PolicyOptions`, such as `blocks`.
+    replace `{name}` in the command; `env` is added to the environment of this process. `policy` are `baseline`,
+    `blocks`, `precision`, `margin`, `time_limit_s`, `trial_limit_s`, `warmup`, `iterations` and `seed`.
     """
-    from guestmark.core.context import Caller
-    from guestmark.workloads.exec.plan import ExecOptions, build_plan
-
     words = shlex.split(command) if isinstance(command, str) else list(command)
     caller = Caller.current()
     caller = replace(caller, env={**caller.env, **(env or {})})
@@ -342,15 +338,10 @@ def run(
     name: str = "",
     **policy: Any,
 ) -> Result:
-    """Runs a plan, a built-in one or a TOML file, as `guestmark run` does; see `exec` for the other arguments.
+    """Run a plan, a built-in one or a TOML file, as `guestmark run` does; see `exec` for the other arguments.
 
-    `policy` may hold `only`, too.
+    `policy` may also hold `only`.
     """
-    from guestmark.core.context import Caller
-    from guestmark.plan import library
-    from guestmark.plan.load import load_outline as load_plan
-    from guestmark.plan.outline import Overrides, assemble_plan, override_outline
-
     wanted = Overrides(on=on, settings=_format_settings(settings), **policy)
     outline = load_plan(*library.find_plan(os.fspath(plan)), scale=scale)
     return _measure_plan(
@@ -369,12 +360,6 @@ def _format_settings(settings: Mapping[str, Sequence[str] | str] | None) -> list
 def _measure_plan(
     plan: Plan, where: str | os.PathLike[str] | None, labels: Mapping[str, str] | None, name: str
 ) -> Result:
-    from guestmark.engine import preflight
-    from guestmark.engine.audience import Audience
-    from guestmark.engine.run import RunOptions, execute_plan
-    from guestmark.ledger.run_annotations import Annotations
-    from guestmark.page.say import say
-
     path = None if where is None else os.fspath(where)
     preflight.check_requests(plan, plan.cells)
     with _open_ledger(path, writable=True) as ledger:
@@ -384,7 +369,5 @@ def _measure_plan(
 
 
 def _open_ledger(where: str | None, *, writable: bool) -> AbstractContextManager[Ledger]:
-    from guestmark.ledger import open_ledger
-
     chosen = where or os.environ.get("GUESTMARK_LEDGER") or None
     return open_ledger(chosen if chosen is None or "://" in chosen else Path(chosen), writable=writable)
