@@ -40,9 +40,9 @@ def show_cells(plan: Plan, ledger_path: str | None) -> None:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         say(f"{names[0]}{more} cannot be measured here: {reason}")
     with open_ledger_if_any(ledger_path) as ledger:
-        found = estimate_time(plan, ledger)
-    origin = f" ({found.origin})" if found.origin else ""
-    say(f"{format_count(len(plan.cells), 'cell')}: {found.expectation}{origin}")
+        estimate = estimate_time(plan, ledger)
+    origin = f" ({estimate.origin})" if estimate.origin else ""
+    say(f"{format_count(len(plan.cells), 'cell')}: {estimate.expectation}{origin}")
 
 
 def _levels_omitted_from_ids(plan: Plan) -> list[str]:

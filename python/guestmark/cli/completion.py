@@ -51,8 +51,8 @@ def answer_shell() -> None:
         complete, incomplete = words, ""
         if unfinished:
             complete, incomplete = words[:-1], words[-1]
-    found = ShellComplete(app, {}, "guestmark", REQUEST).get_completions(complete, incomplete)
-    for item in found:
+    items = ShellComplete(app, {}, "guestmark", REQUEST).get_completions(complete, incomplete)
+    for item in items:
         # A shell completes files by itself; Click only marks that there could be some.
         if item.type != "plain":
             continue

@@ -11,6 +11,7 @@ from decimal import Decimal, InvalidOperation
 
 from guestmark.agent.wire import StandardOutput
 from guestmark.core.errors import UsageError
+from guestmark.core.platform_kind import is_machine_factor
 from guestmark.core.shell_syntax import needs_shell
 
 # Stands between commands after `--`, where a single dash or two could be a command's own.
@@ -44,16 +45,16 @@ def join_option_words(arguments: Sequence[str]) -> list[str]:
 
     These are the words of `-L NAME VALUES` and `-P NAME FIRST LAST`, and `--ignore-failure` where it has a value.
     """
-    found, rest = [], list(arguments)
+    joined, rest = [], list(arguments)
     while rest and rest[0] != "--":
         word = rest.pop(0)
         if statuses := _IGNORED_STATUSES_OPTION.fullmatch(word):
             word = f"{IGNORED}={statuses.group(1)}"
-        found.append(word)
+        joined.append(word)
         if (count := _VALUE_WORDS.get(word)) and len(rest) >= count and "=" not in rest[0]:
             name, *values = (rest.pop(0) for _ in range(count))
-            found.append(f"{name}={':'.join(values)}")
-    return [*found, *rest]
+            joined.append(f"{name}={':'.join(values)}")
+    return [*joined, *rest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +91,24 @@ def put_options_first(arguments: Sequence[str], known: KnownOptions) -> list[str
     command's, and several words each of which could be a command.
     """
     options: list[str] = []
-    found: list[str] = []
+    commands: list[str] = []
     rest = join_option_words(arguments)
     while rest and rest[0] != "--":
         word = rest.pop(0)
         if not word.startswith("-") or word in {"-", SEPARATOR}:
-            if not found and not find_command_texts([word]):
+            if not commands and not find_command_texts([word]):
                 words = [word, *rest]
                 check_options(arguments, known, (options, words))
                 _refuse_ambiguous_words(arguments, known, (options, words))
                 return join_option_words(arguments)
-            found.append(word)
+            commands.append(word)
             continue
         options.append(word)
         options += _take_words(rest, known.count_value_words(word))
     # A `--` decides where the command begins, so the line is as it should be.
     if rest:
         return join_option_words(arguments)
-    return [*options, "--", *found] if found else options
+    return [*options, "--", *commands] if commands else options
 
 
 def _take_words(words: list[str], count: int) -> list[str]:
@@ -157,7 +158,9 @@ def _refuse_ambiguous_words(
         option.partition("=")[0] in _SHELL_OPTIONS or option[:2] in _SHELL_OPTIONS for option in options
     )
     if len(words) > 1 and SEPARATOR not in words and (texts or all(map(_could_be_command, words))):
-        several = [word for each in split_commands([], words) for word in (SEPARATOR, *each)][1:]
+        several: list[str] = []
+        for command in split_commands([], words):
+            several += [SEPARATOR, *command] if several else command
         raise UsageError(
             f"{shlex.join(words)} could be one command or {len(words)} to compare",
             hint=f"to compare them: {known.render_line(options, several)}\n"
@@ -194,24 +197,22 @@ def parse_parameters(
 
     With `machines`, names of factors of machines are refused, because either could be meant.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    levels_by_name: dict[str, tuple[str, ...]] = {}
     for text in lists or ():
         name, _, levels = text.partition("=")
-        _add_parameter(found, name, machines, [level.strip() for level in levels.split(",")])
+        _add_parameter(levels_by_name, name, machines, [level.strip() for level in levels.split(",")])
     for text in scans or ():
         name, _, ends = text.partition("=")
         first, _, last = ends.partition(":")
-        _add_parameter(found, name, machines, _scan_levels(name, first, last, step))
+        _add_parameter(levels_by_name, name, machines, _scan_levels(name, first, last, step))
     if step is not None and not scans:
         raise UsageError("-D goes with -P", hint="e.g. -P threads 1 8 -D 2")
-    return found
+    return levels_by_name
 
 
 def _add_parameter(
-    found: dict[str, tuple[str, ...]], name: str, machines: bool, levels: Sequence[str]
+    levels_by_name: dict[str, tuple[str, ...]], name: str, machines: bool, levels: Sequence[str]
 ) -> None:
-    from guestmark.core.platform_kind import is_machine_factor
-
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be a parameter's name", hint="letters, digits, _ and -, e.g. -L level 1,3,9"
@@ -220,9 +221,9 @@ def _add_parameter(
         raise UsageError(
             f"{name} is a factor of machines", hint=f"--set {name}=… sets it; give the parameter another name"
         )
-    if name in found or len(set(levels)) < len(levels) or not all(levels):
+    if name in levels_by_name or len(set(levels)) < len(levels) or not all(levels):
         raise UsageError(f"parameter {name}: a level is empty or given twice", hint="e.g. -L level 1,3,9")
-    found[name] = tuple(levels)
+    levels_by_name[name] = tuple(levels)
 
 
 def _scan_levels(name: str, first: str, last: str, step: str | None) -> list[str]:
@@ -316,15 +317,15 @@ def parse_ignored_statuses(text: str | None) -> tuple[int, ...] | None:
     if text == _EVERY_STATUS:
         return ()
     try:
-        found = tuple(int(word) for word in text.split(","))
+        statuses = tuple(int(word) for word in text.split(","))
     except ValueError:
-        found = (-1,)
-    if not all(0 <= status <= 255 for status in found):
+        statuses = (-1,)
+    if not all(0 <= status <= 255 for status in statuses):
         raise UsageError(
             f"--ignore-failure={text}: these are not exit statuses",
             hint=f"e.g. --ignore-failure=1,2, or {_EVERY_STATUS}",
         )
-    return found
+    return statuses
 
 
 def parse_commands(
@@ -334,42 +335,42 @@ def parse_commands(
 
     `shell` runs all of them, or none if it is empty; with None, `sh` runs the texts that need a shell.
     """
-    found = [TypedCommand(words) for words in _split_at_separator(argv)]
+    commands = [TypedCommand(words) for words in _split_at_separator(argv)]
     if shell:
         # One word is a text already; several are an argv, whose words must survive the shell.
         texts_of_words = (
-            command.words[0] if len(command.words) == 1 else shlex.join(command.words) for command in found
+            command.words[0] if len(command.words) == 1 else shlex.join(command.words) for command in commands
         )
-        found = [_wrap_in_shell(text, shell) for text in texts_of_words]
+        commands = [_wrap_in_shell(text, shell) for text in texts_of_words]
     for text in texts or ():
         if shell or (shell is None and needs_shell(text)):
-            found.append(_wrap_in_shell(text, shell or _DEFAULT_SHELL))
+            commands.append(_wrap_in_shell(text, shell or _DEFAULT_SHELL))
             continue
         try:
-            found.append(TypedCommand(shlex.split(text)))
+            commands.append(TypedCommand(shlex.split(text)))
         except ValueError as error:
             raise UsageError(f"--command {text!r}: {error}", hint="quote its words as for a shell") from error
-    if any(not command.words or command.text == "" for command in found):
+    if any(not command.words or command.text == "" for command in commands):
         raise UsageError("a command is empty", hint="e.g. guestmark exec -- gzip -9 file --- zstd -9 file")
-    return found
+    return commands
 
 
 def parse_outputs(given: Sequence[str] | None) -> tuple[tuple[StandardOutput, ...], bool]:
     """Parses `--output`: where the commands' output goes, and whether it is shown. Raises `UsageError`."""
-    found, shown = [], False
+    targets, inherit = [], False
     for where in given or ():
         if where == _INHERIT:
-            shown = True
+            inherit = True
         elif where in set(StandardOutput):
-            found.append(StandardOutput(where))
+            targets.append(StandardOutput(where))
         else:
             raise UsageError(
                 f"--output {where}: output goes to null, to a pipe, or is shown (inherit)",
                 hint=f"for a file let the command write it: guestmark exec 'COMMAND >{where}'",
             )
-    if shown and found:
+    if inherit and targets:
         raise UsageError("--output inherit is for all commands", hint="give only that, or neither")
-    return tuple(found), shown
+    return tuple(targets), inherit
 
 
 def split_commands(argv: Sequence[str], texts: Sequence[str] | None) -> list[list[str]]:
@@ -382,10 +383,10 @@ def _wrap_in_shell(text: str, shell: Sequence[str]) -> TypedCommand:
 
 
 def _split_at_separator(argv: Sequence[str]) -> list[list[str]]:
-    found: list[list[str]] = [[]]
+    commands: list[list[str]] = [[]]
     for word in argv:
         if word == SEPARATOR:
-            found.append([])
+            commands.append([])
         else:
-            found[-1].append(word)
-    return found if argv else []
+            commands[-1].append(word)
+    return commands if argv else []

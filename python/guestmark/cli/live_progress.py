@@ -97,8 +97,8 @@ class LiveProgress:
             lines = self._console.render_lines(table, pad=False)
             # The status below must stay in sight.
             room = max(self._console.height - 4, 1)
-            shown = lines if len(lines) <= room else [*lines[: room - 1], [Segment("…")]]
-            self._table = Segments([part for line in shown for part in (*line, Segment.line())])
+            visible = lines if len(lines) <= room else [*lines[: room - 1], [Segment("…")]]
+            self._table = Segments([part for line in visible for part in (*line, Segment.line())])
         self._live.refresh()
 
     def note(self, text: str) -> None:

@@ -131,14 +131,14 @@ class PlainProgress:
             self._forecast_shown = True
             self._print_line(describe_forecast(estimate.foreseen))
         results = estimate.analysis.cells
-        shown = [text for text in map(self._format_ratio, results) if text]
+        estimates = [text for text in map(self._format_ratio, results) if text]
         # Before anything is compared, means are all there is.
-        if not shown:
-            shown = [text for text in map(self._format_mean, results) if text]
+        if not estimates:
+            estimates = [text for text in map(self._format_mean, results) if text]
         _write_line(
-            _join_details(head, self._failures, shown)
+            _join_details(head, self._failures, estimates)
             if self._width is None
-            else _fit_details(head, self._failures, shown, self._width - 1)
+            else _fit_details(head, self._failures, estimates, self._width - 1)
         )
         self._reminder.postpone()
         self._failures.clear()

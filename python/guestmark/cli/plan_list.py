@@ -47,8 +47,10 @@ def list_plans(ledger: Ledger | None) -> None:
 
 
 def _describe_plan(plan: Plan, ledger: Ledger | None) -> str:
-    found = estimate_time(plan, ledger)
+    estimate = estimate_time(plan, ledger)
     platforms = ", ".join(dict.fromkeys(str(cell.platform) for cell in plan.cells))
-    origin = f" ({found.origin})" if found.origin else ""
+    origin = f" ({estimate.origin})" if estimate.origin else ""
     published = "; --published shows published figures" if plan.published else ""
-    return f"{format_count(len(plan.cells), 'cell')} on {platforms}; {found.expectation}{origin}{published}"
+    return (
+        f"{format_count(len(plan.cells), 'cell')} on {platforms}; {estimate.expectation}{origin}{published}"
+    )

@@ -1,8 +1,9 @@
-"""Rarer views of a run: its page in a browser, and the console of one of its cells."""
+"""Rarer views of a run, which need more than its answer: a page in a browser, a cell's console, another baseline."""
 
 from __future__ import annotations
 
 import webbrowser
+from dataclasses import replace
 
 from guestmark.agent.wire import StandardOutput
 from guestmark.cli.outputs import report_failed_writes, write_file
@@ -11,6 +12,7 @@ from guestmark.core.home import default_path
 from guestmark.core.model import TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page.say import say, tell
+from guestmark.plan.matrix import change_baseline
 from guestmark.report import formats
 from guestmark.report.export_format import Format
 from guestmark.stats.analysis import Analysis
@@ -47,3 +49,9 @@ def show_console(stored: StoredRun, cell_id: str) -> None:
         say("standard output went to /dev/null; exec --show-output keeps it")
     elif not console.strip():
         say("nothing was printed")
+
+
+def replace_baseline(stored: StoredRun, baseline: str) -> StoredRun:
+    """The run with its cells compared with another one, named as `--baseline` names it."""
+    cells = change_baseline(stored.plan.cells, baseline)
+    return replace(stored, plan=replace(stored.plan, cells=cells))

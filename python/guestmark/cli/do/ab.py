@@ -131,5 +131,5 @@ def _choose_platform(pairs: Mapping[str, tuple[str, str]], outputs: Outputs) -> 
     if not os.path.exists("/dev/kvm"):
         return "tcg"
     platform = registry.get_platform(parse_platform("kvm"))
-    found = make_prober(build_audience(outputs), DOCTOR_DEADLINE_S)([platform])
-    return "kvm" if isinstance(found[platform.name], Usable) else "tcg"
+    results = make_prober(build_audience(outputs), DOCTOR_DEADLINE_S)([platform])
+    return "kvm" if isinstance(results[platform.name], Usable) else "tcg"

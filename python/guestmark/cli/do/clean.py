@@ -45,10 +45,10 @@ def _clean_this_machine(given: Options) -> bool:
     machines = destroy_orphans(dry_run=given.dry_run)
     for machine in machines:
         all_removed &= _report_machine(machine, dry_run=given.dry_run)
-    found = leftovers.find_leftovers(directories)
-    if not found and not orphans and not machines:
+    leftovers_found = leftovers.find_leftovers(directories)
+    if not leftovers_found and not orphans and not machines:
         say("no crash has left anything behind")
-    for leftover in found:
+    for leftover in leftovers_found:
         all_removed &= _remove_leftover(leftover, dry_run=given.dry_run)
     if given.everything:
         all_removed &= _empty_cache(dry_run=given.dry_run)

@@ -118,12 +118,12 @@ def _confirm_difference(given: Options, policy: Mapping[str, Any]) -> int:
         before, after = (ledger.load_run(ledger.resolve_run(name)) for name in given.runs)
     for side in (before, after):
         require_trust(side, say, trust=given.trust)
-    found = make_confirmation(before, after, policy)
-    say(f"side by side: {', '.join(found.differing)}")
-    for missing in found.missing:
+    confirmation = make_confirmation(before, after, policy)
+    say(f"side by side: {', '.join(confirmation.differing)}")
+    for missing in confirmation.missing:
         say(f"not shown by it: {missing}")
     if given.only_list:
-        for cell in found.plan.cells:
+        for cell in confirmation.plan.cells:
             if cell.null_of is None:
                 say(f"  {cell.id}")
         return ExitStatus.ALL_MEASURED
@@ -134,4 +134,4 @@ def _confirm_difference(given: Options, policy: Mapping[str, Any]) -> int:
         quiet=given.quiet,
         gates=tuple(given.fail_if or ()),
     )
-    return measure_plan(found.plan, given.ledger, outputs)
+    return measure_plan(confirmation.plan, given.ledger, outputs)

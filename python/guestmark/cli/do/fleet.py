@@ -138,6 +138,6 @@ def _coordinate_machines(
 
 def _show_results(ledger: Ledger, fleet: str, given: Options) -> None:
     """Shows results by machine, and for machines of one class together."""
-    found = fleet_report.compare_machines(ledger, fleet, list_fleet_runs(ledger, fleet))
+    comparison = fleet_report.compare_machines(ledger, fleet, list_fleet_runs(ledger, fleet))
     paths = {"json": given.json, "markdown": given.markdown, "html": given.html}
-    write_page(fleet_report.make_page(found), lambda: fleet_report.make_document(found), paths)
+    write_page(fleet_report.make_page(comparison), lambda: fleet_report.make_document(comparison), paths)

@@ -34,15 +34,15 @@ _SQLITE_MAGIC = b"SQLite format 3\0"
 def run(given: Options) -> int:
     """Stores the runs that are new here, and prints the id of each."""
     # Everything is read and checked before the ledger is opened, so that a damaged file leaves nothing behind.
-    found = [(source, _read_source(source, trust=given.trust)) for source in given.sources]
+    runs_by_source = [(source, _read_source(source, trust=given.trust)) for source in given.sources]
     tags = build_remarks(tags=given.tag).tags
     with open_ledger(given.ledger) as ledger:
-        for source, (digest, runs) in found:
+        for source, (digest, runs) in runs_by_source:
             origin = RunOrigin(_describe_source(source), time.time(), digest, trusted=given.trust)
             added = [_add_run(packed, ledger, origin, tags) for packed in runs]
             known = added.count(False)
-            there = f", {known} there already" if known else ""
-            say(f"{source}: {format_count(added.count(True), 'new run')}{there}")
+            remark = f", {known} there already" if known else ""
+            say(f"{source}: {format_count(added.count(True), 'new run')}{remark}")
     return ExitStatus.ALL_MEASURED
 
 

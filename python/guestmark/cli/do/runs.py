@@ -156,20 +156,20 @@ def _explain_empty_list(where: str, total: int, *, removed: bool) -> str:
 def _check_ledger(path: str | None) -> int:
     """Checks every row of the ledger for damage, and prints what is wrong."""
     with open_ledger(path, writable=False) as ledger:
-        found, where = ledger.check_all(), ledger.where
-    for problem in found.problems:
+        result, where = ledger.check_all(), ledger.where
+    for problem in result.problems:
         tell(problem)
-    head = f"{format_count(found.runs, 'run')} in {where}: "
-    if found.problems:
-        say(f"{head}{format_count(len(found.problems), 'problem')}")
+    head = f"{format_count(result.runs, 'run')} in {where}: "
+    if result.problems:
+        say(f"{head}{format_count(len(result.problems), 'problem')}")
         return ExitStatus.SOME_FAILED
-    if not found.checked:
+    if not result.checked:
         say(f"{head}the database is sound; rows have no checksums until a run is added")
         return ExitStatus.ALL_MEASURED
     remarks = ""
-    if found.without_checksum:
-        remarks += f"; {found.without_checksum} rows of an older version have no checksum"
-    if found.not_own:
-        remarks += f"; {format_count(found.not_own, 'run')} not signed by your key"
+    if result.without_checksum:
+        remarks += f"; {result.without_checksum} rows of an older version have no checksum"
+    if result.not_own:
+        remarks += f"; {format_count(result.not_own, 'run')} not signed by your key"
     say(f"{head}every row is as it was stored{remarks}")
     return ExitStatus.ALL_MEASURED

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guestmark.cli.outputs import Outputs, check_published
@@ -13,7 +12,6 @@ from guestmark.core.errors import ExitStatus
 from guestmark.core.home import LATEST, LEDGER
 from guestmark.ledger import open_ledger, run_history
 from guestmark.ledger.model import StoredRun
-from guestmark.plan.matrix import change_baseline
 from guestmark.stats.analysis import Analysis
 
 if TYPE_CHECKING:
@@ -80,6 +78,7 @@ def _load_analysed(
     with open_ledger(ledger_path, writable=False) as ledger:
         stored = ledger.load_run(name)
         if baseline is not None:
-            cells = change_baseline(stored.plan.cells, baseline)
-            stored = replace(stored, plan=replace(stored.plan, cells=cells))
+            from guestmark.cli.run_views import replace_baseline
+
+            stored = replace_baseline(stored, baseline)
         return stored, run_history.analyse_with_history(ledger, stored)
