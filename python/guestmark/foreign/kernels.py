@@ -24,7 +24,8 @@ from guestmark.foreign.progress import Progress
 KIND = "kernel"
 _IMAGE, _RELEASE, _CONFIG, _MODULES = "image", "release", "config", "modules"
 _BUILD_ABOUT_S, _FETCH_ABOUT_S = 150.0, 12.0
-_BUILD_NEEDS = 3 << 30  # bytes, for the sources and what is compiled
+# Bytes for the sources and the compiled files.
+_BUILD_NEEDS = 3 << 30
 _BUILD_PROGRAMS = (
     Program("make", "make"),
     Program("flex", "flex"),
@@ -34,12 +35,13 @@ _BUILD_PROGRAMS = (
     Program("gcc", "gcc"),
 )
 _SOURCES = Path("/usr/src")
-# Most of the sources are of drivers and processors that no such machine has. Their Kconfig files are read all the same.
+# Most of the sources are for drivers and processors that no such machine has. Only their Kconfig files are needed.
 _OTHER_DRIVERS = ("gpu", "infiniband", "iio", "media", "net", "scsi", "staging", "usb")
 _LEFT_OUT = (
     *(f"*/drivers/{name}/*.[ch]" for name in _OTHER_DRIVERS),
     "*/sound/*.[chS]",
-    "*/arch/[!sx]*/*.[chS]",  # sparc's are needed, and some of x86's
+    # The directory of sparc is needed, and some headers of x86.
+    "*/arch/[!sx]*/*.[chS]",
     "*.dts*",
     "*/tools/testing",
     "*/Documentation/*/*",
@@ -49,32 +51,32 @@ REQUIRED = ("BLK_DEV_INITRD", "VIRTIO", "VIRTIO_CONSOLE", "DEVTMPFS", "PROC_FS",
 
 
 def find_made(architecture: Architecture) -> Kernel | None:
-    """The kernel if it has been made."""
+    """Returns the kernel if it was made before."""
     part = store.find_part(architecture, KIND, compute_key(architecture))
     return None if part is None else _describe_kernel(architecture, part)
 
 
 def compute_key(architecture: Architecture) -> str:
-    """Changes with what is ours: the name of the package, or the configuration."""
+    """Returns a key that changes with what is ours: the name of the package, or the configuration."""
     if architecture.kernel is Source.DISTRIBUTION:
         return store.hash_inputs([architecture.kernel_package])
     return store.hash_inputs([read_fragment(architecture), architecture.kernel_image, _LEFT_OUT])
 
 
 def read_fragment(architecture: Architecture) -> str:
-    """The options added to `tinyconfig`."""
+    """Returns the options that are added to `tinyconfig`."""
     return resources.files("guestmark.foreign").joinpath(f"{architecture.name}.config").read_text()
 
 
 def list_missing(architecture: Architecture) -> list[Program]:
-    """The packages needed to get it."""
+    """Returns the programs that are needed to get the kernel and not installed."""
     if architecture.kernel is Source.DISTRIBUTION:
         return []
     return [each for each in (*_BUILD_PROGRAMS, architecture.cross) if shutil.which(each.name) is None]
 
 
 def about_s(architecture: Architecture) -> float:
-    """Seconds that it takes to get it, on two processors."""
+    """Returns the seconds that getting it takes, on two processors."""
     return _FETCH_ABOUT_S if architecture.kernel is Source.DISTRIBUTION else _BUILD_ABOUT_S
 
 
@@ -137,12 +139,12 @@ def _build_kernel(architecture: Architecture, making: store.PartInMaking, progre
     corrected = correct_sources(tree, architecture.name)
     out = scratch / "out"
     out.mkdir()
-    # The agent is compiled at the same time and goes first: where it does not compile, the kernel is in vain.
+    # The agent is compiled at the same time and has priority: if it does not compile, the kernel is of no use.
     make_it = [
         "nice", "make", "-s", "-C", str(tree), f"O={out}", f"ARCH={architecture.kernel_arch}",
         f"CROSS_COMPILE={architecture.cross_prefix}", "KCFLAGS=-w",
     ]  # fmt: skip
-    # The same bytes whoever builds it, and whenever.
+    # With these the kernel has the same bytes whoever builds it, and whenever.
     always = {
         "KBUILD_BUILD_TIMESTAMP": "1970-01-01",
         "KBUILD_BUILD_USER": "guestmark",
@@ -181,7 +183,7 @@ def _build_kernel(architecture: Architecture, making: store.PartInMaking, progre
 
 
 def _source_archive(scratch: Path, log: Path, progress: Progress) -> Path:
-    """The distribution's kernel source: that installed, else fetched as a package and thrown away afterwards."""
+    """Returns the distribution's kernel source: the installed one, else one fetched for this build only."""
     installed = sorted(_SOURCES.glob("linux-source-*.tar.xz"), key=_version_key)
     if installed:
         return installed[-1]
@@ -211,7 +213,7 @@ def _version_key(path: Path) -> tuple[int, ...]:
 
 
 def describe_given(architecture: Architecture, wanted: str) -> Kernel:
-    """A kernel that the user gave. Raises `GuestmarkError` for what no guest can boot from."""
+    """Returns a kernel that the user gave. Raises `GuestmarkError` for a file that no guest can boot from."""
     image = Path(wanted).expanduser().absolute()
     if not image.is_file():
         raise GuestmarkError(f"there is no kernel {wanted}", hint="give the path of a kernel's image")
@@ -221,7 +223,8 @@ def describe_given(architecture: Architecture, wanted: str) -> Kernel:
     check_image(architecture, data, wanted)
     said_itself = re.search(rb"Linux version (\d[\w.+~-]{,90}) ", data)
     release = said_itself[1].decode("ascii") if said_itself else ""
-    if not release:  # compressed in its own way: called as the distribution calls it
+    # The image is compressed in a format of its own, so its file name has to tell the release.
+    if not release:
         release = re.sub(r"^(vmlinu[xz]|image|Image)-?", "", image.name)
     config = image.with_name(f"config-{release}")
     beside = config if config.is_file() else image.with_name(_CONFIG)
@@ -239,7 +242,7 @@ def describe_given(architecture: Architecture, wanted: str) -> Kernel:
 
 
 def check_configuration(config: str, name: str) -> None:
-    """Raises `GuestmarkError` naming what a kernel's configuration lacks that every guest needs."""
+    """Raises `GuestmarkError` naming the options that every guest needs and a kernel's configuration lacks."""
     there = set(re.findall(r"^CONFIG_(\w+)=[ym]$", config, re.MULTILINE))
     lacking = [option for option in REQUIRED if option not in there]
     if lacking:

@@ -90,7 +90,8 @@ def _all_made(architecture: Architecture, packages: Sequence[str], whole: Combin
         except BaseException:
             whole.cancel()
             if making.done():
-                making.result()  # the first error, of which the other only is the consequence
+                # This error came first; the other one is only its consequence.
+                making.result()
             raise
 
 
@@ -121,26 +122,26 @@ def _waited_for(making: Future[Path], architecture: Architecture, progress: Prog
 
 
 def _list_made(architecture: Architecture, packages: Iterable[str] = ()) -> dict[str, bool]:
-    """Whether each of the parts that it needs is there."""
+    """Returns for each part that the architecture needs whether it was made."""
     made = {
         "agent": agents.find_agent(architecture) is not None,
         "kernel": kernels.find_made(architecture) is not None,
     }
+    # Without packages for the architecture, its machines stay in the initramfs.
     if architecture.root:
         made["root"] = roots.find_root(architecture, packages) is not None
     return made
 
 
 def _about_s(architecture: Architecture, made: Mapping[str, bool], lacking: Sequence[Program]) -> float:
-    """Seconds that what is missing takes on a fast network; compiling takes longer on a single processor.
+    """Estimates the seconds that missing parts take on a fast network; a single processor compiles for longer.
 
-    Half of what is fetched and unpacked takes no time of its own while something is compiled.
+    Half of the fetching and unpacking takes no extra time while something is compiled.
     """
     built = {"agent": agents.estimate_s(architecture)}
     fetched = {"root": roots.ABOUT_S}
-    (fetched if architecture.kernel is Source.DISTRIBUTION else built)["kernel"] = kernels.about_s(
-        architecture
-    )
+    costs = fetched if architecture.kernel is Source.DISTRIBUTION else built
+    costs["kernel"] = kernels.about_s(architecture)
     compiling, fetching = (
         sum(seconds for name, seconds in cost.items() if not made.get(name, True))
         for cost in (built, fetched)
@@ -151,7 +152,10 @@ def _about_s(architecture: Architecture, made: Mapping[str, bool], lacking: Sequ
 
 
 def get_agent(architecture: Architecture, progress: Progress = SILENT) -> Path:
-    """The agent alone, made if need be. Raises `PlatformUnusableError` naming what has to be installed."""
+    """Returns the agent alone, which is made if needed.
+
+    Raises `PlatformUnusableError` naming what has to be installed.
+    """
     if found := agents.find_agent(architecture):
         return found
     _require_installable(architecture, agents.list_missing(architecture))
@@ -159,13 +163,13 @@ def get_agent(architecture: Architecture, progress: Progress = SILENT) -> Path:
 
 
 def get_root(architecture: Architecture, packages: Iterable[str] = (), progress: Progress = SILENT) -> Root:
-    """The root alone, made if need be. Raises `GuestmarkError`."""
+    """Returns the root alone, which is made if needed. Raises `GuestmarkError`."""
     wanted = tuple(packages)
     return roots.find_root(architecture, wanted) or roots.make_root(architecture, wanted, progress)
 
 
 def list_missing(architecture: Architecture) -> list[Program]:
-    """The packages needed to build the parts that are still missing."""
+    """Returns the programs that are needed to build the missing parts and not installed."""
     found = []
     if agents.find_agent(architecture) is None:
         found += agents.list_missing(architecture)
@@ -175,7 +179,7 @@ def list_missing(architecture: Architecture) -> list[Program]:
 
 
 def check_parts(architecture: Architecture, besides: Sequence[Program] = ()) -> None:
-    """Raises `PlatformUnusableError` with everything that has to be installed first, `besides` too, in one line."""
+    """Raises `PlatformUnusableError` that names everything to install first, `besides` included, in one line."""
     _require_installable(architecture, [*besides, *list_missing(architecture)])
 
 
@@ -190,39 +194,40 @@ def _require_installable(architecture: Architecture, found: Sequence[Program]) -
 
 
 def _list_packages(programs: Sequence[Program]) -> list[str]:
-    """Each once; a program can need several."""
+    """Returns each package once; a program can need several."""
     return list(dict.fromkeys(name for program in programs for name in program.package.split()))
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One architecture on this host. `made` are its parts by name, `missing` what has to be installed first."""
+    """One architecture on this host: `made` are its parts by name, `missing` the programs to install first."""
 
     architecture: Architecture
     made: dict[str, bool]
     missing: list[Program]
-    fault: str = ""  # a part that is damaged, or for which there is no source
+    # Why a part is damaged, or has no source.
+    fault: str = ""
 
     @property
     def platform(self) -> str:
-        """Its platform's name."""
+        """Name of its platform."""
         return "tcg" if self.architecture.is_host else f"tcg@{self.architecture.name}"
 
     @property
     def first_use_s(self) -> int:
-        """About how long the first use takes; 0 when everything has been made."""
+        """About how many seconds the first use takes; 0 if everything was made."""
         return round(_about_s(self.architecture, self.made, self.missing)) if self.made else 0
 
 
 def survey_parts() -> list[State]:
-    """All architectures, the host's own first. Nothing is started, made or fetched."""
+    """Returns the state of all architectures, the host's own first. Nothing is started, made or fetched."""
     rows = sorted(ARCHITECTURES.values(), key=lambda row: (not row.is_host, row.name))
     known = list_served()
     return [_describe_state(row, known) for row in rows]
 
 
 def _explain_unserved(row: Architecture, known: frozenset[str] | None, made: bool) -> str:
-    """Why there can be no kernel here, unless it has been made; empty where there can."""
+    """Returns why there can be no kernel here unless it was made before; empty if there can be one."""
     absent = known is not None and row.name not in known
     if row.kernel is Source.DISTRIBUTION and not made and absent:
         return f"this system's package sources have nothing for {row.name}; a newer release may"

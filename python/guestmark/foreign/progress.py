@@ -29,7 +29,7 @@ class Progress:
         """Reports the end of a step."""
 
     def check_cancelled(self) -> None:
-        """Called several times a second during a step. Raises `GuestmarkError` if its result is not wanted any more."""
+        """Raises `GuestmarkError` if the result of a step is not wanted any more; called several times a second."""
 
 
 class CombinedProgress(Progress):

@@ -18,10 +18,14 @@ from guestmark.foreign.images import IMAGE, keep_unpacked, resolve_inside, unpac
 from guestmark.foreign.packages import query_apt_cache
 from guestmark.foreign.progress import tell_user
 
-APT = "apt:"  # before a version
-_COMMON, _DATA = "qemu-system-common", "qemu-system-data"  # of one source with the emulators
-_FIRMWARE = ("seabios", "ipxe-qemu")  # of sources of their own; the newest will do
-_REBUILT = re.compile(r"\+b[0-9]+$")  # of packages for one architecture; packages for all have no such ending
+# Prefix of a version.
+APT = "apt:"
+# Built from one source with the emulators, so their versions must fit.
+_COMMON, _DATA = "qemu-system-common", "qemu-system-data"
+# Built from sources of their own; the newest versions fit every QEMU.
+_FIRMWARE = ("seabios", "ipxe-qemu")
+# Suffix of packages that were rebuilt for one architecture; packages for all architectures lack it.
+_REBUILT = re.compile(r"\+b[0-9]+$")
 _VERSION = re.compile(r"[0-9A-Za-z.+:~-]+", re.ASCII)
 _FETCH_S = 600.0
 _TRY_S = 30.0

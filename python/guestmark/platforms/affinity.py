@@ -277,7 +277,8 @@ def _move_all(processors: Collection[int], others: Iterable[int]) -> None:
     """Moves all threads of this process and of `others`; threads they start later inherit the processors."""
     for pid in (os.getpid(), *others):
         for thread in _tasks(pid):
-            with contextlib.suppress(OSError):  # it has ended
+            # The thread has ended.
+            with contextlib.suppress(OSError):
                 os.sched_setaffinity(thread, processors)
 
 

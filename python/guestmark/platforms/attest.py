@@ -300,7 +300,8 @@ def _negotiated_free_reporting(guest: Guest) -> bool:
 
 
 _MOST_VIRTIO = 32
-_BALLOON = 5  # linux/virtio_ids.h
+# Device number of virtio-balloon: linux/virtio_ids.h.
+_BALLOON = 5
 _MAPPING = re.compile(r"([0-9a-f]+)-[0-9a-f]+ (...)[ps] ")
 
 

@@ -101,7 +101,8 @@ class Machine(BareMachine, Protocol):
 class HasInnerMachine(Protocol):
     """What a machine inside another guest has in addition."""
 
-    inner: Machine  # the same machine as seen from the outer guest, with process ids and paths there
+    # The same machine as seen from the outer guest, with process ids and paths there.
+    inner: Machine
 
 
 @runtime_checkable

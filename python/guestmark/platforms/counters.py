@@ -232,7 +232,8 @@ def read_processor_s(pid: int | None) -> float | None:
 
 def _read_process_s(pid: int) -> float:
     fields = processes.read_status(pid)
-    ticks = int(fields[13]) + int(fields[14])  # cutime and cstime
+    # cutime and cstime: processor time of children that have been waited for.
+    ticks = int(fields[13]) + int(fields[14])
     # The clock of another process's processor time has the complement of its id in its upper bits: the
     # kernel's MAKE_PROCESS_CPUCLOCK.
     return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED) + ticks / os.sysconf("SC_CLK_TCK")

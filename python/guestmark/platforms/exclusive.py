@@ -46,7 +46,8 @@ class LockHolder(msgspec.Struct, frozen=True):
     pid: int = 0
     user: str = ""
     host: str = ""
-    since: float = 0.0  # Unix time
+    # Unix time.
+    since: float = 0.0
     what: str = ""
     token: str = ""
 
@@ -55,7 +56,8 @@ class LockHolder(msgspec.Struct, frozen=True):
         """Describes this process, which measures `what`."""
         try:
             user = getpass.getuser()
-        except (KeyError, OSError):  # a user without a name
+        except (KeyError, OSError):
+            # The user has no name in the password database.
             user = f"user {os.getuid()}"
         return cls(os.getpid(), user, socket.gethostname(), time.time(), what[:_MAX_WHAT], _own_token())
 

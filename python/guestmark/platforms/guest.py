@@ -40,10 +40,13 @@ class Guest:
     check: Callable[[Guest], GuestMachine]
     phases: dict[str, float] = field(default_factory=dict)
     disks: tuple[AttachedDisk, ...] = ()
-    query: Callable[[str], Any] | None = None  # asks the hypervisor's monitor, where there is one
-    place: Place = HERE  # where the hypervisor runs
+    # Asks the hypervisor's monitor, if there is one.
+    query: Callable[[str], Any] | None = None
+    # Where the hypervisor runs.
+    place: Place = HERE
     seat: Seat = field(default_factory=Seat)
-    restored: Restored | None = None  # what it has gone on from, where it was not booted
+    # The template that the guest went on from; None if it was booted.
+    restored: Restored | None = None
 
     @property
     def started_at(self) -> float:
@@ -269,7 +272,7 @@ class GuestPlatform(Platform, Protocol):
         """See `Platform.start`; `place` is where the hypervisor runs, `deadline_s` how long the start may take."""
 
     def find_missing(self, levels: Levels) -> Unusable | None:
-        """What has to be installed before guests with these levels can start; None when everything is there."""
+        """Returns what has to be installed before guests with these levels can start; None if nothing has to."""
 
 
 class GuestWithin:

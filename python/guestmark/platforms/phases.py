@@ -18,17 +18,28 @@ from guestmark.platforms.process import Console
 
 # Keys of `Machine.phases` of a watched guest, in order; the values are seconds since its hypervisor was started. Phases
 # that a guest does not have (UML has no firmware) or has not reached yet are absent.
-FIRMWARE = "firmware"  # the firmware's first sign of life
-HANDOVER = "handover"  # the firmware, or User-Mode Linux's check of the host, is done: the kernel starts
-FIRST_LINE = "first_line"  # of the kernel's log
-KERNEL = "kernel"  # PID 1 runs
-MODULES = "modules"  # loaded
-ROOT = "root"  # the host's root is mounted, with its overlay
-ANSWERED = "answered"  # a restored guest has the time and random bytes, and goes on to its root
-READY = "ready"  # the agent's greeting has arrived
-ORDERED = "ordered"  # the order to switch off was sent
-DOWN = "down"  # the kernel's last line
-GONE = "gone"  # the hypervisor's process has exited
+# The firmware's first sign of life.
+FIRMWARE = "firmware"
+# The kernel starts: the firmware, or User-Mode Linux's check of the host, is done.
+HANDOVER = "handover"
+# The first line of the kernel's log.
+FIRST_LINE = "first_line"
+# PID 1 runs.
+KERNEL = "kernel"
+# The modules are loaded.
+MODULES = "modules"
+# The host's root is mounted, with its overlay.
+ROOT = "root"
+# A restored guest has the time and random bytes, and goes on to its root.
+ANSWERED = "answered"
+# The agent's greeting has arrived.
+READY = "ready"
+# The order to switch off was sent.
+ORDERED = "ordered"
+# The kernel's last line.
+DOWN = "down"
+# The hypervisor's process has exited.
+GONE = "gone"
 
 _LINES = {
     FIRMWARE: rb"SeaBIOS",
@@ -40,7 +51,8 @@ _LINES = {
     ROOT: rb"guestmark-agent: root done",
     DOWN: rb"reboot: (?:Power down|System halted)",
 }
-_LAST = {HANDOVER, DOWN}  # of several such lines the last counts
+# If several such lines are printed, the last one counts.
+_LAST = {HANDOVER, DOWN}
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,8 @@ class HypervisorProcess(Protocol):
 class Stream(Protocol):
     """Bytes between us and a hypervisor that is about to be started."""
 
-    fds: tuple[int, ...]  # that its process inherits
+    # Descriptors that the hypervisor inherits.
+    fds: tuple[int, ...]
 
     def transport(self) -> Transport:
         """Returns our end, for an agent's client."""

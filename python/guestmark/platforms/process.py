@@ -117,14 +117,16 @@ class SupervisedProcess:
         self.writable: tuple[Path, ...] = (self.scratch,)
         self._confinement = confinement
         self._directories = [self.scratch]
-        self.groups: tuple[Path, ...] = ()  # control groups, which bound what it takes
+        # Control groups, which limit its memory and processes.
+        self.groups: tuple[Path, ...] = ()
         self.started_at = 0.0
         self._console: Console | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
         self._ended = False
         self._ending = threading.Lock()
-        self.helpers: dict[str, SupervisedProcess] = {}  # that it ends with
+        # Processes that it ends with, by name.
+        self.helpers: dict[str, SupervisedProcess] = {}
 
     def start(
         self, command: Sequence[str], pass_fds: Sequence[int] = (), *, writable: Iterable[Path] = ()
@@ -273,7 +275,8 @@ class SupervisedProcess:
             try:
                 self._process.wait(_STOP_DEADLINE_S)
             except subprocess.TimeoutExpired:
-                self._process.kill()  # its child dies with it (PR_SET_PDEATHSIG)
+                # Its child dies with it (PR_SET_PDEATHSIG).
+                self._process.kill()
                 self._process.wait()
             self.console.wait_for_end()
         for directory in self._directories:

@@ -11,13 +11,16 @@ class Accelerator:
     """One accelerator."""
 
     name: str
-    firmware_cpu: str  # where nothing but firmware runs
-    counter: str  # what is counted when a system call leaves the guest, or would
+    # Processor model of machines on which only firmware runs.
+    firmware_cpu: str
+    # Counter of what happens when a system call leaves the guest.
+    counter: str
     start_limit_s: float
-    emulates: bool = False  # every instruction is translated
+    # True if every instruction is translated.
+    emulates: bool = False
 
     def default_cpu(self, architecture: Architecture) -> str:
-        """The default model of the processor."""
+        """Returns the default processor model."""
         return architecture.cpu if self.emulates else "host"
 
     @property

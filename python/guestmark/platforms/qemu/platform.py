@@ -286,7 +286,7 @@ class QemuPlatform:
         return [row.emulator] if row.emulator.path is None else []
 
     def find_missing(self, levels: Levels) -> Unusable | None:
-        """What has to be installed first."""
+        """Returns what has to be installed first; None if everything is installed."""
         row = self.architecture
         if row.is_host:
             return find_missing_program(row.emulator)

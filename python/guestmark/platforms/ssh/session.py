@@ -247,8 +247,10 @@ class Session:
         self.dest = dest
         self.way = (*ssh_command(), *OPTIONS, *options, "--", dest)
         self.command: tuple[str, ...] = (*self.way, format_remote_command())
-        self.by_hand = f"ssh {dest}"  # what a user types to see for themselves
-        self.environment: Mapping[str, str] | None = None  # of the command; None: this process's
+        # What a user types to see for themselves.
+        self.by_hand = f"ssh {dest}"
+        # Environment of the command; None for this process's own.
+        self.environment: Mapping[str, str] | None = None
         self.directory = ""
         self.greeting: Greeting | None = None
         self._removed: list[str] = []
@@ -256,10 +258,13 @@ class Session:
         self._lifeline = -1
         self._said = bytearray()
         self._before = bytearray()
-        self._patience_s = _STOP_S  # for its orderly end
-        self._heard = 0  # bytes of the error stream in all
+        # Seconds that the session gets to end in order.
+        self._patience_s = _STOP_S
+        # Total bytes of the error stream.
+        self._heard = 0
         self._ended = False
-        self.gone = False  # the other side, before we ended the session
+        # True if the other side had gone before we ended the session.
+        self.gone = False
 
     def open(self, deadline: float) -> Transport:
         """Connects, brings the agent and returns its channel; `deadline` is on the monotonic clock.
@@ -335,7 +340,8 @@ class Session:
     def read_errors(self) -> str:
         """Returns what ssh and the machine's own programs have printed on the error stream so far."""
         self._collect_errors(0)
-        text = self._said.decode(errors="replace").replace("\r\n", "\n")  # as ssh ends its own lines
+        # ssh ends its own lines with CR LF.
+        text = self._said.decode(errors="replace").replace("\r\n", "\n")
         return make_inert(text, lines=True)
 
     def explain_failure(self, error: AgentError) -> MachineError:
@@ -406,7 +412,8 @@ class Session:
         while True:
             words = self._read_line(deadline).split(" ")
             if words[0] == GREETING:
-                said = words[1:] if len(words) > 2 else []  # uname says two words, or is not there
+                # uname prints two words, or is not installed.
+                said = words[1:] if len(words) > 2 else []
                 system, arch, boot_id = (*said, "", "", "")[:3]
                 return Greeting(system, arch, boot_id)
             self._check_chatter()
@@ -414,7 +421,8 @@ class Session:
     def _check_chatter(self) -> None:
         """Raises `MachineError` if the login printed more before the greeting than any login has to."""
         if max(len(self._before), self._heard) > _CHATTER:
-            self._patience_s = 0.0  # there is no agent yet, and such a login would not stop by itself
+            # There is no agent yet, and such a login would not stop by itself.
+            self._patience_s = 0.0
             raise MachineError(
                 f"{self.dest} never stops printing at login",
                 hint=f"look at its shell's start-up files: {self.by_hand} true",

@@ -359,7 +359,8 @@ def _start_throw_away(domain: str, deadline: float) -> Iterator[str]:
 def _revert_snapshot(domain: str, snapshot: str, deadline: float, *, was_off: bool) -> Iterator[str]:
     fresh = f"going back to its snapshot {snapshot}"
     revert = ("snapshot-revert", domain, snapshot, "--running")
-    if was_off:  # and is afterwards
+    # A domain that was off is off again afterwards.
+    if was_off:
         with _hold_alive(domain, f"{_shell_command()} {shlex.join(revert)} > /dev/null", b"", deadline):
             yield fresh
     else:

@@ -101,7 +101,8 @@ class Hypervisor:
     # Words for the command line of the guest's kernel.
     words: str
     command: Callable[[str, MachineConfig], list[str]]
-    serial: Callable[[str, FileIdentity], str]  # of a disk, by its name and its image
+    # Returns the serial number of a disk, by its name and its image.
+    serial: Callable[[str, FileIdentity], str]
 
 
 def _firecracker_command(program: str, machine: MachineConfig) -> list[str]:

@@ -96,9 +96,11 @@ class OuterPlace:
     def __init__(self, guest: Guest, connect: Callable[[str], socket.socket]) -> None:
         self.guest = guest
         self.has_kvm = False
-        self.sources: dict[tuple[str, int], Path] = {}  # by content and size: sources serve all inner guests
+        # By content and size: one source serves all inner guests.
+        self.sources: dict[tuple[str, int], Path] = {}
         self.templates: dict[str, Path] = {}
-        self.attached: Mapping[Role, Image] = {}  # images of this host that are disks of the outer guest
+        # Images of this host that are disks of the outer guest.
+        self.attached: Mapping[Role, Image] = {}
         self._connect = connect
         self._lock = threading.RLock()
         self._count = 0
