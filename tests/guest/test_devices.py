@@ -98,7 +98,7 @@ def test_what_has_something_on_it_or_is_in_use_is_refused(device: str, tmp_path:
     cells = [cell_of("tcg", "filewrite", overwriting(device), amount="4M")]
     check_disks(cells)
     subprocess.run(["mke2fs", "-q", "-F", device], check=True, capture_output=True)
-    with pytest.raises(UsageError, match=r"has something on it: ext2"):
+    with pytest.raises(UsageError, match=r"has signatures on it: ext2"):
         check_disks(cells)
     subprocess.run(["mount", device, str(tmp_path)], check=True)
     try:
@@ -173,7 +173,7 @@ def test_only_a_mark_of_our_own_is_taken_for_one(device: str) -> None:
     for changed in (["tune2fs", "-U", theirs, device], ["wipefs", "--all", device]):
         subprocess.run(changed, check=True, capture_output=True)
         if changed[0] == "tune2fs":
-            with pytest.raises(UsageError, match="has something on it: ext2"):
+            with pytest.raises(UsageError, match="has signatures on it: ext2"):
                 devices.take_device(device)
     devices.check_device(device)
 

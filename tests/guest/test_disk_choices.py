@@ -80,8 +80,8 @@ def test_what_the_image_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         ({"format": "qcow2", "backing": "on", "preallocation": "full"}, "cannot be preallocated"),
         ({"bus": "nvme", "queues": "2"}, "only the queues of virtio-blk"),
         ({"disk_protocol": "nbd", "format": "qcow2"}, "served over NBD"),
-        ({"bus": "vhost-user", "format": "qcow2"}, "format=qcow2 is QEMU's"),
-        ({"bus": "vhost-user", "iops": "500"}, "iops=500 is QEMU's"),
+        ({"bus": "vhost-user", "format": "qcow2"}, "format=qcow2 applies to QEMU"),
+        ({"bus": "vhost-user", "iops": "500"}, "iops=500 applies to QEMU"),
         ({"logical_block": "4096", "physical_block": "512"}, "more than physical_block"),
     ],
 )

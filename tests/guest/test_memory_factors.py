@@ -86,7 +86,7 @@ def test_what_this_host_lacks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         ({"ksm": "on"}, "does not merge pages now"),
         ({"balloon": "64M", "free_page_reporting": "on"}, "not both"),
         ({"free_page_reporting": "on", "machine": "microvm"}, "without PCI"),
-        ({"thp": "off", "start": "restored"}, "without thp"),
+        ({"thp": "off", "start": "restored"}, "cannot have thp"),
         ({"thp": "on"}, "no transparent huge pages"),
     ):
         with pytest.raises(PlatformUnusableError, match=why), start("tcg", memory="128M", **levels):

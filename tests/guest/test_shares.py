@@ -82,7 +82,7 @@ def test_a_daemon_that_was_told_something_else_is_caught(monkeypatch: pytest.Mon
         ({"filesystem": "virtiofs", "format": "qcow2"}, "has no format"),
         ({"filesystem": "virtiofs", "share_cache": "loose"}, "virtiofs has no share_cache=loose"),
         ({"filesystem": "virtiofs", "security_model": "none"}, "security_model applies to 9p"),
-        ({"filesystem": "ext4", "share_cache": "auto"}, "of directories of the host"),
+        ({"filesystem": "ext4", "share_cache": "auto"}, "applies to directories of the host"),
     ],
 )
 def test_what_a_directory_does_not_have_is_refused(factors: Mapping[str, str], said: str) -> None:
