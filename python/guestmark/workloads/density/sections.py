@@ -86,11 +86,11 @@ def _group_results(workload: WorkloadResult) -> Iterator[_Group]:
                 (name, level) for name, level in result.cell.factors.items() if name != GUESTS.name
             )
             alike.setdefault((str(result.cell.platform), others), []).append(result)
-    varying = {
-        name
-        for name, level in itertools.chain.from_iterable(others for _, others in alike)
-        if any((name, level) not in others for _, others in alike)
-    }
+    # Only factors that tell groups apart belong into their names.
+    varying = set()
+    for name, level in itertools.chain.from_iterable(others for _, others in alike):
+        if any((name, level) not in others for _, others in alike):
+            varying.add(name)
     for (platform, others), results in alike.items():
         ordered = tuple(sorted(results, key=lambda result: result.cell.levels[GUESTS]))
         blocks = points_of(ordered)
@@ -122,12 +122,11 @@ def _build_memory_table(groups: Sequence[_Group]) -> Table:
     rows = []
     for group in groups:
         cells = [figure_cell(_describe_declared_memory(group))]
-        cells += [
-            figure_cell("none")
-            if metric is density.MEMORY and not _has_groups(group)
-            else _render_size(group.largest_fleet, metric)
-            for metric in _COUNTED
-        ]
+        for metric in _COUNTED:
+            if metric is density.MEMORY and not _has_groups(group):
+                cells.append(figure_cell("none"))
+            else:
+                cells.append(_render_size(group.largest_fleet, metric))
         cells.append(_render_number(group.largest_fleet, density.IDLE, 100.0))
         cells.append(_render_number(group.largest_fleet, density.WAKEUPS, 1.0))
         rows.append(Row(RowName((group.name,), id=group.largest_fleet.cell.id), tuple(cells)))
@@ -149,12 +148,11 @@ def _build_memory_table(groups: Sequence[_Group]) -> Table:
 
 
 def _describe_declared_memory(group: _Group) -> str:
-    return (
-        group.largest_fleet.cell.factors.get(
-            "memory", "" if group.largest_fleet.cell.platform.takes_factor("memory") else "–"
-        )
-        or "1G"
-    )
+    cell = group.largest_fleet.cell
+    if not cell.platform.takes_factor("memory"):
+        return cell.factors.get("memory", "–")
+    # Guests and sandboxes have this much where a cell says nothing.
+    return cell.factors.get("memory") or "1G"
 
 
 def _has_groups(group: _Group) -> bool:
@@ -196,12 +194,13 @@ def _build_throughput_table(groups: Sequence[_Group]) -> Table:
     for group in groups:
         assert group.fit is not None
         law, measured = group.fit.law, dict(group.measured_throughput())
-        cells = [
-            figure_cell(_format_rate(measured[number]), f"({_format_rate(law.throughput_of(number))})")
-            if number in measured
-            else figure_cell("–")
-            for number in numbers
-        ]
+        cells = []
+        for number in numbers:
+            if number in measured:
+                fitted = f"({_format_rate(law.throughput_of(number))})"
+                cells.append(figure_cell(_format_rate(measured[number]), fitted))
+            else:
+                cells.append(figure_cell("–"))
         cells += [
             figure_cell(f"{law.contention:.3f}", _describe_interval(group.fit.contention)),
             figure_cell(f"{law.coherence:.4f}", _describe_interval(group.fit.coherence)),
@@ -250,14 +249,13 @@ def _draw_chart(groups: Sequence[_Group]) -> str:
     """Draws the number of machines against throughput, in multiples of one machine's."""
     most = max(number for group in groups for number, _ in group.measured_throughput())
     lines = [(group, group.fit.law) for group in groups if group.fit is not None]
-    tallest = (
-        max(
-            [1.0]
-            + [rate / law.rate for group, law in lines for _, rate in group.measured_throughput()]
-            + [law.throughput_of(number) / law.rate for _, law in lines for number in (1.0, most)]
-        )
-        * 1.1
-    )
+    highest = 1.0
+    for group, law in lines:
+        rates = [rate for _, rate in group.measured_throughput()]
+        rates += [law.throughput_of(1.0), law.throughput_of(most)]
+        highest = max(highest, *(rate / law.rate for rate in rates))
+    tallest = highest * 1.1
+    # The names of the groups stand to the right of the picture.
     right = _WIDTH - 150
 
     def x(number: float) -> float:
@@ -274,9 +272,8 @@ def _draw_chart(groups: Sequence[_Group]) -> str:
         f'<text x="14" y="{y(tallest / 2):.0f}" text-anchor="middle" fill="currentColor" '
         f'transform="rotate(-90 14 {y(tallest / 2):.0f})">times one alone</text>',
     ]
-    for number in (
-        [1, *range(step, math.floor(most) + 1, step)] if step > 1 else range(1, math.floor(most) + 1)
-    ):
+    # One alone is what all others are compared with, so it has a number whatever the step is.
+    for number in sorted({1, *range(step, math.floor(most) + 1, step)}):
         parts.append(
             f'<text x="{x(number):.1f}" y="{y(0) + 16:.1f}" text-anchor="middle" fill="currentColor">{number}</text>'
         )
@@ -296,7 +293,8 @@ def _draw_chart(groups: Sequence[_Group]) -> str:
             for number, rate in group.measured_throughput()
         ]
         row = 20 + 16 * position
-        parts.append(  # a page may have a colour of its own for words
+        # Words have the page's own colour, which may be light on dark.
+        parts.append(
             f'<circle cx="{right + 16}" cy="{row - 4}" r="3.5" fill="{colour}"/>'
             f'<text x="{right + 24}" y="{row}" fill="currentColor">{html.escape(group.name[:20])}</text>'
         )
@@ -317,21 +315,20 @@ def _describe_groups(groups: Sequence[_Group]) -> Iterator[Inline]:
 def _describe_memory(group: _Group) -> str:
     sizes = {metric: group.largest_fleet.summary.get(metric.name) for metric in _COUNTED}
     # What is known to less than its own size says nothing: MemAvailable's slope on a busy host.
-    known = [
-        summary.mean / (1 << 20)
-        for summary in sizes.values()
-        if summary is not None and (summary.ci is None or summary.ci[1] - summary.ci[0] < summary.mean)
-    ]
+    known = []
+    for summary in sizes.values():
+        if summary is None:
+            continue
+        if summary.ci is None or summary.ci[1] - summary.ci[0] < summary.mean:
+            known.append(summary.mean / (1 << 20))
     memory = sizes[density.MEMORY]
     if memory is None or not known:
         return "its memory is not known. "
     of = "of its control group" if _has_groups(group) else "of PSS, as it has no control group"
     low, high = min(known), max(known)
-    disagreeing = (
-        f", {_format_rate(low)} to {_format_rate(high)} by other ways to count"
-        if low > 0 and high / low > 1.2
-        else ""
-    )
+    disagreeing = ""
+    if low > 0 and high / low > 1.2:
+        disagreeing = f", {_format_rate(low)} to {_format_rate(high)} by other ways to count"
     return f"one more takes {_format_rate(memory.mean / (1 << 20))} MiB {of}{disagreeing}. "
 
 
@@ -340,9 +337,9 @@ def _describe_speed(group: _Group) -> str:
         return ""
     law, most = group.fit.law, group.largest_fleet.cell.levels[GUESTS]
     kept = group.largest_fleet.summary.get(density.KEPT.name)
-    said = (
-        f"With {most} of them each has {figures.format_percent(kept.mean)} of its speed alone" if kept else ""
-    )
+    said = ""
+    if kept:
+        said = f"With {most} of them each has {figures.format_percent(kept.mean)} of its speed alone"
     if law.error > _MISFIT:
         return f"{said}; the scalability law is off by {figures.format_percent(law.error)} and says nothing more."
     return f"{said}; by the law {_describe_peak(group.fit, most)}."

@@ -122,11 +122,7 @@ class ExecTrial(ExecWorkload):
         A machine with other files than the host's finds its own commands.
         """
         for cell in cells:
-            bare = (
-                any(disk.filesystem is Filesystem.NONE for disk in cell.view(Disks))
-                if has_disks(cell)
-                else False
-            )
+            bare = has_disks(cell) and any(disk.filesystem is Filesystem.NONE for disk in cell.view(Disks))
             if bare and cell.platform.is_guest and not names_disk(cell):
                 raise UsageError(
                     f"{cell.id}: a disk without a filesystem has no directory to run the command in",
@@ -145,21 +141,29 @@ class ExecTrial(ExecWorkload):
         """Remarks on files that the command names by relative paths, which it will not find on its disk."""
         here = plan.context.cwd
         mounted_cells = [cell for cell in cells if has_disks(cell) and not names_disk(cell)]
-        words = dict.fromkeys(
-            word for cell in mounted_cells for word in substitute_levels(cell)[1:] if not os.path.isabs(word)
-        )
-        named = [
-            word for word in words if word not in ("", ".", "..") and os.path.exists(os.path.join(here, word))
-        ]
-        discarding = [cell for cell in cells if Command.read_command(cell).output is StandardOutput.NULL]
-        remarks = [
-            f"{name} stops early when its output is /dev/null: --output pipe makes it do all of its work"
-            for name in sorted({os.path.basename(substitute_levels(cell)[0]) for cell in discarding} & _LAZY)
-        ]
-        return remarks + [
-            f"the command runs in a new directory on its disk, where {word} of {here} is not: give its whole path"
-            for word in named
-        ]
+        # A table of words, as each is remarked on once, however many cells have it.
+        words: dict[str, None] = {}
+        for cell in mounted_cells:
+            for word in substitute_levels(cell)[1:]:
+                if word not in ("", ".", "..") and not os.path.isabs(word):
+                    words[word] = None
+        lazy = set()
+        for cell in cells:
+            program = os.path.basename(substitute_levels(cell)[0])
+            if program in _LAZY and Command.read_command(cell).output is StandardOutput.NULL:
+                lazy.add(program)
+        remarks = []
+        for name in sorted(lazy):
+            remarks.append(
+                f"{name} stops early when its output is /dev/null: --output pipe makes it do all of its work"
+            )
+        for word in words:
+            if os.path.exists(os.path.join(here, word)):
+                remarks.append(
+                    f"the command runs in a new directory on its disk, where {word} of {here} is not: "
+                    "give its whole path"
+                )
+        return remarks
 
     def prepare(self, machine: Machine) -> None:
         """Finds the command on both sides and compares its digest.
@@ -169,7 +173,8 @@ class ExecTrial(ExecWorkload):
         here = Lookup(self._argv[0], self._caller["env"].get("PATH"), self._caller["cwd"])
         there = isinstance(machine, LoggedIn)
         disk = target_of(machine) if machine.disks else None
-        if disk is not None and os.sep in self._argv[0]:  # a program is found from where the user is
+        # The command runs on the disk, but the user named the program from where he is.
+        if disk is not None and os.sep in self._argv[0]:
             self._argv[0] = os.path.join(self._caller["cwd"], self._argv[0])
         if isinstance(machine, LoggedIn):
             self._argv, self._caller = bring_files(machine, self._argv, self.params.push, self._caller["cwd"])
@@ -179,7 +184,10 @@ class ExecTrial(ExecWorkload):
         except CommandError as error:
             raise _cannot_run(self._argv, error, there=there) from error
         found.add_facts(self.facts)
-        self.warnings += [found.warning] if found.warning else []
+        if found.warning:
+            self.warnings.append(found.warning)
+        # The disk comes after the search, which is made from the user's directory, and before the user's set-up,
+        # which may fill the disk.
         if disk is not None:
             self._work_on(disk, machine.agent)
         self._run_hook("setup", machine)
@@ -203,7 +211,8 @@ class ExecTrial(ExecWorkload):
             for _ in range(_SHELL_STARTS + 1)
         ]
         judge_exit(runs[0], self.warnings, self.limit_s, ignore_failure=False)
-        warm = runs[1:]  # the first one reads the shell's files
+        # The first one reads the shell's files from the disk.
+        warm = runs[1:]
         return ShellStart(
             wall_s=statistics.median(run.wall_s for run in warm),
             guest_wall_s=statistics.median(run.guest_wall_s for run in warm),
@@ -249,6 +258,7 @@ class ExecTrial(ExecWorkload):
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the command once. Raises `WorkloadError` with a one-line reason when it fails."""
         self._run_hook("prepare", machine)
+        # Counters are read outside of what is timed, and only where there is a disk whose flushes are of interest.
         below = Below.read_before(machine) if self._disk else None
         result = machine.agent.exec(
             self._argv,
@@ -285,6 +295,7 @@ class ExecTrial(ExecWorkload):
                 (spec.metric, self._find_value(spec, machine, stdout, stderr)) for spec in self._metrics
             ]
         values += self._report_events(result.counted)
+        # A check may look at what the command left, which `conclude` may remove.
         self._run_hook("check", machine)
         self._run_hook("conclude", machine)
         start = self._shell_start or _NO_SHELL

@@ -43,13 +43,14 @@ def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         "over the trials, which are also among the further metrics.",
         summary=lambda said: f"From QEMU's start to the last file: {said}.",
     )
-    leases = [(result, lease) for result in shown if (lease := _read_lease(result)) is not None]
+    leases = []
+    for result in shown:
+        lease = _read_lease(result)
+        if lease is not None:
+            leases.append(spans(Span(result.cell.id, Tone.NAME), f"  {said_lease(lease)}"))
     if not leases:
         return [chart]
-    items = tuple(
-        spans(Span(result.cell.id, Tone.NAME), f"  {said_lease(lease)}") for result, lease in leases
-    )
-    return [chart, Bullets(line("How addresses were given (last trial):", Tone.STRONG), items)]
+    return [chart, Bullets(line("How addresses were given (last trial):", Tone.STRONG), tuple(leases))]
 
 
 def said_lease(lease: Lease) -> str:
@@ -98,6 +99,7 @@ def _describe_shares(result: CellResult) -> str:
     causes = _describe_causes(result)
     text = f"{causes}; {latency}" if causes else latency
     repeated = result.summary[REPEATED].mean if REPEATED in result.summary else 0.0
+    # Below this it would be shown as 0.0 MB.
     if repeated < 5e4:
         return text
     waited = ", after waiting for it" if server > client else ""
@@ -110,7 +112,12 @@ def _describe_causes(result: CellResult) -> str | None:
 
 
 def _name_slow_side(rows: Sequence[CellResult]) -> Inline:
-    by_cause = {result.cell.id: who for result in rows if (who := _main_cause(result)) is not None}
+    by_cause = {}
+    for result in rows:
+        who = _main_cause(result)
+        if who is not None:
+            by_cause[result.cell.id] = who
+    # The published experiment knows latencies only, and so do runs whose captures were not analysed by cause.
     if by_cause:
         return line(f"Slow (more than half of the time, by cause) is {_group_by_side(by_cause)}.")
     by_latency = {result.cell.id: _slow_side(result) for result in rows}
@@ -145,15 +152,17 @@ def _group_by_side(slow: Mapping[str, str]) -> str:
 
 def render_latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Renders latencies as a table and a picture, of the last good trial of each cell; nothing without captures."""
-    traces = [
-        (result, trace) for result in workload.shown_cells if (trace := _read_trace(result)) is not None
-    ]
-    endpoints = [
-        (result, endpoint)
-        for result, trace in traces
-        for endpoint in trace.endpoints
-        if endpoint.histogram and endpoint.response.p50_s is not None
-    ]
+    traces = []
+    endpoints = []
+    for result in workload.shown_cells:
+        trace = _read_trace(result)
+        if trace is None:
+            continue
+        traces.append((result, trace))
+        for endpoint in trace.endpoints:
+            # An endpoint that never had to answer has no latency.
+            if endpoint.histogram and endpoint.response.p50_s is not None:
+                endpoints.append((result, endpoint))
     if not endpoints:
         return []
     caption = "From the last packet of the peer to the endpoint’s next one; of each cell’s last trial."
@@ -241,13 +250,15 @@ _TIMES = 2
 def render_rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Renders the scatter of rounds and of boots, and how many rounds of a boot are best; nothing if unknown."""
     cells = [result for result in workload.shown_cells if result.trials]
-    blocks = sorted({trial.block for result in cells for trial in result.trials})
-    row = {block: number for number, block in enumerate(blocks)}
-    found = [iteration_matrix(DOWNLOAD.name, result.trials, row) for result in cells]
-    matrices = [matrix for matrix in found if matrix is not None]
-    good = [
-        trial for result in cells for trial in result.trials if trial.status is TrialStatus.OK and trial.run_s
-    ]
+    trials = [trial for result in cells for trial in result.trials]
+    row = {block: number for number, block in enumerate(sorted({trial.block for trial in trials}))}
+    matrices = []
+    for result in cells:
+        matrix = iteration_matrix(DOWNLOAD.name, result.trials, row)
+        if matrix is not None:
+            matrices.append(matrix)
+    good = [trial for trial in trials if trial.status is TrialStatus.OK and trial.run_s]
+    # Scatters of cells are pooled, which a cell without iterations cannot take part in.
     scatter = estimate_scatter(matrices) if len(matrices) == len(cells) else None
     if scatter is None or scatter.starts < _STARTS:
         return []

@@ -51,17 +51,14 @@ def conclude_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         )
         for result, found in shown
     ]
-    said += [
-        Note(line(f"{result.cell.id}: {why}")) for result, found in shown if (why := describe_reasons(found))
-    ]
-    said += [
-        Note(line(f"{result.cell.id}: {why}"))
-        for result, found in shown
-        if (why := describe_explanation(found))
-    ]
-    said += [
-        Note(line(f"{result.cell.id}: {remark}")) for result, found in shown for remark in list_limits(found)
-    ]
+    # All verdicts come first, then what is behind them, so that verdicts can be compared at a glance.
+    for describe in (describe_reasons, describe_explanation):
+        for result, found in shown:
+            if why := describe(found):
+                said.append(Note(line(f"{result.cell.id}: {why}")))
+    for result, found in shown:
+        for remark in list_limits(found):
+            said.append(Note(line(f"{result.cell.id}: {remark}")))
     lost = next((found for _, found in shown if found.losing and found.kept), None)
     if lost is not None:
         said.append(Command("Look into the loss", f"guestmark powercut replay {_describe_log(lost)}"))
@@ -114,9 +111,11 @@ _REASONS_NAMED = 4
 
 def describe_reasons(found: Proven) -> str:
     """Says what the check reported, by how often: `91 states: HEAD lost; 5 states: fsck`; empty if nothing."""
-    named = [f"{format_count(each.states, 'state')}: {each.said}" for each in found.reasons[:_REASONS_NAMED]]
+    said = [f"{format_count(each.states, 'state')}: {each.said}" for each in found.reasons[:_REASONS_NAMED]]
     more = sum(each.states for each in found.reasons[_REASONS_NAMED:])
-    return "; ".join([*named, *([f"{format_count(more, 'more state')}"] if more else [])])
+    if more:
+        said.append(format_count(more, "more state"))
+    return "; ".join(said)
 
 
 def describe_explanation(found: Proven) -> str:
@@ -124,22 +123,18 @@ def describe_explanation(found: Proven) -> str:
     why = found.explanation
     if why is None:
         return ""
-    more = (
-        f" and {format_count(len(why.files) - _FILES_NAMED, 'more file')}"
-        if len(why.files) > _FILES_NAMED
-        else ""
-    )
+    more = ""
+    if len(why.files) > _FILES_NAMED:
+        more = f" and {format_count(len(why.files) - _FILES_NAMED, 'more file')}"
     said = f"it is enough for '{why.said}' that {', '.join(why.files[:_FILES_NAMED])}{more}"
     if why.calls:
         said += f": {'; '.join(why.calls[:_FILES_NAMED])}"
     if not why.states:
         return said
     after = ", ".join(why.added[:_FILES_NAMED])
-    left = (
-        f"{why.losing:,} of {why.states:,} crash states fail"
-        if why.losing
-        else f"none of {why.states:,} fails"
-    )
+    left = f"none of {why.states:,} fails"
+    if why.losing:
+        left = f"{why.losing:,} of {why.states:,} crash states fail"
     return f"{said}. With a sync added after {after}, {left}"
 
 
