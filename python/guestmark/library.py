@@ -99,7 +99,7 @@ class Result:
     def metrics(self) -> tuple[str, ...]:
         """The names of the measured metrics, the primary one first."""
         return tuple(
-            dict.fromkeys(metric.name for each in self.analysis.workloads for metric in each.metrics)
+            dict.fromkeys(metric.name for workload in self.analysis.workloads for metric in workload.metrics)
         )
 
     def ratio(self, cell: str, metric: str | None = None) -> Ratio:
@@ -180,12 +180,12 @@ class Result:
         return _embed_page(self.html(), f"guestmark {self.id}")
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{each.cell} ×{each.value:.3g} {each.verdict}" for each in self.ratios)
+        said = ", ".join(f"{ratio.cell} ×{ratio.value:.3g} {ratio.verdict}" for ratio in self.ratios)
         return f"<guestmark run {self.id}, {self.state}{f': {said}' if said else ''}>"
 
     @cached_property
     def _by_id(self) -> Mapping[str, CellResult]:
-        return {each.cell.id: each for each in self.analysis.cells}
+        return {result.cell.id: result for result in self.analysis.cells}
 
     def _cell(self, cell: str) -> CellResult:
         if cell not in self._by_id:
@@ -193,7 +193,7 @@ class Result:
         return self._by_id[cell]
 
     def _primary(self, result: CellResult) -> str:
-        workload = next(each for each in self.analysis.workloads if result in each.cells)
+        workload = next(workload for workload in self.analysis.workloads if result in workload.cells)
         return workload.metrics[0].name if workload.metrics else ""
 
 
@@ -260,7 +260,7 @@ class Compared:
         return _embed_page(self.html(), f"guestmark {self.before} {self.after}")
 
     def __repr__(self) -> str:
-        said = [f"{each.cell} ×{each.value:.3g} {each.verdict}" for each in self.moved]
+        said = [f"{change.cell} ×{change.value:.3g} {change.verdict}" for change in self.moved]
         said += [f"{len(self.missing)} not in both"] if self.missing else []
         return f"<guestmark {self.before} → {self.after}{': ' if said else ''}{', '.join(said)}>"
 

@@ -242,12 +242,12 @@ def _cause_seconds(causes: Causes, name: str) -> float:
 
 
 def _sum_causes(causes: Sequence[Causes]) -> Causes:
-    known = [one for one in causes if one.client_s is not None]
+    known = [part for part in causes if part.client_s is not None]
     if not known:
         return Causes()
     return Causes(
         **{
-            name: sum(_cause_seconds(one, name) for one in known)
+            name: sum(_cause_seconds(part, name) for part in known)
             for name in (*_OF_CLIENT, *_OF_SERVER, *_OF_PATH)
         }
     )

@@ -98,7 +98,7 @@ class UnsyncedCall:
 
 def calls_before_record(done: Sequence[Call], lines: int, newest: int) -> Sequence[Call]:
     """Return the calls before record `newest` of `lines` was acknowledged; all calls if that is unknown."""
-    said = [number for number, each in enumerate(done) if each.kind is CallKind.SAID]
+    said = [number for number, call in enumerate(done) if call.kind is CallKind.SAID]
     # If the trace lacks an acknowledgement, their numbers do not match, and no call can be excluded.
     if newest < 0 or len(said) != lines:
         return done
@@ -128,9 +128,9 @@ def find_unsynced_call(done: Sequence[Call], difference: Difference) -> Unsynced
 
 def list_unsynced_writes(done: Sequence[Call]) -> list[UnsyncedCall]:
     """Return all calls that left the content of a file unsynced; used if nothing tells which of them mattered."""
-    paths = dict.fromkeys(each.path for each in reversed(done) if each.kind in _OF_CONTENT)
+    paths = dict.fromkeys(call.path for call in reversed(done) if call.kind in _OF_CONTENT)
     found = (find_unsynced_call(done, Difference(path, Change.CONTENT)) for path in paths)
-    return [each for each in found if each is not None and each.call.kind in _OF_CONTENT]
+    return [unsynced for unsynced in found if unsynced is not None and unsynced.call.kind in _OF_CONTENT]
 
 
 def _last_call(done: Sequence[Call], path: str, kinds: frozenset[CallKind]) -> int | None:
@@ -148,8 +148,8 @@ def _changes_name(done: Call, path: str) -> bool:
 def _name_synced(done: Sequence[Call], at: int) -> bool:
     parent = _parent_directory(done[at].path)
     return any(
-        each.kind is CallKind.SYNC or (each.kind is CallKind.FSYNC and each.path == parent)
-        for each in done[at + 1 :]
+        call.kind is CallKind.SYNC or (call.kind is CallKind.FSYNC and call.path == parent)
+        for call in done[at + 1 :]
     )
 
 
@@ -157,10 +157,10 @@ def _last_content_change(done: Sequence[Call], path: str) -> tuple[int | None, s
     """Return the last call that changed a file's content, and the names that the file has had since."""
     aliases = {path}
     for number in reversed(range(len(done))):
-        each = done[number]
-        if each.kind in {CallKind.RENAME, CallKind.LINK} and each.path in aliases:
-            aliases.add(each.paths[0])
-        elif each.kind in _OF_CONTENT and each.path in aliases:
+        call = done[number]
+        if call.kind in {CallKind.RENAME, CallKind.LINK} and call.path in aliases:
+            aliases.add(call.paths[0])
+        elif call.kind in _OF_CONTENT and call.path in aliases:
             return number, aliases
     return None, aliases
 
@@ -168,8 +168,8 @@ def _last_content_change(done: Sequence[Call], path: str) -> tuple[int | None, s
 def _content_synced(done: Sequence[Call], at: int, aliases: set[str]) -> bool:
     synced = {CallKind.SYNC, CallKind.MSYNC} if done[at].kind is CallKind.MAP else {CallKind.SYNC}
     return any(
-        each.kind in synced or (each.kind is CallKind.FSYNC and each.path in aliases)
-        for each in done[at + 1 :]
+        call.kind in synced or (call.kind is CallKind.FSYNC and call.path in aliases)
+        for call in done[at + 1 :]
     )
 
 

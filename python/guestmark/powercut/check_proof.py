@@ -151,21 +151,23 @@ def _explain_failure(
         return None
     if not differ:
         return None
-    files = [str(each) for each in differ]
+    files = [str(difference) for difference in differ]
     if not whole_writes:
         torn = f"a write to {differ[0].path} was torn, which no sync prevents"
         return Explanation(said=state.fault, files=files, calls=[torn]), []
     before = calls.calls_before_record(asked.calls, len(asked.lines), state.newest)
     guilty = []
-    for each in differ:
-        if (found := calls.find_unsynced_call(before, each)) is not None:
+    for difference in differ:
+        if (found := calls.find_unsynced_call(before, difference)) is not None:
             guilty.append(found)
     if not guilty:
         # What is missing was first written to another file, such as a log.
         guilty = calls.list_unsynced_writes(before)[:_SUSPECTS]
-    words = list(dict.fromkeys(each.words for each in guilty))
+    words = list(dict.fromkeys(unsynced.words for unsynced in guilty))
     # Writes through a mapping are no calls, so there is no call to sync after.
-    cures = list(dict.fromkeys(each.sync_point for each in guilty if each.call.kind is not CallKind.MAP))
+    cures = list(
+        dict.fromkeys(unsynced.sync_point for unsynced in guilty if unsynced.call.kind is not CallKind.MAP)
+    )
     return Explanation(said=state.fault, files=files, calls=words), cures
 
 
@@ -358,7 +360,7 @@ def _list_reasons(survey: Survey) -> list[Reason]:
     if survey.unsteady is not None:
         groups.append((survey.unsteady[0], 1, False))
     groups.sort(key=lambda each: -each[1])
-    return [_build_reason(*each) for each in groups[:_REASONS]]
+    return [_build_reason(*group) for group in groups[:_REASONS]]
 
 
 def _build_reason(state: CrashState, states: int, judged: bool) -> Reason:

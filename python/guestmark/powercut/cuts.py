@@ -110,7 +110,7 @@ class ChosenCuts:
                 others.append(((number + 0.5) / len(outcomes), kind.value, outcome))
         others.sort(key=lambda each: each[:2])
         by_outcome = {cut.outcome: cut for cut in self.cuts}
-        return [by_outcome[outcome] for outcome in dict.fromkeys([*worst, *(each[2] for each in others)])]
+        return [by_outcome[outcome] for outcome in dict.fromkeys([*worst, *(other[2] for other in others)])]
 
     def coverage_of(self, judged: Collection[Cut]) -> Coverage:
         """Return what is covered if only these states were judged."""
@@ -234,7 +234,11 @@ def _can_tear(entry: Entry) -> bool:
 def _cut_torn_write(entries: Sequence[Entry], flushed: Sequence[int], number: int) -> Cut:
     """Return the cut that leaves all that came before a write, and its first half."""
     kept = flushed[number]
-    pieces = [Piece(each, 0, entries[each].length) for each in range(kept, number) if entries[each].length]
+    pieces = [
+        Piece(earlier, 0, entries[earlier].length)
+        for earlier in range(kept, number)
+        if entries[earlier].length
+    ]
     return _normalize_cut(
         entries,
         number + 1,

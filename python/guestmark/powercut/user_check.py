@@ -167,10 +167,11 @@ def _classify_status(status: int | None) -> Ending:
 
 def _last_lines(said: bytes) -> tuple[str, ...]:
     """Return the last lines, with unprintable characters replaced so that every document can hold them."""
-    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
-    return tuple(
-        "".join(each if each.isprintable() else "?" for each in line)[:_WIDTH] for line in lines[-_LINES:]
-    )
+    shown = []
+    for line in [line for line in said.decode(errors="replace").splitlines() if line.strip()][-_LINES:]:
+        printable = (character if character.isprintable() else "?" for character in line)
+        shown.append("".join(printable)[:_WIDTH])
+    return tuple(shown)
 
 
 def world_command(room: Path, directory: Path) -> tuple[str, ...]:

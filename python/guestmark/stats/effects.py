@@ -64,7 +64,7 @@ def arrange_values(workload: WorkloadResult, metric: str) -> tuple[list[str], di
     alike = [result for result in results if _factor_names(result.cell) == most]
     levels = {result.cell.id: _levels_by_name(result.cell) for result in alike}
     names = [
-        name for name in next(iter(levels.values()), {}) if len({each[name] for each in levels.values()}) > 1
+        name for name in next(iter(levels.values()), {}) if len({cell[name] for cell in levels.values()}) > 1
     ]
     blocks = 1 + max((trial.block for result in alike for trial in result.trials), default=-1)
     return names, {

@@ -5,13 +5,13 @@ with the trial, but decide nothing.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.metric import Better, Metric
+from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine
 from guestmark.stats.compare import Comparison, Verdict, downgrade_verdict, null_differs
 from guestmark.stats.repetition import warmup_needed
@@ -148,12 +148,19 @@ def first_runs(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Ar
     return first if others else None
 
 
+def _iterations_of(measurements: Iterable[Measurement], name: str) -> tuple[float, ...]:
+    for measurement in measurements:
+        if measurement.metric.name == name:
+            return measurement.iterations
+    return ()
+
+
 def all_runs(name: str, trial: Trial) -> tuple[float, ...]:
     """Return a metric's values in all runs of a trial, warm-ups first; empty if the first runs are unknown."""
     if trial.status is not TrialStatus.OK:
         return ()
-    before = next((each.iterations for each in trial.warmups if each.metric.name == name), ())
-    measured = next((each.iterations for each in trial.measurements if each.metric.name == name), ())
+    before = _iterations_of(trial.warmups, name)
+    measured = _iterations_of(trial.measurements, name)
     runs = (*before, *measured)
     # Trials recorded by version 0.1 lack their warm-ups, so the first value is not that of the first run.
     return runs if len(runs) == len(trial.run_s) else ()

@@ -50,7 +50,7 @@ def describe_executions(trials: Iterable[Trial], metric: str) -> Executions | No
     """
     values: list[float] = []
     for trial in trials:
-        measured = (each for each in trial.measurements if each.metric.name == metric)
+        measured = (measurement for measurement in trial.measurements if measurement.metric.name == metric)
         measurement = next(measured, None)
         if measurement is not None:
             values += measurement.iterations or (measurement.value,)

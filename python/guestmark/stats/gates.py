@@ -145,7 +145,9 @@ def _examine_gate(gate: Gate, analysis: Analysis) -> Iterator["JudgedGate | _Gat
 def combine_outcomes(judged: Sequence[JudgedGate]) -> Outcome:
     """Return the worst outcome of all gates; a cell that was not measured leaves the whole set undetermined."""
     worst = (Outcome.UNMEASURED, Outcome.BROKEN, Outcome.UNDECIDED)
-    return next((outcome for outcome in worst if any(one.outcome is outcome for one in judged)), Outcome.KEPT)
+    return next(
+        (outcome for outcome in worst if any(gate.outcome is outcome for gate in judged)), Outcome.KEPT
+    )
 
 
 def _judge_durability(gate: Gate, loss: Loss, result: CellResult) -> JudgedGate:
@@ -239,8 +241,10 @@ def _add_user_time(
     gate, both = evidence.judged.gate, (result, base)
     if gate.metric or evidence.judged.metric != WALL.name:
         return evidence
-    taken = taken_by_others(trial.noise for one in both for trial in one.trials)
-    if taken is None or not all(one.cell.platform.is_this_host and USER.name in one.summary for one in both):
+    taken = taken_by_others(trial.noise for side in both for trial in side.trials)
+    if taken is None or not all(
+        side.cell.platform.is_this_host and USER.name in side.summary for side in both
+    ):
         return evidence
     share = min(base.summary[USER.name].typical / base.summary[WALL.name].typical, 1.0)
     moved = 1 + (gate.limit - 1) / share if share > 0 else 0.0
@@ -260,7 +264,7 @@ def _test_gate(
     nothing = JudgedGate(gate, result.cell.id, metric, Outcome.UNMEASURED)
     base = workload.baseline
     if base is None or metric not in result.summary or metric not in base.summary:
-        failed = next((one for one in (result, base) if one is not None and one.reason), None)
+        failed = next((side for side in (result, base) if side is not None and side.reason), None)
         reason = f"{failed.cell.id}: {failed.reason}" if failed else f"{metric or 'nothing'} was not measured"
         return replace(nothing, reason=reason)
     d = _paired_log_ratios(result, base, metric, workload, analysis)

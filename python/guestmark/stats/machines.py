@@ -92,7 +92,7 @@ def shared_half_width(d: NDArray[np.float64], machines: Sequence[str]) -> float 
     equal numbers of blocks (the mean square between machines of a one-way random-effects model; Searle, Casella and
     McCulloch 1992, chapter 3). None if only one machine measured.
     """
-    groups = [d[[each == name for each in machines]] for name in dict.fromkeys(machines)]
+    groups = [d[[machine == name for machine in machines]] for name in dict.fromkeys(machines)]
     means = [float(group.mean()) for group in groups if group.size]
     if len(means) < 2:
         return None

@@ -279,8 +279,8 @@ def _is_durable_enough(result: CellResult, question: Question) -> bool:
 def _compare_pairs(question: Question, analysis: Analysis) -> Iterator[PairAnswer]:
     results = {result.cell.id: result for result in _select_cells(question, analysis)}
     pairs: dict[Metric, list[tuple[CellResult, CellResult]]] = {}
-    for one, other in pair_cells(question, (result.cell for result in results.values())):
-        first, second = results[one.id], results[other.id]
+    for cell, other in pair_cells(question, (result.cell for result in results.values())):
+        first, second = results[cell.id], results[other.id]
         metric = _choose_metric(question, first, analysis)
         if metric is not None:
             pairs.setdefault(metric, []).append((first, second))

@@ -174,7 +174,8 @@ def foresee_end(
     if decision.goal is None or decision.left_s is None or blocks < FORESEEN:
         return None
     ends = [
-        predicted_half_width(each, max(decision.goal - each.n, 0)) for each in _required_comparisons(analysis)
+        predicted_half_width(comparison, max(decision.goal - comparison.n, 0))
+        for comparison in _required_comparisons(analysis)
     ]
     known = [end for end in ends if end is not None]
     if not known or len(known) < len(ends):
@@ -198,7 +199,7 @@ def _iterations_per_trial(analysis: Analysis) -> int:
 def _baseline_slow_share(analysis: Analysis) -> float:
     """Return the share of slow runs on the baseline that has most of them, in steps of half a percent."""
     slow = [result.answers.slow for result in analysis.cells if result.answers is not None]
-    most = max((each.baseline.slow_share for each in slow if each is not None), default=0.0)
+    most = max((comparison.baseline.slow_share for comparison in slow if comparison is not None), default=0.0)
     return min(round(200 * most) / 200, 0.5)
 
 
@@ -276,7 +277,7 @@ def _blocks_to_settle_slow_runs(analysis: Analysis) -> int:
     """Return up to how many blocks a run continues to decide about slow runs that it saw; 0 without any."""
     answers = [result.answers for result in analysis.cells if not is_given_up(result.trials)]
     slow = [answer.slow for answer in answers if answer is not None and answer.slow is not None]
-    return max((one.worth for one in slow if one.is_unsettled), default=0)
+    return max((comparison.worth for comparison in slow if comparison.is_unsettled), default=0)
 
 
 def _summary_precise(result: CellResult, precision: float) -> bool:

@@ -140,7 +140,7 @@ def detect_order_effects(
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.where(data > 0, np.log(data), np.nan)
     levels = sorted(set(kinds))
-    before = _preceding_kinds(place, np.array([levels.index(one) for one in kinds]))
+    before = _preceding_kinds(place, np.array([levels.index(name) for name in kinds]))
     block, cell = (np.asarray(index) for index in np.indices(logs.shape))
     drawn_in = _winsorize(logs)
 
@@ -323,7 +323,7 @@ def _design_columns(block: Index, cell: Index) -> tuple[Array, list[int]]:
     """Return the indicator columns of blocks (but the first) and cells, and the cells."""
     blocks, cells = np.unique(block), np.unique(cell)
     columns = [block[:, None] == blocks[None, 1:], cell[:, None] == cells[None, :]]
-    return np.hstack(columns).astype(np.float64), [int(one) for one in cells]
+    return np.hstack(columns).astype(np.float64), [int(index) for index in cells]
 
 
 def _least_squares(design: Array, y: Array) -> tuple[Array, float, int]:

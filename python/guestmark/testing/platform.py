@@ -51,7 +51,7 @@ def check_platform(name: str) -> list[Violation]:
         return found
 
     def describes(module: ModuleType) -> bool:
-        return any(each.name == kind.name for each in getattr(module, "PLATFORMS", ()))
+        return any(platform.name == kind.name for platform in getattr(module, "PLATFORMS", ()))
 
     found += check_cheap(describes, [load().__module__ for load in given.values()])
     platform, broken = run_guarded(f"making {name}", lambda: platforms.get_platform(name))

@@ -74,8 +74,8 @@ def _report_lost_time(compared: ComparedCells, name: str, share: float, said: st
 
 def _largest_waiting_share(compared: ComparedCells, cell: Cell, share: float) -> float:
     """Return the share of its time that the cell or its baseline may have waited; at most `share`."""
-    both = [one for one in (cell, compared.baseline) if one is not None]
-    waited = [_waiting_share_of(compared.good_trials(one)) for one in both]
+    both = [side for side in (cell, compared.baseline) if side is not None]
+    waited = [_waiting_share_of(compared.good_trials(side)) for side in both]
     return min(share, max(share if found is None else found for found in waited), _MOST)
 
 
@@ -93,12 +93,14 @@ def _waiting_share_of(trials: Sequence[Trial]) -> float | None:
         return threads
     spent = []
     for trial in trials:
-        for wall in trial.measurements:
-            if wall.metric == WALL and wall.value > 0:
-                spent.append(
-                    sum(each.value for each in trial.measurements if each.metric in {USER, SYSTEM})
-                    / wall.value
-                )
+        used = wall = 0.0
+        for measurement in trial.measurements:
+            if measurement.metric in {USER, SYSTEM}:
+                used += measurement.value
+            elif measurement.metric == WALL:
+                wall = measurement.value
+        if wall > 0:
+            spent.append(used / wall)
     if not spent or max(spent) > _ONE_THREAD:
         return None
     return max(0.0, 1 - sum(spent) / len(spent))

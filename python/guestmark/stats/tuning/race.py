@@ -146,10 +146,13 @@ def run_race(
     `values` are log values by block and candidate. `ended` are the candidates whose trial of a block has ended, even
     badly; `limited` are the values of metrics that have a limit. Without a `clock` the race takes as long as it takes.
     """
-    race = Race(
-        dropped=[Dropped(one.id, 0, one.barred, DropReason.BARRED) for one in candidates if one.barred]
-    )
-    able = [candidate for candidate in candidates if not candidate.barred]
+    race = Race()
+    able = []
+    for candidate in candidates:
+        if candidate.barred:
+            race.dropped.append(Dropped(candidate.id, 0, candidate.barred, DropReason.BARRED))
+        else:
+            able.append(candidate)
     race.alive = [candidate.id for candidate in able]
     if not able:
         race.stage = Stage.DONE
@@ -256,7 +259,7 @@ def _settle_finalists(race: Race, settings: Settings, fresh: Values) -> None:
     tables = {}
     for number, base in enumerate(known):
         tables[base] = Table(
-            {each: arrays[each] for each in known[number:]}, base, Better.LOWER, settings.margin
+            {name: arrays[name] for name in known[number:]}, base, Better.LOWER, settings.margin
         )
     for name, found in compare_tables(tables)[race.leader].items():
         if found.ratio is None or found.ci is None:
@@ -416,7 +419,7 @@ def pareto_front(points: Mapping[str, Sequence[float]], better: Sequence[Better]
         )
 
     def beats(theirs: tuple[float, ...], own: tuple[float, ...]) -> bool:
-        return theirs != own and all(one <= other for one, other in zip(theirs, own, strict=True))
+        return theirs != own and all(value <= other for value, other in zip(theirs, own, strict=True))
 
     kept = [name for name, own in signed.items() if not any(beats(theirs, own) for theirs in signed.values())]
     return sorted(kept, key=lambda name: signed[name])
@@ -472,4 +475,6 @@ def trial_value(trial: Trial, metric: str) -> float | None:
     """Return a metric's value in a trial; None unless the trial is ok and has it."""
     if trial.status is not TrialStatus.OK:
         return None
-    return next((one.value for one in trial.measurements if one.metric.name == metric), None)
+    return next(
+        (measurement.value for measurement in trial.measurements if measurement.metric.name == metric), None
+    )

@@ -47,7 +47,7 @@ def choose_fraction(candidates: Sequence[Candidate]) -> list[str]:
 @functools.lru_cache(maxsize=8)  # a race asks again after each block
 def _choose_rows(levels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[int, ...]:
     """Return the numbers of the candidates with these levels to measure first."""
-    matrix = design_matrix([Candidate("", dict(each)) for each in levels])
+    matrix = design_matrix([Candidate("", dict(pairs)) for pairs in levels])
     parameters = int(np.linalg.matrix_rank(matrix))
     wanted = max(parameters + _SPARE, round(_SHARE * len(levels)))
     if len(levels) < SMALLEST or wanted > 0.7 * len(levels):
@@ -58,8 +58,8 @@ def _choose_rows(levels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[int, 
 def choose_informative(candidates: Sequence[Candidate], number: int) -> list[str]:
     """Return the ids of `number` candidates, chosen as a fraction is: together they show most of every level."""
     return [
-        candidates[each].id
-        for each in _choose_greedily(design_matrix(candidates), min(number, len(candidates)))
+        candidates[number].id
+        for number in _choose_greedily(design_matrix(candidates), min(number, len(candidates)))
     ]
 
 
