@@ -8,7 +8,7 @@ from guestmark.page.text import Tone
 
 @dataclass(frozen=True, slots=True)
 class RatioRow:
-    """One cell against its baseline: the ratio of each block by its number, from 1, and the mean with its interval."""
+    """One cell against its baseline: the ratio of each block, numbered from 1, and their mean with its interval."""
 
     label: str
     tone: Tone
@@ -20,7 +20,7 @@ class RatioRow:
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """Ratios on a logarithmic axis around 1, and how far from 1 differences mean nothing here."""
+    """Ratios on a logarithmic axis around 1; within `noise_floor` of 1 differences mean nothing on this host."""
 
     rows: tuple[RatioRow, ...]
     noise_floor: float | None
@@ -38,7 +38,7 @@ class SpreadRow:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The distribution of each cell's trials: every value, and the middle half."""
+    """The distribution of each cell's trials: every value, and the box of the middle half."""
 
     rows: tuple[SpreadRow, ...]
     axis: str
@@ -55,7 +55,7 @@ class SeriesRow:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values over blocks, and the blocks in which the host was disturbed; or `over` runs, and those with a change."""
+    """Values over blocks, and the blocks in which the host was disturbed; or `over` runs, and the runs of a change."""
 
     rows: tuple[SeriesRow, ...]
     disturbed: tuple[int, ...]
@@ -65,7 +65,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class StackRow:
-    """One bar: the length of each part, 0 for those that it does not have, and their sum as text."""
+    """One bar: the length of each part, 0 for parts that it lacks, and their sum as text."""
 
     label: str
     parts: tuple[float, ...]
@@ -74,7 +74,7 @@ class StackRow:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Bars of parts in a fixed order; `letters` replace colours where there are none."""
+    """Bars of parts in a fixed order; `letters` stand for parts where there are no colours."""
 
     rows: tuple[StackRow, ...]
     parts: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What sections consist of."""
+"""The nodes that sections consist of."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +23,7 @@ class Paragraph:
 
 
 class NoteKind(StrEnum):
-    """What a note is about."""
+    """How much a note limits the result."""
 
     SMALL = "small"  # small print
     WARNING = "warning"
@@ -85,7 +85,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing with its title, what it shows (`caption`), and what is to be seen in it in words (`alternative`).
+    """A drawing with its title, what it shows (`caption`), and what it says in words (`alternative`).
 
     Formats without pictures draw it with characters where possible; its figures are always in a table as well.
     """
@@ -100,7 +100,7 @@ Node = Heading | Paragraph | Note | Bullets | Command | Definitions | Matrix | C
 
 
 class Part(StrEnum):
-    """Which part of a report a section is."""
+    """The part of a report that a section belongs to."""
 
     WORKLOAD = "workload"
     PUBLISHED = "published"
@@ -114,7 +114,7 @@ class Part(StrEnum):
 class Section:
     """Nodes that belong together. `key` explains the numbers that rows get where their names leave no room.
 
-    One that is not `titled` needs its title only where pages have headings.
+    A section that is not `titled` shows its title only where pages have headings.
     """
 
     part: Part

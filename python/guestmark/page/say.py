@@ -1,4 +1,4 @@
-"""The door through which sentences reach a terminal: whatever a terminal would obey in them is spelled out.
+"""The only way for sentences to a terminal: whatever a terminal would obey in them is spelled out.
 
 Text from outside (names of files and hosts, words of guests, notes in a ledger, reasons of failures) is in almost every
 sentence. Nothing in `cli` writes text to a standard stream in any other way than by this module and `cli.console`.
@@ -15,25 +15,25 @@ from guestmark.page.text import escape_json, make_inert
 
 
 def say(text: str, *, prefix: str = "guestmark: ") -> None:
-    """Writes one remark to standard error, which may have several lines. Nobody has to be there to read it."""
+    """Write a remark, of one line or several, to standard error. A closed standard error is no error."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"{make_inert(redact_text(f'{prefix}{text}'), lines=True)}\n")
         sys.stderr.flush()
 
 
 def tell(text: str) -> None:
-    """Writes text to standard output, ending with a line feed. Raises `OSError`."""
+    """Write text to standard output, ending with a line feed. Raises `OSError`."""
     shown = make_inert(redact_text(text).replace("\r\n", "\n"), lines=True)
     sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
 
 
 def tell_json(text: str) -> None:
-    """Writes a JSON document to standard output, which says the same and holds nothing active. Raises `OSError`."""
+    """Write a JSON document to standard output with everything active escaped. Raises `OSError`."""
     sys.stdout.write(f"{escape_json(redact_text(text))}\n")
 
 
 def redraw(lines: Sequence[str], above: int) -> None:
-    """Writes lines to a terminal on standard error, over the `above` lines that were written so before."""
+    """Write lines to a terminal on standard error, over the `above` lines that were written so before."""
     up = f"\x1b[{above}A" if above else ""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(up + "".join(f"\r\x1b[K{make_inert(line)}\n" for line in lines))
@@ -41,7 +41,7 @@ def redraw(lines: Sequence[str], above: int) -> None:
 
 
 def erase(above: int) -> None:
-    """Takes away the lines that `redraw` has written last."""
+    """Remove the lines that `redraw` wrote last."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"\x1b[{above}A\r\x1b[J")
         sys.stderr.flush()

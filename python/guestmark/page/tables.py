@@ -8,7 +8,7 @@ from guestmark.page.text import Inline, Span, Tone
 
 
 class Align(StrEnum):
-    """How one piece of a column's cells is aligned."""
+    """Alignment of one piece of a column's cells."""
 
     LEFT = "left"
     RIGHT = "right"
@@ -38,14 +38,15 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The pieces as one text, separated by single spaces."""
+        """All pieces as one text, separated by single spaces."""
         return " ".join(span.text for span in self.pieces if span.text)
 
 
 @dataclass(frozen=True, slots=True)
 class RowName:
-    """How a row is called: its `parts`, one for each of the table's `names`; where they leave no room for figures, its
-    `number` among the rows of the whole section and a `short` name, or its cell's `id`.
+    """A row's name in `parts`, one for each of the table's `names`.
+
+    Where these leave no room for figures, a row has its `number` in the section and a `short` name, or its cell's `id`.
     """
 
     parts: tuple[str, ...]
@@ -56,7 +57,7 @@ class RowName:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row; the baseline's is `strong`, one without figures `soft`."""
+    """A row; the baseline's is `strong`, a row without figures is `soft`."""
 
     name: RowName
     cells: tuple[Cell, ...]
@@ -81,12 +82,12 @@ class Table:
 
 
 def word_cell(text: str, tone: Tone = Tone.PLAIN, note: str = "") -> Cell:
-    """A cell of words."""
+    """Return a cell of words."""
     return Cell((Span(text, tone),) if text else (), words=True, note=note)
 
 
 def figure_cell(*pieces: str, tone: Tone = Tone.PLAIN, last: Tone | None = None) -> Cell:
-    """A cell of figures, piece by piece; `last` is the tone of the last one."""
+    """Return a cell of figures, piece by piece; `last` is the tone of the last one."""
     tones = [tone] * len(pieces)
     if last is not None:
         tones[-1] = last
@@ -142,19 +143,12 @@ def make_grid_table(
     caption: str,
     columns: Sequence[str],
     pieces: tuple[Align, ...],
-    filled: Mapping[tuple[str, str], Cell],
+    cells: Mapping[tuple[str, str], Cell],
     legend: tuple[Inline, ...] = (),
 ) -> Table:
-    """A table whose cells are `filled` by the names of row and column; rows in the order in which they come first."""
-    rows = dict.fromkeys(name for name, _ in filled)
-    return Table(
-        caption,
-        ("",),
-        tuple(Column(column, pieces) for column in columns),
-        tuple(
-            Row(RowName((name,), name), tuple(filled.get((name, column), Cell()) for column in columns))
-            for name in rows
-        ),
-        legend=legend,
-        heading=caption,
-    )
+    """Return a table from cells by the names of row and column; rows in the order of their first cell."""
+    names = list(dict.fromkeys(name for name, _ in cells))
+    table = TableBuilder(("",), [RowName((name,), name) for name in names])
+    for column in columns:
+        table.add(column, [cells.get((name, column), Cell()) for name in names], pieces)
+    return table.build(caption, heading=caption, legend=legend)

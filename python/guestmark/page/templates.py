@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_environment(package: str) -> Environment:
-    """The templates in the folder `templates` of that package."""
+    """Return the templates in the folder `templates` of that package."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -38,22 +38,22 @@ def _read_own_file(name: str) -> str:
 
 
 def _script() -> Markup:
-    """The one script of a page, which lets charts answer the pointer."""
+    """Return the only script of a page, which lets charts answer the pointer."""
     return Markup("<script>{}</script>").format(Markup(_read_own_file("chart.js")))
 
 
 def _style() -> Markup:
-    """What that script needs of the page's style."""
+    """Return the styles that the script needs."""
     return Markup(_read_own_file("chart.css"))
 
 
 def _policy() -> Markup:
-    """Has the browser load nothing and run that script alone, whatever a page may hold."""
+    """Return a policy that has the browser load nothing and run that script alone, whatever a page may hold."""
     digest = base64.b64encode(hashlib.sha256(_read_own_file("chart.js").encode()).digest()).decode()
     content = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return Markup('<meta http-equiv="Content-Security-Policy" content="{}">').format(Markup(content))
 
 
 def _make_value_inert(value: object) -> object:
-    """Every value that a template shows; markup, which only charts are, has been made of such text."""
+    """Make every value inert that a template shows; markup, which only charts are, was made from inert text."""
     return make_inert(value) if type(value) is str else value

@@ -24,7 +24,7 @@ class Tone(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of plain text with one tone."""
+    """A stretch of plain text with one tone."""
 
     text: str
     tone: Tone = Tone.PLAIN
@@ -45,7 +45,7 @@ _NUMBER = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", re.ASCII)
 
 
 def make_inert(text: str, *, lines: bool = False) -> str:
-    r"""The text with everything active spelled out, as `\x1b` or `\u202e`; white space becomes single spaces.
+    r"""Return the text with everything active spelled out, as `\x1b` or `\u202e`; white space becomes single spaces.
 
     With `lines`, line feeds and tabs stay: for consoles. Halves of surrogate pairs, which stand for bytes that are no
     UTF-8, become U+FFFD.
@@ -56,13 +56,13 @@ def make_inert(text: str, *, lines: bool = False) -> str:
 
 
 def last_inert_line(text: str, *, longest: int = 300) -> str:
-    """What was said last, inert and no longer than that many characters; empty when nothing was said."""
+    """Return the last line that is not blank, inert and of at most that many characters; empty without one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return make_inert(lines[-1])[:longest] if lines else ""
 
 
 def escape_for_csv(value: object) -> object:
-    """A cell of CSV: text inert, with `'` before what a spreadsheet takes for a formula; numbers as they are."""
+    """Return a cell for CSV: text inert, with `'` before what spreadsheets take for a formula; numbers as they are."""
     if not isinstance(value, str):
         return value
     text = make_inert(value, lines=True)
@@ -70,7 +70,7 @@ def escape_for_csv(value: object) -> object:
 
 
 def escape_json(text: str) -> str:
-    """JSON text whose strings hold nothing active either; what it means stays the same."""
+    """Return JSON text of the same meaning with everything active in its strings escaped."""
     return _ACTIVE.sub(lambda found: found[0] if found[0] == "\n" else _json_escape(found[0]), text)
 
 
@@ -89,15 +89,15 @@ def _spell_out(character: str, *, lines: bool) -> str:
 
 
 def line(text: str, tone: Tone = Tone.PLAIN) -> Inline:
-    """Inline text of one span."""
+    """Return inline text of one span."""
     return (Span(text, tone),)
 
 
 def spans(*parts: str | Span) -> Inline:
-    """Inline text of several parts; strings are plain."""
+    """Return inline text of several parts; strings are plain."""
     return tuple(Span(part) if isinstance(part, str) else part for part in parts)
 
 
 def plain_text(inline: Iterable[Span]) -> str:
-    """The text alone."""
+    """Return the text without its tones."""
     return "".join(span.text for span in inline)
