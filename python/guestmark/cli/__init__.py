@@ -63,7 +63,7 @@ def _answer_without_parser(words: list[str]) -> int | None:
 
 
 def _are_names(words: list[str]) -> bool:
-    """Whether the words name runs or files, with no option among them."""
+    """Returns whether the words name runs or files, with no option among them."""
     return not any(word.startswith("-") or not word for word in words)
 
 

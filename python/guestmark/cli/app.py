@@ -37,11 +37,11 @@ class Program(click.Group):
     """Knows the verbs by name, and their groups, and builds a command only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs in the order of the help."""
+        """Lists the verbs in the order of the help."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> Verb | None:
-        """The command of a verb, or None when there is no such verb."""
+        """Builds the command of a verb; None when there is no such verb."""
         return build_command(cmd_name) if cmd_name in VERBS else None
 
     def resolve_command(
@@ -64,7 +64,7 @@ class Program(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The verbs and the options before them; after a group its members."""
+        """Completes the verbs and the options before them; after a group its members."""
         group = ctx.meta.get(_GROUP)
         if group is not None:
             members = GROUPED.get(group, {})
@@ -80,12 +80,12 @@ class Program(click.Group):
         return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def get_help(self, ctx: click.Context) -> str:
-        """The list of verbs, without importing any of them."""
+        """Renders the list of verbs, without importing any of them."""
         return render_first_screen()
 
 
 def _check_words(command: Verb, words: list[str]) -> list[str]:
-    """The words after a verb as the parser takes them. Raises `UsageError` for what can be read in two ways."""
+    """Puts the words after a verb into the order of the parser. Raises `UsageError` for a line with two readings."""
     if command.name in _OF_SEVERAL:
         return hyperfine.put_options_first(words, collect_known_options(command))
     if command.name in _OF_COMMANDS and words[:1] != [_REPLAY]:
@@ -119,7 +119,7 @@ def _refuse_verb(words: list[str]) -> None:
 
 
 def _flag(*names: str, help: str, act: Callable[[], None]) -> click.Option:  # noqa: A002 - as Click calls it
-    """An option before the verb that does something and ends the program."""
+    """Makes an option before the verb that does something and ends the program."""
 
     def callback(ctx: click.Context, _parameter: click.Parameter, wanted: Any) -> None:
         if wanted and not ctx.resilient_parsing:
@@ -165,7 +165,7 @@ def run_command_line(words: list[str]) -> int:
 
 
 def _explain_mistake(error: click.UsageError) -> UsageError:
-    """What the parser found, in our own form."""
+    """Describes what the parser found, in our own form."""
     name = getattr(error, "option_name", "")
     # Only some kinds of mistakes know of similar names.
     nearest = getattr(error, "possibilities", None) or ()
@@ -183,5 +183,5 @@ def _explain_mistake(error: click.UsageError) -> UsageError:
 
 
 def _typed_command() -> str:
-    """The command whose help is meant where the parser does not say."""
+    """Finds the command whose help is meant where the parser does not say."""
     return " ".join(["guestmark", *(word for word in sys.argv[1:2] if word in VERBS)])

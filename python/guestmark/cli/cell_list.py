@@ -46,7 +46,7 @@ def show_cells(plan: Plan, ledger_path: str | None) -> None:
 
 
 def _levels_omitted_from_ids(plan: Plan) -> list[str]:
-    """Factor levels that cell ids omit because they are defaults, each once."""
+    """Lists factor levels that cell ids omit because they are defaults, each once."""
     omitted: dict[str, None] = {}
     for cell in plan.cells:
         words_of_id = (cell.null_of or cell.id).split()

@@ -64,7 +64,7 @@ def answer_shell() -> None:
 
 
 def find_candidates(kind: Candidates, parameters: Mapping[str, Any], incomplete: str) -> Sequence[Candidate]:
-    """What could stand in place of `incomplete`; `parameters` are those that were parsed before it."""
+    """Finds what could stand in place of `incomplete`; `parameters` are those that were parsed before it."""
     finders: Mapping[Candidates, Callable[[], Sequence[Candidate]]] = {
         Candidates.CAMPAIGNS: _list_campaigns,
         Candidates.FLEET_ACTIONS: lambda: OFFERED_ACTIONS,
@@ -108,7 +108,7 @@ def _list_platforms(incomplete: str) -> list[str]:
 
 
 def _list_settings(incomplete: str) -> list[str]:
-    """`FACTOR=`, and after it the usual levels."""
+    """Lists `FACTOR=`, and after it the usual levels."""
     factors = registry.factors()
     name, equals, levels = incomplete.partition("=")
     if not equals:
@@ -120,7 +120,7 @@ def _list_settings(incomplete: str) -> list[str]:
 
 
 def _list_plans(incomplete: str) -> list[str]:
-    """Built-in plans, and TOML files in the directory that is being typed."""
+    """Lists built-in plans, and TOML files in the directory that is being typed."""
     files = glob.glob(f"{glob.escape(incomplete)}*.toml")
     return [*library.list_plan_names(), *sorted(files)]
 
@@ -150,7 +150,7 @@ def _list_fleet_arguments(parameters: Mapping[str, Any], incomplete: str) -> Seq
 def _list_from_ledger(
     parameters: Mapping[str, Any], newest: str, find: Callable[[Ledger], list[tuple[str, str]]]
 ) -> list[tuple[str, str]]:
-    """`last`, which is the `newest`, and what is found in the ledger that was named, if there is one."""
+    """Lists `last`, which is the `newest`, and what `find` returns from the ledger that was named, if there is one."""
     try:
         with open_ledger_if_any(parameters.get("ledger")) as ledger:
             return [] if ledger is None else [(LATEST, newest), *find(ledger)]

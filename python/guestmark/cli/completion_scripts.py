@@ -15,7 +15,7 @@ _MOST_ANCESTORS = 8
 
 
 def read_completion_script(shell: str) -> str:
-    """The script that makes one of `SHELLS` complete. It asks the program itself, so it never goes stale."""
+    """Reads the script that makes one of `SHELLS` complete. It asks the program itself, so it never goes stale."""
     return (Path(__file__).parent / "completions" / f"guestmark.{shell}").read_text()
 
 
@@ -49,7 +49,7 @@ def _add_line(file: Path, line: str) -> None:
 
 
 def _find_current_shell() -> str:
-    """The nearest ancestor of this process that is a known shell, else the user's login shell. Raises `UsageError`."""
+    """Finds the nearest known shell among the ancestors of this process, else the login shell. Raises `UsageError`."""
     pid = os.getppid()
     for _ in range(_MOST_ANCESTORS):
         status = procfs.read_text(Path(f"/proc/{pid}/status"))

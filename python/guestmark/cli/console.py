@@ -84,5 +84,5 @@ def show_in_pager(text: str, console: Console) -> None:
 
 
 def inert_text(text: str, style: str = "") -> Text:
-    """Text from outside as a cell of a table: one line, without control characters, so that its width is right."""
+    """Makes one line of text from outside, without control characters, so that its width in a table is right."""
     return Text(make_inert(text), style)

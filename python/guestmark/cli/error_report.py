@@ -96,7 +96,7 @@ def _report_bug(error: Exception) -> int:
 
 
 def _installation_changed() -> bool:
-    """Whether a file of the package is newer than this process, or gone: half of the running code is then outdated."""
+    """Returns whether a file of the package is newer than this process, or gone: what was loaded is then outdated."""
     package = Path(__file__).parents[1]
     try:
         # Field 22 of proc(5)'s stat, the start in ticks since boot; the name before it may hold blanks.

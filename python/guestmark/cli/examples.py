@@ -115,7 +115,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 
 def render_examples(verb: str, width: int = 80) -> list[str]:
-    """The lines for the help of a verb, each with what it does: beside the line where there is room, else above it."""
+    """Renders the lines for a verb's help; what a line does stands beside it where there is room, else above it."""
     rows = [(f"guestmark {line}", what) for line, what in EXAMPLES.get(verb, ())]
     if not rows:
         return []

@@ -10,14 +10,14 @@ from guestmark.core.errors import ExitStatus, GateStatus
 
 
 def derive_unjudged_status(status: int) -> int:
-    """The exit status of a command with gates that ended with `status` before they could be judged."""
+    """Returns the exit status of a command with gates that ended with `status` before they could be judged."""
     if status >= GateStatus.FAILED or (status == ExitStatus.USAGE and not _is_in_bisection()):
         return status
     return GateStatus.FAILED + status if status else ExitStatus.ALL_MEASURED
 
 
 def _is_in_bisection() -> bool:
-    """Whether `git bisect` is under way here, which would take the status of a wrong command line for a bad commit."""
+    """Returns whether `git bisect` is under way here: it would take the status of a wrong command line for a bad commit."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         git = folder / ".git"
@@ -34,7 +34,7 @@ def _is_in_bisection() -> bool:
 
 
 def command_line_has_gate(arguments: Sequence[str] | None = None) -> bool:
-    """Whether the command line of this process has a gate; what follows `--` is the measured command's."""
+    """Returns whether the command line of this process has a gate; what follows `--` is the measured command's."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     own_words = words[: words.index("--")] if "--" in words else words
     return (

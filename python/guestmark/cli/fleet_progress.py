@@ -50,7 +50,7 @@ class FleetProgress:
 
 
 def render_states(states: Sequence[MachineState], most_lines: int) -> list[str]:
-    """A line for each machine. Where there are too many, those at work have one, and the others are counted."""
+    """Renders a line for each machine. Where there are too many, those at work have one, and the others are counted."""
     if len(states) <= most_lines:
         return [_render_state(state) for state in states]
     busy_first = sorted(states, key=lambda state: state.over)
@@ -74,7 +74,7 @@ def _render_state(state: MachineState) -> str:
 
 
 def _describe_activity(state: MachineState) -> str:
-    """What goes on at a machine whose run has not ended."""
+    """Says what goes on at a machine whose run has not ended."""
     if state.link is None:
         return "not connected"
     return "measuring" if state.answered else "being set up"

@@ -25,7 +25,7 @@ _STATUS_OF_OUTCOME = {
 def judge_gates(
     run: StoredRun, analysis: Analysis, save: Callable[[bytes], None] | None = None
 ) -> GateStatus | None:
-    """The exit status that the run's gates ask for, None when it has none.
+    """Returns the exit status that the run's gates ask for, None when it has none.
 
     `save` gets the JUnit XML; GitHub's summary is written where there is one.
     """
@@ -40,5 +40,5 @@ def judge_gates(
 
 
 def derive_gate_status(judged: Sequence[JudgedGate]) -> GateStatus:
-    """The exit status that all of them together ask for."""
+    """Returns the exit status that all of them together ask for."""
     return _STATUS_OF_OUTCOME[combine_outcomes(judged)]

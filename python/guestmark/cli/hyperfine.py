@@ -68,7 +68,7 @@ class KnownOptions:
     numbers: frozenset[str]
 
     def is_option(self, word: str) -> bool:
-        """Whether the word is one of these options, perhaps with its value in the same word."""
+        """Returns whether the word is one of these options, perhaps with its value in the same word."""
         name, equals, _ = word.partition("=")
         if name in self.word_counts and (not equals or self.word_counts[name] == 1):
             return True
@@ -80,7 +80,7 @@ class KnownOptions:
         return self.word_counts.get(word, 1) if whole else 0
 
     def render_line(self, options: Iterable[str], words: Iterable[str]) -> str:
-        """The line to type for these options and that command."""
+        """Returns the line to type for these options and that command."""
         return shlex.join(["guestmark", self.verb, *options, "--", *words])
 
 
@@ -169,7 +169,7 @@ def _refuse_ambiguous_words(
 
 
 def _words_as_typed(arguments: Sequence[str], options: Sequence[str]) -> Sequence[str]:
-    """The command's words as they were typed, before any of them were joined."""
+    """Returns the command's words as they were typed, before any of them were joined."""
     return arguments[
         next(at for at in range(len(arguments)) if join_option_words(arguments[:at]) == options) :
     ]
@@ -257,12 +257,12 @@ def find_command_texts(argv: Sequence[str]) -> list[str]:
 
 
 def is_program(word: str) -> bool:
-    """Whether the word names a program that can be run from here."""
+    """Returns whether the word names a program that can be run from here."""
     return shutil.which(word) is not None
 
 
 def _begins_with_program(text: str) -> bool:
-    """Whether a text begins with a program or with something that a shell understands."""
+    """Returns whether a text begins with a program or with something that a shell understands."""
     try:
         words = shlex.split(text)
     except ValueError:
@@ -273,7 +273,7 @@ def _begins_with_program(text: str) -> bool:
 
 
 def _could_be_command(word: str) -> bool:
-    """Whether one of several words could be a command: a program, or a quoted text that begins with one."""
+    """Returns whether one of several words could be a command: a program, or a quoted text that begins with one."""
     if shutil.which(word) is not None:
         return True
     return re.search(r"\s", word) is not None and _begins_with_program(word)

@@ -100,7 +100,7 @@ def _quiet_host(outputs: Outputs) -> Iterator[None]:
 
 
 def build_audience(outputs: Outputs) -> Audience:
-    """The person at the terminal, who hears of progress unless they asked for quiet."""
+    """Makes the person at the terminal the audience, who hears of progress unless they asked for quiet."""
 
     def present(judgement: Judgement) -> None:
         show_result(judgement.stored, outputs, judgement.analysis)
@@ -113,7 +113,7 @@ def build_audience(outputs: Outputs) -> Audience:
 
 @contextmanager
 def _observe_measuring(outputs: Outputs) -> Iterator[Observer]:
-    """While the engine measures: shows progress, and keeps images of failed trials if that was asked for."""
+    """Shows progress while the engine measures, and keeps images of failed trials if that was asked for."""
     # What was loaded until now stays for good, so collections need not look at it.
     gc.freeze()
     gc.enable()

@@ -52,7 +52,7 @@ class MeasureOptions(CellOptions, PolicyOptions, ResultOptions):
     """What every command that measures can be given."""
 
     def overrides(self) -> dict[str, Any]:
-        """The fields of `plan.outline.Overrides` that were given, by name."""
+        """Returns the fields of `plan.outline.Overrides` that were given, by name."""
         given: dict[str, Any] = {
             "settings": add_kernel_setting(self.settings, self.kernel),
             **collect_given_values(self),
@@ -75,7 +75,7 @@ class MeasureOptions(CellOptions, PolicyOptions, ResultOptions):
 
 
 def add_kernel_setting(settings: list[str] | None, kernel: str | None) -> list[str]:
-    """The `--set` values with that of `--kernel`."""
+    """Adds the setting of `--kernel` to the `--set` values."""
     if kernel is None:
         return list(settings or ())
     # A comma separates levels, and may stand in a path.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def make_platforms_option(explained: str, metavar: str = "PLATFORM,...") -> Option:
-    """The option `--on`; each command explains in its own words what the platforms are for."""
+    """Makes the option `--on`; each command explains in its own words what the platforms are for."""
     return Option("--on", explained, metavar, candidates=Candidates.PLATFORMS)
 
 
@@ -144,7 +144,7 @@ _ONE_PER_COMMAND = {"prepare", "conclude"}
 
 
 def collect_hooks(command_count: int, **given: list[str] | None) -> dict[str, tuple[str, ...]]:
-    """The hooks that were given: one text for all commands, or one for each. Raises `UsageError` otherwise."""
+    """Collects the hooks that were given: one text for all commands, or one for each. Raises `UsageError` otherwise."""
     hooks = {name: tuple(texts) for name, texts in given.items() if texts}
     for name, texts in hooks.items():
         own_text_allowed = name in _ONE_PER_COMMAND

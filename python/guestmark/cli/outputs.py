@@ -89,7 +89,7 @@ class Outputs:
     partial: bool = True
 
     def list_files(self) -> list[tuple[str, Format, str]]:
-        """Option, format and destination of each document that was asked for."""
+        """Lists option, format and destination of each document that was asked for."""
         requested = [
             ("--json", Format.JSON, self.json),
             ("--csv", Format.CSV, self.csv),
@@ -108,7 +108,7 @@ class Outputs:
 
     @property
     def takes_stdout(self) -> bool:
-        """Whether a document goes to standard output, so that nothing else may."""
+        """Returns whether a document goes to standard output, so that nothing else may."""
         return self.junit == STANDARD_OUTPUT or any(path == STANDARD_OUTPUT for *_, path in self.list_files())
 
     def check(self) -> None:
@@ -134,7 +134,7 @@ def _check_writable(option: str, path: str) -> None:
 
 
 def collect_outputs(given: MeasureOptions, **more: Any) -> Outputs:
-    """Where the result of a measuring command goes; `more` are fields of `Outputs` that this command decides."""
+    """Collects where the result of a measuring command goes; `more` are fields of `Outputs` that it decides itself."""
     fields: dict[str, Any] = {
         "json": given.json,
         "csv": given.csv,
@@ -171,7 +171,7 @@ def build_remarks(
     labels: Iterable[str] | None = None,
     tags: Iterable[str] | None = None,
 ) -> Annotations:
-    """What these options say of a run. Raises `UsageError` for names that could not be typed again."""
+    """Builds what these options say of a run. Raises `UsageError` for names that could not be typed again."""
     # `last` always means the newest run, and a name with blanks could not be typed in a filter.
     if name is not None and (not WORD_PATTERN.fullmatch(name) or name in RESERVED):
         raise UsageError(

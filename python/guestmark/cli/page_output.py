@@ -39,6 +39,6 @@ def _render_page(form: str, page: Page, build_document: Callable[[], Mapping[str
 
 
 def render_json(document: Mapping[str, Any]) -> str:
-    """A document for programs, in which nothing is active on a page or a terminal."""
+    """Renders a document for programs, in which nothing is active on a page or a terminal."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     return escape_json(text) + "\n"

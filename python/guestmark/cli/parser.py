@@ -29,12 +29,12 @@ _HELP_NAMES = ("-h", "--help")
 
 
 def derive_module_name(verb: str) -> str:
-    """The name of the modules that declare and run a verb; `import` cannot name one."""
+    """Returns the name of the modules that declare and run a verb; `import` cannot name one."""
     return f"{verb}_" if keyword.iskeyword(verb) else verb
 
 
 def build_command(verb: str) -> Verb:
-    """The command of a verb, made from its declaration."""
+    """Builds the command of a verb from its declaration."""
     module = importlib.import_module(f"guestmark.cli.commands.{derive_module_name(verb)}")
     return Verb(verb, module.Options, options_first=getattr(module, "OPTIONS_FIRST", False))
 
@@ -98,7 +98,7 @@ class DeclaredField:
 
 
 def list_declared_fields(options: type, verb: str) -> Iterator[DeclaredField]:
-    """The fields of a declaration that a verb has, its own first, then those that it shares.
+    """Lists the fields of a declaration that a verb has, its own first, then those that it shares.
 
     An option of its own takes the place of a shared one that has the same name on the command line.
     """
@@ -170,12 +170,12 @@ class _NamedOption(click.Option):
     """An option that errors call by its first name alone."""
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """The name in quotes, as it stands in a sentence."""
+        """Returns the name in quotes, as it stands in a sentence."""
         return f"'{self.opts[0]}'"
 
 
 def _unwrap_type(annotation: Any) -> tuple[Any, bool]:
-    """The type of one value, and whether there may be several."""
+    """Returns the type of one value, and whether there may be several."""
     if get_origin(annotation) in {Union, UnionType}:
         (annotation,) = [part for part in get_args(annotation) if part is not type(None)]
     if get_origin(annotation) is list:
@@ -184,7 +184,7 @@ def _unwrap_type(annotation: Any) -> tuple[Any, bool]:
 
 
 def is_subclass(candidate: Any, parent: type) -> bool:
-    """Whether `candidate` is a class at all, and derived from `parent`."""
+    """Returns whether `candidate` is a class at all, and derived from `parent`."""
     return isinstance(candidate, type) and issubclass(candidate, parent)
 
 
@@ -208,7 +208,7 @@ def _convert_value(
     parameter: click.Parameter,
     value: Any,
 ) -> Any:
-    """The value as the declaration types it: None where it was not given. Raises `UsageError` naming the option."""
+    """Converts the value to the declared type, None where it was not given. Raises `UsageError` naming the option."""
     if value is None or (several and not value):
         return None
     if several:
@@ -238,7 +238,7 @@ def _complete_value(
 
 
 def collect_known_options(command: click.Command) -> KnownOptions:
-    """The options of a verb by name, with those that ask for help."""
+    """Collects the options of a verb by name, with those that ask for help."""
     word_counts: dict[str, int] = dict.fromkeys(_HELP_NAMES, 0)
     numbers: set[str] = set()
     for parameter in command.params:

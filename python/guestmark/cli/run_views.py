@@ -52,6 +52,6 @@ def show_console(stored: StoredRun, cell_id: str) -> None:
 
 
 def replace_baseline(stored: StoredRun, baseline: str) -> StoredRun:
-    """The run with its cells compared with another one, named as `--baseline` names it."""
+    """Compares the run's cells with another one, named as `--baseline` names it."""
     cells = change_baseline(stored.plan.cells, baseline)
     return replace(stored, plan=replace(stored.plan, cells=cells))

@@ -18,9 +18,9 @@ class Style(StrEnum):
     NONE = "none"
 
     def redraws(self, *, by_default: bool) -> bool:
-        """Whether progress is redrawn; `by_default` says what the terminal is fit for."""
+        """Returns whether progress is redrawn; `by_default` says what the terminal is fit for."""
         return by_default if self is Style.AUTO else self in {Style.FULL, Style.NOCOLOR}
 
     def has_colours(self) -> bool | None:
-        """Whether there are colours; None leaves it to the terminal."""
+        """Returns whether there are colours; None leaves it to the terminal."""
         return None if self is Style.AUTO else self in {Style.FULL, Style.COLOR}

@@ -62,7 +62,7 @@ def run(given: Options) -> int:
 
 
 def _collect_pairs(given: Options) -> dict[str, tuple[str, str]]:
-    """Both levels of each factor that was given two."""
+    """Collects both levels of each factor that was given two."""
     files = {
         "kernel": given.kernels,
         "qemu": given.qemu,
@@ -81,7 +81,7 @@ def _collect_pairs(given: Options) -> dict[str, tuple[str, str]]:
 
 
 def _render_settings(pairs: Mapping[str, tuple[str, str]]) -> list[str]:
-    """The pairs as values of `--set`, in which a comma separates levels."""
+    """Renders the pairs as values of `--set`, in which a comma separates levels."""
     settings = []
     for name, pair in pairs.items():
         levels = ",".join(level.replace(",", "\\,") for level in pair)
@@ -108,7 +108,7 @@ def _label_paths(pair: tuple[str, str]) -> tuple[str, str]:
 
 
 def _derive_label(path: str) -> str:
-    """The file's name, or that of its directory where only the directory has a number: `6.12/vmlinuz`."""
+    """Takes the file's name, or that of its directory where only the directory has a number: `6.12/vmlinuz`."""
     folder, name = os.path.split(os.path.normpath(path))
     folder_name = os.path.basename(folder)
     name_has_number, folder_has_number = (
@@ -124,7 +124,7 @@ def _make_absolute(path: str) -> str:
 
 
 def _choose_platform(pairs: Mapping[str, tuple[str, str]], outputs: Outputs) -> str:
-    """The host where only programs or variables differ; else KVM where guests boot with it, else TCG."""
+    """Chooses the host where only programs or variables differ; else KVM where guests boot with it, else TCG."""
     if all(is_variable(name) for name in pairs):
         return "host"
     # That /dev/kvm exists proves nothing: the host may be a guest without nested virtualization.

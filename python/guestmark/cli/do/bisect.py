@@ -70,7 +70,7 @@ def run(given: Options) -> int:
 
 
 def _build_request(given: Options, limits: Sequence[str]) -> BisectionRequest:
-    """How each candidate is measured."""
+    """Builds the request for measuring each candidate."""
     caller = Caller.current()
     # The search itself decides on the number of blocks.
     overrides = {**given.overrides(), "precision": None, "time_limit_s": None}
@@ -98,7 +98,7 @@ def _build_request(given: Options, limits: Sequence[str]) -> BisectionRequest:
 
 
 def _choose_metrics(by: str, metrics: Sequence[str]) -> tuple[str, ...]:
-    """The metrics that may decide, the preferred one first; "" stands for what the gate or the run names."""
+    """Chooses the metrics that may decide, the preferred one first; "" stands for what the gate or the run names."""
     if by == "auto":
         return ("",) if metrics else ("", USER.name)
     names = [spec.metric.name for spec in parse_metrics(metrics)]

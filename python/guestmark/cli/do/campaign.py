@@ -100,7 +100,7 @@ def _build_plan(argv: list[str], given: Options) -> Plan:
 
 
 def _make_absolute(ledger: str) -> str:
-    """The ledger as it is named from anywhere: a unit starts in another directory."""
+    """Names the ledger so that it is found from anywhere: a unit starts in another directory."""
     if not ledger or "://" in ledger:
         return ledger
     return os.path.abspath(ledger)
@@ -132,7 +132,7 @@ def _print_unit(campaign: Campaign) -> None:
 
 
 def _find_program() -> str:
-    """The path by which a unit starts guestmark: the checkout's launcher, or what was installed."""
+    """Finds the path by which a unit starts guestmark: the checkout's launcher, or what was installed."""
     for folder in (Path(guestmark.__file__).parents[2], Path(sys.executable).parent):
         launcher = folder / "guestmark"
         if launcher.is_file() and os.access(launcher, os.X_OK):

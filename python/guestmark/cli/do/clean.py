@@ -129,7 +129,7 @@ def _report_what_stays() -> None:
 
 
 def _installed_by_set_up() -> list[str]:
-    """The system's packages that set-up has installed and that are still there."""
+    """Lists the system's packages that set-up has installed and that are still there."""
     recorded = list(dict.fromkeys(procfs.read_text(find_checkout() / ".setup" / "packages").split()))
     if not recorded:
         return []

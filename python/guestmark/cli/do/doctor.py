@@ -68,7 +68,7 @@ def _print_json(document: Mapping[str, Any]) -> None:
 
 
 def examine_host(again: bool, nested: bool = False) -> dict[str, Any]:
-    """The document of `doctor --json`: platforms, host, ledger, tools, and versions that matter in a fleet."""
+    """Builds the document of `doctor --json`: platforms, host, ledger, tools, and versions that matter in a fleet."""
     names = platform_names()
     tools = programs()
     # Asking every program for its version takes seconds, in which the guests boot.
@@ -101,12 +101,12 @@ class _Deadline:
             say(f"{self.describe_load()}, so a guest gets up to {self.each_s:.0f} s to start")
 
     def describe_load(self) -> str:
-        """Why guests get more time."""
+        """Says why guests get more time."""
         processors = len(os.sched_getaffinity(0))
         return f"the machine is busy (load {self.load or 0.0:.2g} on {processors} processors)"
 
     def remaining_s(self) -> float | None:
-        """The time left for a guest inside a guest; None for as long as it takes."""
+        """Returns the time left for a guest inside a guest; None for as long as it takes."""
         return None if self._nested else self.total_s - (time.monotonic() - self._began)
 
 
@@ -137,7 +137,7 @@ def _probe_platforms(
 
 
 def _locate_ledger() -> str:
-    """Where runs are kept unless `--ledger` says otherwise; nothing is opened, and no password shown."""
+    """Finds where runs are kept unless `--ledger` says otherwise; opens nothing, and hides a password."""
     where = os.environ.get("GUESTMARK_LEDGER")
     if not where:
         return str(default_path())
@@ -147,7 +147,7 @@ def _locate_ledger() -> str:
 
 
 def _describe_result(name: str, result: Usable | Unusable | None, deadline: _Deadline) -> dict[str, Any]:
-    """The platform's entry in the document; `usable` is null when there was not enough time to find out."""
+    """Builds the platform's entry in the document; `usable` is null when there was not enough time to find out."""
     if isinstance(result, Usable):
         return {
             "name": name,
@@ -230,7 +230,7 @@ def _show_details(report: dict[str, Any]) -> None:
 
 
 def list_facts(host: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a person wants to know of a machine first: label and value, without those that are unknown."""
+    """Lists label and value of what people ask about a machine first, without those that are unknown."""
     processor, kernel = host.get("processor", {}), host.get("kernel", {})
     virtual = host.get("virtualization", {})
     facts = [
@@ -245,7 +245,7 @@ def list_facts(host: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def examine_architectures() -> list[dict[str, Any]]:
-    """The document of `doctor --arch --json`; nothing is booted."""
+    """Builds the document of `doctor --arch --json`; boots nothing."""
     return [_describe_architecture(state) for state in survey_parts()]
 
 
@@ -283,7 +283,7 @@ def _show_architectures(architectures: list[dict[str, Any]]) -> None:
 
 
 def describe_state(row: Mapping[str, Any]) -> str:
-    """What an architecture's guests need before they can boot here: nothing, some time, or packages."""
+    """Says what an architecture's guests need before they can boot here: nothing, some time, or packages."""
     if row["fault"]:
         return str(row["fault"])
     if row["missing"]:

@@ -75,7 +75,7 @@ def run(given: Options) -> int:
 
 
 def _parse_commands(given: Options, shell: tuple[str, ...] | None) -> list[hyperfine.TypedCommand]:
-    """The commands in the order of the tables: the reference, then as typed. Raises `UsageError` without any."""
+    """Parses the commands in the order of the tables: the reference, then as typed. Raises `UsageError` without any."""
     argv, texts = given.argv, given.command_texts
     if not argv and not texts:
         raise UsageError(

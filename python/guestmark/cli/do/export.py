@@ -58,7 +58,7 @@ def _write_bundle(runs: list[str], path: str, given: Options) -> None:
 
 
 def _format_of_suffix(output: str) -> Format:
-    """The format that a file's name implies. Raises `UsageError` for a suffix that implies none."""
+    """Finds the format that a file's name implies. Raises `UsageError` for a suffix that implies none."""
     suffix = PurePath(output).suffix
     if not suffix:
         return Format.JSON

@@ -48,7 +48,7 @@ def run(given: Options) -> int:
 
 
 def _check_arguments(given: Options) -> list[str]:
-    """The arguments of the action. Raises `UsageError` for an action that does not exist or takes others."""
+    """Returns the arguments of the action. Raises `UsageError` for an unknown action, or one that takes others."""
     action, arguments = given.action, given.arguments or []
     if action not in ACTIONS:
         raise unknown_name_error("action", action, OFFERED_ACTIONS)
@@ -93,7 +93,7 @@ def _run_fleet(arguments: list[str], machines: str, given: Options) -> int:
 
 
 def _plan_of_command(command: Sequence[str]) -> str:
-    """The TOML of a plan that measures one command, on each machine's own system unless told otherwise."""
+    """Writes the TOML of a plan that measures one command, on each machine's own system unless told otherwise."""
     # A JSON string is a TOML string, too.
     words = ", ".join(json.dumps(word) for word in command)
     return (

@@ -76,7 +76,7 @@ def _print_findings(
 def _describe_classes(
     members: Sequence[LabMachine], answers: Mapping[str, Any], differences: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """For each class, which machines are alike, and what sharing a plan costs them."""
+    """Says for each class which machines are alike, and what sharing a plan costs them."""
     lines = []
     for kind in dict.fromkeys(member.kind for member in members if member.kind):
         of_class = [member.name for member in members if member.kind == kind]
@@ -99,7 +99,7 @@ def _describe_classes(
 
 
 def _examine_ledger(path: str | None, members: Sequence[LabMachine]) -> dict[str, Any]:
-    """What `fleet run` would find: the connections that its server has for these machines, or an `error`."""
+    """Finds out what `fleet run` would meet: the connections that its server has for these machines, or an `error`."""
     where = path or str(default_path())
     if "://" not in where:
         if any(member.ssh for member in members):
@@ -124,7 +124,7 @@ def _examine_ledger(path: str | None, members: Sequence[LabMachine]) -> dict[str
 
 
 def explain_missing_room(room: ConnectionRoom, machines: int) -> tuple[str, str]:
-    """What is wrong when a ledger's server takes fewer connections than a fleet needs, and what to do."""
+    """Explains a ledger's server that takes fewer connections than a fleet needs: what is wrong, and what to do."""
     count = "1 machine needs" if machines == 1 else f"{machines} machines need"
     return (
         f"the ledger's server has {room.free} of {room.most} connections left, and {count} {room.needed}",
@@ -139,7 +139,7 @@ def _describe_ledger(ledger: Mapping[str, Any]) -> str:
 
 
 def _ask_machine(member: LabMachine) -> dict[str, Any]:
-    """The answer of `doctor --json` there, or an `error`. Nothing in an answer is trusted."""
+    """Returns the answer of `doctor --json` there, or an `error`. Nothing in an answer is trusted."""
     try:
         done = subprocess.run(
             make_remote_command(member, ["doctor", "--json"]),
@@ -170,7 +170,7 @@ def _ask_machine(member: LabMachine) -> dict[str, Any]:
 
 
 def _describe_machine(answer: Mapping[str, Any]) -> list[str]:
-    """A machine's platforms, its hardware and system, and versions of what measures there."""
+    """Lists a machine's platforms, its hardware and system, and versions of what measures there."""
     platforms = answer["platforms"]
     usable = ", ".join(platform["name"] for platform in platforms if platform["usable"]) or "none"
     lines = [f"platforms: {usable}"]
@@ -190,7 +190,7 @@ def _describe_machine(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _find_differences(members: Sequence[LabMachine], answers: Mapping[str, Any]) -> dict[str, list[str]]:
-    """By machine, what of its surroundings differs from those of the first machine of its class."""
+    """Finds by machine what of its surroundings differs from those of the first machine of its class."""
     found: dict[str, list[str]] = {}
     first_of_class: dict[str, Mapping[str, Any]] = {}
     for member in members:

@@ -64,7 +64,7 @@ def _add_run(packed: PackedRun, ledger: Ledger, origin: RunOrigin, tags: tuple[s
 
 
 def _describe_source(source: str) -> str:
-    """The source as it is remembered, without a password."""
+    """Names the source as it is remembered, without a password."""
     return redact_url(source) if "://" in source else str(Path(source).absolute())
 
 
@@ -86,7 +86,7 @@ def _check_can_be_shown(packed: PackedRun) -> None:
 
 
 def _read_source(source: str, *, trust: bool) -> tuple[str, Iterable[PackedRun]]:
-    """The runs of a bundle, all checked, with its SHA-256; or those of a ledger, one after another."""
+    """Reads the runs of a bundle, all checked, with its SHA-256; or those of a ledger, one after another."""
     if "://" in source:
         return "", _read_ledger(source)
     file = Path(source)
@@ -114,7 +114,7 @@ def _read_source(source: str, *, trust: bool) -> tuple[str, Iterable[PackedRun]]
 
 
 def _read_ledger(source: str) -> Iterator[PackedRun]:
-    """The runs of another ledger; one that is damaged is reported and left out."""
+    """Reads the runs of another ledger; reports one that is damaged and leaves it out."""
     with open_ledger(source, writable=False) as ledger:
         for overview in ledger.list_runs():
             try:

@@ -34,7 +34,7 @@ def run(given: Options) -> int:
 
 
 def _build_parameters(given: Options) -> dict[str, object]:
-    """The parameters of the workload, as a plan would have them."""
+    """Builds the parameters of the workload, as a plan would have them."""
     parameters: dict[str, object] = {
         "method": given.method,
         "records": given.records,
@@ -59,7 +59,7 @@ def _build_parameters(given: Options) -> dict[str, object]:
 
 
 def _actions_on_state(given: Options) -> list[str]:
-    """The options that were given of those that do something with one crash state."""
+    """Lists the options that were given of those that do something with one crash state."""
     actions = {"--image": given.image is not None, "--shell": given.shell, "--rerun": given.rerun}
     return [option for option, is_given in actions.items() if is_given]
 

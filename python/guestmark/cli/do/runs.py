@@ -91,7 +91,7 @@ def _show_runs(runs: Sequence[RunOverview]) -> None:
 
 
 def _list_columns(runs: Sequence[RunOverview]) -> dict[str, list[str]]:
-    """The columns that are never cut, by heading."""
+    """Returns the columns that are never cut, by heading."""
     begun = [datetime.fromtimestamp(overview.created_at).astimezone() for overview in runs]
     return {
         "run": [overview.id for overview in runs],
@@ -135,7 +135,7 @@ def _build_table(
 
 
 def _describe_labels(overview: RunOverview) -> str:
-    """`before-upgrade commit=1a2b3c #release`, and each note's text in brackets."""
+    """Renders `before-upgrade commit=1a2b3c #release`, and each note's text in brackets."""
     words = ["imported"] if overview.imported else []
     if overview.standing is not SignatureStatus.OWN:
         words.append(overview.standing.value)

@@ -74,7 +74,7 @@ def _show_report(
 def _load_analysed(
     name: str, ledger_path: str | None, baseline: str | None = None
 ) -> tuple[StoredRun, Analysis]:
-    """The run with its analysis beside earlier runs."""
+    """Loads the run with its analysis beside earlier runs."""
     with open_ledger(ledger_path, writable=False) as ledger:
         stored = ledger.load_run(name)
         if baseline is not None:
