@@ -41,7 +41,7 @@ from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import parse_size
 from guestmark.disks.image import make_images
-from guestmark.disks.store import scratch_store
+from guestmark.disks.scratch import scratch_store
 from guestmark.platforms import registry
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.workloads import base as workloads

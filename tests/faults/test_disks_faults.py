@@ -18,7 +18,7 @@ from guestmark.core.errors import AttestationError, MachineError, UsageError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight
-from guestmark.disks.store import scratch_store
+from guestmark.disks.scratch import scratch_store
 from guestmark.platforms import drives, registry
 from guestmark.platforms.base import Machine
 from tests.framework.disk_files import flip_bit, small_mount

@@ -11,7 +11,7 @@ from guestmark.core.context import Context
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.disks.store import scratch_store
+from guestmark.disks.scratch import scratch_store
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
 from guestmark.workloads.oltp import Sizes

@@ -19,7 +19,7 @@ from guestmark.core.errors import ExitStatus
 from guestmark.core.findings import FailedRuns
 from guestmark.core.gate import add_gates, check_proofs
 from guestmark.core.model import Plan, RunState, TrialStatus
-from guestmark.disks.store import scratch_store
+from guestmark.disks.scratch import scratch_store
 from guestmark.engine import preflight, quiet_host, run
 from guestmark.engine.audience import Audience
 from guestmark.engine.clock import start_process_clock

@@ -119,6 +119,7 @@ def compare_options(asked: str, shown: Iterable[str]) -> OptionsVerdict:
             continue
         if _is_shown_with_value(option, live):
             continue
+        # The kernel shows nothing for a default, so only its opposite can refute it.
         if option in _ABSENCES:
             if any(name in live for name in _ABSENCES[option]):
                 refuted.append(option)
@@ -177,6 +178,7 @@ class AttachedDisk:
         if not self.device:
             return self.directory
         agent.mkdir(self.directory, parents=True)
+        # A mark in the kernel's log separates the messages of this mount from earlier ones.
         about_to = f"guestmark: mounting {self.device}"
         with contextlib.suppress(CallError):
             agent.write_file("/dev/kmsg", about_to.encode())
@@ -286,6 +288,7 @@ def find_device(agent: Agent, spec: DiskSpec, index: int, serial: str = "") -> s
     if not spec.bus.serial:
         return spec.bus.device_at(index)
     deadline = time.monotonic() + _APPEAR_S
+    # Disks may appear in another order than they were attached in, so each is asked for its serial number.
     candidates = [spec.bus.device_at(position) for position in range(_MOST_DISKS)]
     while True:
         for device in candidates:

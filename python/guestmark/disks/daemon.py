@@ -45,6 +45,7 @@ def find_program(program: str) -> str:
 
     Raises `PlatformUnusableError` naming the package.
     """
+    # The PATH of ordinary users often lacks the directories of mkfs and wipefs.
     path = shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin")
     if path is None:
         raise PlatformUnusableError(
@@ -141,6 +142,8 @@ def _start_server(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             pass_fds=(theirs, *held),
+            # Ctrl-C reaches the foreground process group; the server has to outlive the clean-up of the
+            # trial.
             start_new_session=True,
         )
     except BaseException:

@@ -105,6 +105,8 @@ def take_device(path: str) -> None:
 
 def _claim_device(path: str) -> socket.socket:
     """Bind a name that only one process of this host can hold; it is released when the process ends."""
+    # An abstract socket needs no file and vanishes with its process; a lock file would need a directory that
+    # every user may write.
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0guestmark-device-{device_number(path)}")

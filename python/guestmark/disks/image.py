@@ -23,7 +23,7 @@ from guestmark.core.errors import AttestationError, MachineError, WorkloadError
 from guestmark.disks import daemon, devices, packed, sparse
 from guestmark.disks.daemon import serve_over_nbd
 from guestmark.disks.logged import LoggedFiles, serve_logged
-from guestmark.disks.store import scratch_store
+from guestmark.disks.scratch import scratch_store
 from guestmark.disks.template import copy_template, format_fresh
 from guestmark.setting.disk import DiskSpec, Role
 from guestmark.setting.filesystem import Filesystem
@@ -174,6 +174,7 @@ def make_images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterato
         yield tuple(made)
         whole = True
     finally:
+        # The allocating thread still writes to its image, which must not be removed before.
         for image in made:
             if image.allocation:
                 with suppress(OSError):
@@ -266,6 +267,7 @@ def _log_writes_of(image: Image, exports: ExitStack) -> Image:
     files = LoggedFiles(
         image.path.with_name(f"base-{image.path.name}"), image.path.with_name("writes.log"), below, under
     )
+    # A replay starts from what the machine started from, so the content is kept before the server starts.
     sparse.copy_file(below, files.base)
     kill = exports.enter_context(serve_logged(files, image.path))
     return replace(image, logged=replace(files, at=image.path, kill=kill))
@@ -303,6 +305,7 @@ def _share_image(spec: DiskSpec, shape: tuple[object, ...], make: Callable[[Path
     if path is None or not was_there:
         parent = scratch_store().directory(spec.location)
         path = parent / f"source-{next(_number)}.raw"
+        # Sources may be copies of the user's files: no other user may read them.
         path.touch(0o600)
         try:
             make(path)
@@ -351,6 +354,7 @@ _READ_S = 600.0
 
 def read_past_guest(image: Path, name: str) -> Checksum:
     """Return the digest of the file `name` in the root of a raw image's filesystem, which must not be mounted."""
+    # A guest may have written the image, so debugfs is confined like a hypervisor.
     program = daemon.find_program("debugfs")
     read_end, write_end = os.pipe()
     with subprocess.Popen(

@@ -77,6 +77,7 @@ def add_locations(cells: Sequence[Cell]) -> list[Cell]:
     for cell in cells:
         beside = _may_have_directory(cell) and any(cell.compares_with(other) for other in compared)
         if beside or _lacks_location(cell):
+            # All cells of a plan share one location, so that they are compared on the same disk.
             found = found or default_location()
             level = SHARED_MEMORY if cell.platform.is_nested and not _has_logged_disk(cell) else found
             cell = replace(cell, factors={**cell.factors, LOCATION.name: level})  # noqa: PLW2901

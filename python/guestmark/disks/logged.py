@@ -62,6 +62,7 @@ def serve_logged(files: LoggedFiles, at: Path) -> Iterator[Callable[[], None]]:
 
     Raises `MachineError` when the image cannot be served.
     """
+    # The server mounts over an existing file, and appends to an existing log.
     for path in (files.log, at):
         path.touch()
     try:
@@ -97,6 +98,7 @@ def unmount(at: Path) -> None:
     """Detach whatever is mounted at a file."""
     if not _is_mounted(at):
         return
+    # Root may unmount directly; other users need FUSE's own helper, which is setuid.
     for command in (["umount", "-l", "--", str(at)], ["fusermount3", "-u", "-z", "--", str(at)]):
         with contextlib.suppress(OSError):
             if subprocess.run(command, capture_output=True, check=False).returncode == 0:

@@ -85,10 +85,12 @@ def attach_loop(image: Path) -> Iterator[str]:
     Raises `OSError`.
     """
     with open(_CONTROL, "rb", buffering=0) as control, image.open("r+b", buffering=0) as file:
+        # Another process may take the free device before it is configured here.
         for _ in range(_ATTEMPTS):
             device = f"/dev/loop{fcntl.ioctl(control.fileno(), _LOOP_CTL_GET_FREE)}"
             held = os.open(device, os.O_RDWR | os.O_CLOEXEC)
             try:
+                # Autoclear detaches the device with its last user, even if this process is killed.
                 config = _CONFIG.pack(file.fileno(), 0, 0, 0, 0, _LO_FLAGS_AUTOCLEAR)
                 try:
                     fcntl.ioctl(held, _LOOP_CONFIGURE, config)

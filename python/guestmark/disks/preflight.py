@@ -156,6 +156,7 @@ def supports_direct_io(location: str) -> bool:
     try:
         os.close(os.open(directory / "file", os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600))
     except OSError as error:
+        # This is how a filesystem refuses O_DIRECT (open(2)); other errors are real ones.
         if error.errno == errno.EINVAL:
             return False
         raise

@@ -37,6 +37,7 @@ def is_stopped(pid: int) -> bool:
 
 def find_caged_program(pid: int) -> int | None:
     """Return the program that `guestmark-agent confine`, process `pid`, has become or started; None before that."""
+    # A cage becomes its program by exec, or starts it as its child.
     while _is_cage(pid):
         found = list_children(pid)
         if not found:

@@ -14,6 +14,7 @@ def copy_file(source: Path, target: Path) -> None:
     """Make `target` with the content and the holes of `source`."""
     with source.open("rb") as read, target.open("xb") as write:
         try:
+            # A reflink shares the blocks until one side is written (btrfs, XFS, bcachefs).
             fcntl.ioctl(write.fileno(), _FICLONE, read.fileno())
         except OSError:
             os.ftruncate(write.fileno(), os.fstat(read.fileno()).st_size)
@@ -80,6 +81,7 @@ def write_holes(path: Path) -> None:
     with path.open("r+b") as file:
         size = os.fstat(file.fileno()).st_size
         position = 0
+        # The extra range at the end makes the loop fill the hole after the last data.
         for start, end in [*data_ranges(file.fileno(), size), (size, size)]:
             while position < start:
                 position += os.pwrite(file.fileno(), _ZEROES[: start - position], position)

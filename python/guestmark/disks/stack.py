@@ -268,6 +268,7 @@ def layers_below_device(number: str, depth: int = _DEEPEST, sys: Path = Path("/s
     folder = Path(os.path.realpath(folder))
     if (folder / "partition").exists():
         folder = folder.parent
+    # Loop devices make circles possible, which the depth ends.
     if depth == 0:
         yield Layer(folder.name, Loses.UNKNOWN, "too many layers")
         return

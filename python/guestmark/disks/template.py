@@ -28,7 +28,7 @@ from guestmark.core.keeper import keeper
 from guestmark.core.temporary import replace_file, scratch_directory
 from guestmark.core.units import format_size
 from guestmark.disks import daemon, devices, sparse
-from guestmark.disks.store import scratch_store
+from guestmark.disks.scratch import scratch_store
 from guestmark.setting.base import collect_options
 from guestmark.setting.disk import DiskSpec
 from guestmark.setting.drive import LOGICAL_BLOCK
@@ -175,6 +175,7 @@ def find_template(spec: DiskSpec) -> tuple[Path, bool]:
     directory.mkdir(exist_ok=True)
     target = directory / f"{_make_key(spec)}.{spec.format}"
     with contextlib.suppress(FileNotFoundError):
+        # A template that is used must not be forgotten as an old one.
         os.utime(target)
         return target, True
     with replace_file(target) as part:
@@ -202,6 +203,7 @@ def copy_template(spec: DiskSpec, path: Path) -> bool:
 
 
 def _make_key(spec: DiskSpec) -> str:
+    # Another version of a tool may make another image, so its size and time are part of the key.
     tools = [daemon.find_program("qemu-img")]
     if spec.filesystem is not Filesystem.NONE:
         tools.append(daemon.find_program(spec.filesystem.maker))
@@ -209,6 +211,7 @@ def _make_key(spec: DiskSpec) -> str:
     created = tuple(collect_options(spec, lambda factor: factor.create))
     sectors = _sector_options(spec) if spec.filesystem is not Filesystem.NONE else ()
     shape = (spec.format, spec.size, spec.filesystem, (*sectors, *spec.mkfs_options), created, identities)
+    # The leading number changes whenever templates are made in another way.
     parts = (5, *shape, spec.tree) if spec.tree else (4, *shape)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
@@ -312,6 +315,7 @@ def _check_map(image: Path, spec: DiskSpec) -> None:
 def _forget_old(directory: Path) -> None:
     """Remove all but the most recently used templates. Other runs make and remove some at the same time."""
     used: list[tuple[float, Path]] = []
+    # Another run may remove a template between the two calls.
     for path in directory.iterdir():
         with contextlib.suppress(FileNotFoundError):
             used.append((path.stat().st_mtime, path))

@@ -59,6 +59,7 @@ class DiskWatch:
         before, now = self._before, self._read_counters()
         if before is None or now is None or now.device != before.device:
             return None
+        # A sync takes time, and is only needed if nothing has reached the disk by itself.
         if now.written == before.written:
             now = self._read_settled() or now
         if not now.device:

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import cast
 
-from guestmark.core.beside import answer_interrupt
 from guestmark.core.model import LeftOut, Plan
+from guestmark.core.parallel import answer_interrupt
 from guestmark.core.reminder import Reminder
 from guestmark.core.units import format_duration
 from guestmark.engine.judgement import Judgement

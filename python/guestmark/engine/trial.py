@@ -26,7 +26,7 @@ from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import location
-from guestmark.disks.store import scratch_store
+from guestmark.disks.scratch import scratch_store
 from guestmark.disks.traffic import DiskWatch
 from guestmark.engine.clock import start_process_clock
 from guestmark.engine.hooks import HookRunner

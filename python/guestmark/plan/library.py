@@ -36,6 +36,7 @@ def find_plan(wanted: str) -> tuple[str, str]:
         raise unknown_name_error("plan", wanted, list_plan_names())
     try:
         with file.open("rb") as stream:
+            # One byte more than allowed reveals a file that is too large, without reading all of it.
             data = stream.read(LARGEST + 1)
     except OSError as error:
         raise UsageError(
@@ -76,6 +77,7 @@ def resolve_extends(data: Mapping[str, Any], where: str, seen: tuple[str, ...] =
     result: dict[str, Any] = {}
     for name in names:
         path = _resolve_name(name, where)
+        # The chain of plans that led here, not all plans: two plans may extend the same third one.
         if path in (*seen, where):
             raise UsageError(f"{where} extends itself, by {path}")
         text, called = find_plan(path)
@@ -109,6 +111,7 @@ def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--override {text!r} is not KEY=VALUE", hint=_HINT)
+        # TOML itself splits the key, so that quoted keys with dots work as in a file.
         path = read_toml(f"{key} = 0", f"--override {key[:80]!r}", hint=_HINT)
         result = merge_tables(result, _replace_leaves(path, _parse_value(value.strip())))
     return result

@@ -44,6 +44,7 @@ def load_outline(text: str, where: str, *, scale: float = 1.0, overrides: Sequen
         problems.add_invalid(error, schema.Plan)
         rest = drop_malformed(data, error)
         # Well-formed parts may still contain mistakes.
+        # The parts that are well-formed may contain further mistakes, which are reported in the same error.
         if rest is not None:
             _OutlineReader(rest, problems, 1.0).read_outline()
         problems.raise_if_any()
@@ -210,6 +211,8 @@ class _OutlineReader:
     ) -> Mapping[str, Any] | None:
         self._scaled_names |= {name for name in self._model.scale if _has_key(raw, name)}
         try:
+            # Both the written and the scaled parameters must be valid, so that a mistake shows at any
+            # scale.
             params = kind.check_params(raw)
             scaled = scale_table(
                 raw, self._model.scale, self._scale

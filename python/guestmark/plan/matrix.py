@@ -142,6 +142,7 @@ def expand_shape(shape: Shape) -> Matrix:
     typed by the user is a cell id, a platform, or some of a cell's levels; a platform that is not among the platforms
     is added in front.
     """
+    # A repeated platform asks for null cells, which are made at the end.
     unique = list(dict.fromkeys(shape.platforms))
     if isinstance(shape.baseline, str) and "=" not in shape.baseline and "#" not in shape.baseline:
         _add_platform(unique, shape.baseline, [entry.key for entry in shape.entries])
@@ -155,6 +156,7 @@ def expand_shape(shape: Shape) -> Matrix:
     if shape.within is not None:
         cells = [replace(cell, group=_name_group(cell, shape)) for cell in cells]
     cells, more = _mark_baselines(cells, shape.baseline)
+    # Copies are made last, because which cells get one depends on the baselines.
     copies = _make_null_copies(cells, shape.platforms, shape.null)
     return Matrix((*cells, *copies), (*notes, *more))
 
@@ -346,6 +348,7 @@ def _make_null_copies(
     counts = {spec: platforms.count(spec) for spec in platforms}
     copies = []
     for cell in cells:
+        # Every repetition of a platform after the first is a null cell.
         number = counts.get(cell.platform, 1) - 1
         if null is NullCells.ALL or (null is NullCells.BASELINE and cell.baseline):
             number = max(number, 1)

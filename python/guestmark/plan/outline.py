@@ -118,6 +118,7 @@ def _override_policy(policy: Policy, given: Overrides) -> Policy:
         for name, value in collect_given_values(given).items()
         if name not in {"null", "min_blocks", "max_blocks", "over_s"}
     }
+    # The seed is stored with the run, so that its order can be reproduced.
     values.setdefault("seed", secrets.randbits(32))
     if given.precision is not None or given.time_limit_s is not None:
         # Overrides the plan's number of blocks.
@@ -125,6 +126,7 @@ def _override_policy(policy: Policy, given: Overrides) -> Policy:
     if given.precision is not None:
         policy = replace(policy, fine_s=0.0)  # just that, then
     if given.find is not None:
+        # Rare slow runs need many blocks; any other goal would end the run too early.
         policy = replace(policy, blocks=None, enough_s=None, max_blocks=_MOST_BLOCKS)
     if given.min_blocks is not None:
         most = max(policy.max_blocks, given.min_blocks)
@@ -165,6 +167,7 @@ def assemble_plan(outline: Outline, caller: Caller) -> Plan:
     """Return the plan with all its cells, for `caller`. Raises `UsageError`."""
     matrix = expand_shape(replace(outline.shape, title=outline.shape.title or outline.title or outline.name))
     cells = tuple(place_cells(matrix.cells))
+    # Gates are only checked here, so that a typing mistake does not cost a run.
     parse_gates(outline.gates, cells, {metric.name for metric in outline.metrics})
     context = Context.for_caller(
         caller,

@@ -42,8 +42,10 @@ def parse_condition_level(
 
     Raises `UsageError` for unknown names and impossible levels.
     """
+    # Levels of the user's own factors have no canonical spelling.
     if name in own or registry.is_variable(name):
         return (name if name in own else registry.find_factor(name).name), level
+    # Both `-` and `_` are common in option names, so both are accepted.
     word = name.strip().replace("-", "_").lower()
     if word == WORKLOAD:
         if level not in workloads:
@@ -115,6 +117,7 @@ def list_names(text: str) -> set[str]:
 
 def select_cells(cells: Sequence[Cell], text: str) -> list[Cell]:
     """Return the cells that `--only` selects, in order. Raises `UsageError` when there are none."""
+    # An id may look like an expression, and is what --list prints, so it takes precedence.
     if any(cell.id == text.strip() for cell in cells):
         return [cell for cell in cells if cell.id == text.strip()]
     pattern = parse_expression(text, cells)

@@ -46,6 +46,7 @@ class Problems:
         self, error: "ValidationError", model: "type[BaseModel]", path: Sequence[str | int] = ()
     ) -> None:
         """Record all errors of pydantic, the common ones in our own words."""
+        # A plan with thousands of mistakes is not a plan; suggesting a name for each would take minutes.
         for mistake in error.errors(include_url=False)[:_MOST_SHOWN]:
             loc = tuple(mistake["loc"])
             if mistake["type"] == "extra_forbidden":
@@ -126,6 +127,7 @@ _STAND_INS: Mapping[str, Any] = {"name": "plan", "title": "plan", "platforms": [
 def drop_malformed(data: dict[str, Any], error: "ValidationError") -> schema.Plan | None:
     """Return the plan without malformed keys, so that the others can be checked; None if that fails."""
     rest = copy.deepcopy(data)
+    # Removing a malformed key may make its table incomplete, which is another mistake.
     for _ in range(_PRUNINGS):
         for mistake in error.errors():
             _remove_at(rest, tuple(mistake["loc"]), missing=mistake["type"] == "missing")
@@ -173,6 +175,7 @@ _STRINGS = (
 
 def index_lines(text: str) -> dict[Path, int]:
     """Return the line, from 1, of every table header, key and element by its path. `text` must be valid TOML."""
+    # TOML allows both line ends; with one of them an offset has one line.
     return _TomlWalker(text.replace("\r\n", "\n")).walk_document()
 
 
@@ -189,6 +192,7 @@ class _TomlWalker:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        # tomllib reports no positions, so the line of an offset is found among the line ends.
         self._ends = [at for at, character in enumerate(text) if character == "\n"]
         self._at = 0
         self._found: dict[Path, int] = {}

@@ -33,6 +33,7 @@ def scale_value(value: Any, factor: float) -> Any:
     """
     if isinstance(value, list | tuple):
         return [scale_value(item, factor) for item in value]
+    # In Python a bool is an int, but true must not become 1.
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} cannot be scaled: it is not a size, duration or number")  # noqa: TRY004
     if isinstance(value, float):

@@ -32,6 +32,7 @@ def _list_levels(value: object) -> object:
 
 
 def _spell_level(value: object) -> object:
+    # Levels of switches are `on` and `off`, which TOML writers tend to give as booleans.
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value) if isinstance(value, int | float) else value

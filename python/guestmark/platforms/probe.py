@@ -16,12 +16,12 @@ from typing import Any, Protocol
 
 from guestmark.appliance.paths import cache_directory
 from guestmark.core import factor, procfs, registry
-from guestmark.core.beside import run_together
 from guestmark.core.cause import Cause
 from guestmark.core.discovery import list_settings_for
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.own_program import find_agent_binary
+from guestmark.core.parallel import run_together
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.temporary import replace_file
 from guestmark.platforms.base import Machine, Unusable, Usable

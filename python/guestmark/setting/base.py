@@ -11,6 +11,7 @@ from guestmark.core.discovery import list_settings
 from guestmark.core.factor import Setting
 from guestmark.core.model import Cell
 
+# The type of a factor's levels.
 L = TypeVar("L")
 EXCLUDE = "or exclude the combination"
 

@@ -252,6 +252,7 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     if role is Role.SOURCE:
         levels[LOCATION.name] = location.image_directory(levels[LOCATION.name])
     logged = bool(need.get("logged"))
+    # A log holds a copy of every write, so the default size is small.
     if logged and SIZE.name not in need and SIZE.name not in asked:
         levels[SIZE.name] = Filesystem(levels[FILESYSTEM.name]).logged_size
     # What the loop driver decides itself: the levels are recorded as they really are.
@@ -259,11 +260,13 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     if loop:
         levels |= {BUS.name: Bus.LOOP, FORMAT.name: Format.RAW, AIO.name: Aio.THREADS}
     machine = cell.platform.inner.description
+    # Levels that every disk of such a machine has, whatever was asked for.
     if machine.disk:
         levels |= machine.disk
         levels[BUS.name] = levels.pop(machine.bus_factor, levels[BUS.name])
     if device := location.device_path(levels[LOCATION.name]):
         levels[SIZE.name] = str(location.device_size(device))
+    # A directory is attached by the filesystem type that mounts it, such as virtiofs.
     if Filesystem(levels[FILESYSTEM.name]).is_directory:
         levels[BUS.name] = levels[FILESYSTEM.name]
     disk = DiskSpec(

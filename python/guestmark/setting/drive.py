@@ -261,6 +261,7 @@ DETECT_ZEROES = DiskSetting(
     drive=pass_level_as("detect-zeroes"),
     attest=_attest_detect_zeroes,
 )
+# All disks share one I/O thread, so its name can be fixed.
 _IOTHREAD_ID = "disks"
 
 
@@ -299,6 +300,7 @@ IOTHREAD = DiskSetting(
 
 def _attest_queues(asked: int, drive: AttestedDrive) -> Iterator[Check]:
     """Count the queues; the guest uses no more than it has processors."""
+    # sysfs has a directory for each hardware queue, but no count of them.
     found = 0
     while found <= asked and drive.in_guest(f"mq/{found}/nr_tags"):
         found += 1

@@ -113,6 +113,7 @@ def _parse_options(text: str) -> str:
     if any(ord(character) < 32 or ord(character) == 127 for character in stripped):
         raise ValueError(f"{text!r} contains control characters")
     try:
+        # The options are words for a program: an unmatched quote is reported now, not when mkfs runs.
         shlex.split(stripped)
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from None

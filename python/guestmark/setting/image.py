@@ -293,6 +293,7 @@ def _refuse_nbd(protocol: Protocol, disk: Disk, cell: Cell) -> Refusal | None:
         return Refusal(
             "nothing serves images inside another guest", "use disk_protocol=file for nested platforms"
         )
+    # The server exports the image file itself with a fixed size.
     if disk[FORMAT] is not Format.RAW:
         return Refusal(
             f"a {disk[FORMAT]} image grows, and what is served over NBD cannot", f"use format=raw, {EXCLUDE}"

@@ -64,6 +64,7 @@ def _parse_device(text: str) -> str:
         if not is_device:
             raise ValueError(f"{named!r} is not a block device")
         return f"{OVERWRITE_PREFIX}{path}"
+    # A device name alone is more often a mistake than a wish to lose its content.
     if is_device:
         raise ValueError(
             f"{text!r} is a block device, and everything on it would be lost: "

@@ -121,6 +121,7 @@ def _parse_qemu_name(text: str) -> str:
 def _parse_kernel(text: str) -> str:
     if not text.strip():
         raise ValueError("the kernel's path is empty")
+    # The level is stored with the run, which may be resumed from another directory.
     path = os.path.abspath(os.path.expanduser(text))
     if not os.path.isfile(path):
         from guestmark.appliance.kernel import list_images
@@ -191,6 +192,7 @@ def _parse_rootfs(text: str) -> str:
         raise ValueError("the path of the root filesystem is empty")
     name = ""
     if os.path.isfile(path) or text.strip().startswith(images.IMAGE):
+        # The file's name says more than the path in the cache that it is unpacked to.
         name = os.path.basename(text.strip().removeprefix(images.IMAGE))
         path = str(images.unpack_root(text.strip()))
     elif not os.path.isdir(path):
@@ -251,6 +253,7 @@ def _make_cpu_arguments(model: str, architecture: Architecture) -> Sequence[str]
 
 
 def _attest_cpu(model: str, guest: StartedGuest) -> Iterator[Check]:
+    # Features after the comma are checked by `enforce`, not by comparing names.
     if guest.vmm is not None:
         yield Check("the processor model", model.partition(",")[0], guest.vmm.cpu)
 

@@ -98,6 +98,7 @@ THP = MachineSetting(
 
 
 def _attest_prealloc(level: Switch, guest: StartedGuest) -> Iterator[Check]:
+    # Only preallocated memory is resident before the guest has touched it.
     if guest.backing is not None and guest.vmm is not None:
         there = guest.backing.resident_bytes >= guest.vmm.memory_bytes
         yield Check("all of the guest's memory is there from the start", level is Switch.ON, there)
@@ -235,6 +236,7 @@ def make_memory_arguments(levels: Levels, *, shared: bool) -> list[str]:
 
 def check_memory(levels: Levels, *, here: bool, on_pci: bool) -> None:
     """Raises `PlatformUnusableError` for memory that this host cannot provide, or that such a guest cannot have."""
+    # Without a factor of memory there is nothing that this host could lack.
     asked = [factor.name for factor in _MEMORY_FACTORS if factor in levels]
     if not asked:
         return

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from guestmark.cli.commands.doctor import Options
 from guestmark.cli.console import Console, inert_text
-from guestmark.core.beside import answer_interrupt, start_call
 from guestmark.core.errors import ExitStatus
+from guestmark.core.parallel import answer_interrupt, start_call
 from guestmark.core.platform_spec import parse_platform
 from guestmark.core.redaction import redact_url
 from guestmark.core.registry import platform_names, programs

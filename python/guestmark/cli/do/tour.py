@@ -9,10 +9,10 @@ from typing import cast
 from guestmark.cli.commands.tour import Options
 from guestmark.cli.measure import measure_plan
 from guestmark.cli.outputs import Outputs
-from guestmark.core.beside import answer_interrupt
 from guestmark.core.context import Caller
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Plan
+from guestmark.core.parallel import answer_interrupt
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.page.say import say
 from guestmark.plan import library

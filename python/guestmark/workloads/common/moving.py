@@ -25,7 +25,7 @@ from guestmark.core.workload_kind import count_moved_bytes, workload_kind
 from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.image import Image, make_images
 from guestmark.disks.packed import FILE
-from guestmark.disks.store import scratch_store
+from guestmark.disks.scratch import scratch_store
 from guestmark.platforms.base import Machine
 from guestmark.setting.disk import DiskSpec, Role
 from guestmark.setting.drive import BUS, UML_DISK, Bus

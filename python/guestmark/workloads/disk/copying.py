@@ -11,7 +11,7 @@ from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.disks.image import Image
 from guestmark.disks.packed import FILE
-from guestmark.disks.store import scratch_store
+from guestmark.disks.scratch import scratch_store
 from guestmark.platforms.base import Machine
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.durability import Below

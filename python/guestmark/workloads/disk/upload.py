@@ -21,7 +21,7 @@ from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.disks.image import Image
 from guestmark.disks.packed import FILE
-from guestmark.disks.store import scratch_store
+from guestmark.disks.scratch import scratch_store
 from guestmark.platforms.base import Machine
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.moved import SourcedBytes, UploadedBytes
@@ -82,7 +82,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
     def expected_checksum(self, machine: Machine) -> Checksum:
         """Returns the checksum of the bytes that were sent, or made."""
         if self._variant == "disk":
-            from guestmark.disks.store import scratch_store
+            from guestmark.disks.scratch import scratch_store
 
             return (
                 scratch_store().start_agent().checksum_of_pattern(Pattern(self.params.content), self.amount)

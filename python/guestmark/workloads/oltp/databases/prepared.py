@@ -15,7 +15,7 @@ from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
 from guestmark.disks import sparse
-from guestmark.disks.store import scratch_store
+from guestmark.disks.scratch import scratch_store
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, find_sysbench
 from guestmark.workloads.oltp.databases.server import Launcher, Server, open_launcher, pick_telling_lines
 

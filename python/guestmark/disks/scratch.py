@@ -33,6 +33,7 @@ class Store:
         """Return the run's own directory in `location`, made at the first use. Raises `MachineError` if it cannot be
         made.
         """
+        # Machines of one trial may make their images in several threads.
         with self._lock:
             if location not in self._directories:
                 if not self._directories:
