@@ -1,7 +1,7 @@
-"""The types of what guestmark hands out: the result document and the bundle. Their JSON Schemas are made from them.
+"""The types of the documents that guestmark publishes, the result document and the bundle, and their JSON Schemas.
 
-`docs/reference/*.schema.json` and the tables of the reference are made by `tools/schema.py`; tests read every document
-that they get as these types, so a key that is not here, or has another type, is found.
+`tools/schema.py` makes `docs/reference/*.schema.json` and the tables of the reference from them. Tests read every
+document as these types, which finds a key that is not here or has another type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from guestmark.stats.compare import Verdict
 from guestmark.stats.gates import Outcome
 from guestmark.stats.validity import Severity
 
-Interval = tuple[float | None, float | None]  # nulls where there is none
+Interval = tuple[float | None, float | None]  # nulls without an interval
 Values = dict[str, list[float | None]]
 
 
@@ -31,60 +31,54 @@ class _Part(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class RunPart(_Part):
     """The run itself."""
 
-    id: Annotated[str, Meta(description="by which every command calls it")]
-    name: Annotated[str, Meta(description="of the plan; `exec` for a command line")]
+    id: Annotated[str, Meta(description="the name of the run in every command")]
+    name: Annotated[str, Meta(description="the plan's name; `exec` for a command line")]
     created_at: Annotated[str, Meta(description="UTC, ISO 8601")]
-    seed: Annotated[int, Meta(description="of the random order")]
+    seed: Annotated[int, Meta(description="the seed of the random order")]
     state: Annotated[RunState, Meta(description="how it ended")]
-    blocks: Annotated[int, Meta(description="that hold at least one trial")]
+    blocks: Annotated[int, Meta(description="blocks with at least one trial")]
     trials: int
-    failed: Annotated[int, Meta(description="of the trials")]
-    imported: Annotated[RunOrigin | UnsetType, Meta(description="from where, if it was not made here")] = (
-        UNSET
-    )
+    failed: Annotated[int, Meta(description="trials that failed")]
+    imported: Annotated[RunOrigin | UnsetType, Meta(description="where an imported run is from")] = UNSET
 
 
 class TrialPart(_Part):
-    """One trial: one cell in one block, on a machine that was started for it."""
+    """One trial: one cell in one block, on a machine started for it."""
 
     block: Annotated[int, Meta(description="from 0")]
-    order: Annotated[int, Meta(description="place in the block, which is random")]
+    order: Annotated[int, Meta(description="its random place in the block")]
     status: TrialStatus
     measurements: Annotated[
         dict[str, float | None], Meta(description="by metric: its iterations reduced to one value")
     ]
     reason: Annotated[str, Meta(description="why it failed, in a line")]
-    cause: Annotated[Cause | None, Meta(description="the same for programs; null where nobody said")]
-    warmups: Annotated[Values, Meta(description="unmeasured runs before, by metric")]
+    cause: Annotated[Cause | None, Meta(description="the same for programs; null if unknown")]
+    warmups: Annotated[Values, Meta(description="runs before the measured ones, by metric")]
     run_s: Annotated[
         list[float], Meta(description="wall time of each iteration on the host's clock, hooks included")
     ]
     iterations: Annotated[Values, Meta(description="every measured run, by metric, in order")]
     started_at: Annotated[str, Meta(description="UTC, ISO 8601")]
-    duration_s: Annotated[float, Meta(description="of the whole trial, with the machine's start and end")]
+    duration_s: Annotated[float, Meta(description="the whole trial, with the start and end of its machine")]
     phases: Annotated[dict[str, Any], Meta(description="seconds from the start of the machine to each phase")]
     attestation: Annotated[
         dict[str, Any] | None,
         Meta(
-            description="what the machine really had, as far as it is not in the cell's `shared`; null: nothing"
+            description="what the machine really had beyond the cell's `shared`; null if nothing was attested"
         ),
     ]
-    noise: Annotated[
-        dict[str, Any], Meta(description="of the host meanwhile: pressure, steal, frequency, swap")
-    ]
+    noise: Annotated[dict[str, Any], Meta(description="the host meanwhile: pressure, steal, frequency, swap")]
     warnings: list[str]
     command_line: Annotated[
         list[str | None] | None,
-        Meta(
-            description="the hypervisor's words in place of the nulls of the shared one; null: there is none"
-        ),
+        Meta(description="the hypervisor's words for the nulls of the shared command line; null without one"),
     ]
-    console: Annotated[str | UnsetType, Meta(description="of a trial that failed: the end of it")] = UNSET
+    console: Annotated[str | UnsetType, Meta(description="the end of a failed trial's console")] = UNSET
     console_truncated: bool | UnsetType = UNSET
 
 
 class SharedPart(_Part):
-    """What the trials of a cell have in common; `guestmark.read_document` puts it back into each."""
+    """What the trials of a cell have in common; `guestmark.read_document` puts it back into each trial."""
 
     attestation: dict[str, Any]
     command_line: list[str | None]
@@ -99,45 +93,47 @@ class SummaryPart(_Part):
     mean: float | None
     median: float | None
     ci: Annotated[Interval, Meta(description="95 % interval of the mean")]
-    typical: Annotated[float | None, Meta(description="the typical run, as the report shows it")]
+    typical: Annotated[float | None, Meta(description="the typical run, as in the report")]
     typical_ci: Annotated[Interval, Meta(description="95 % interval of the typical run")]
 
 
 class ComparisonPart(_Part):
-    """A cell's ratio to its baseline, by block; of a copy for the noise floor, to what it copies."""
+    """A cell's ratio to its baseline, by block; of a copy that shows the noise, its ratio to the cell it copies."""
 
-    ratio: Annotated[float | None, Meta(description="cell over baseline; null where there is none")]
+    ratio: Annotated[float | None, Meta(description="cell over baseline; null without a common block")]
     ci: Annotated[Interval, Meta(description="95 % interval of the ratio, widened by the noise floor")]
     median_ratio: float | None
     median_ci: Interval
     p: float | None
     verdict: Verdict
     alike: Annotated[
-        bool, Meta(description="the typical run is as on the baseline; rarer slow runs may differ")
+        bool, Meta(description="the typical run equals the baseline's; rarer slow runs may differ")
     ]
-    reason: Annotated[str, Meta(description="why there is no other verdict")]
+    reason: Annotated[str, Meta(description="the reason for the verdict")]
     n: Annotated[int, Meta(description="pairs of trials")]
-    q: Annotated[float | None, Meta(description="p within the report's family")]
+    q: Annotated[float | None, Meta(description="p adjusted over the report's family")]
     equivalence_p: float | None
     equivalence_q: float | None
     noise_floor: Annotated[float | None, Meta(description="|ratio - 1| that copies of the baseline show")]
     stretch: Annotated[
-        float | None, Meta(description="by which the interval was widened for what others did")
+        float | None, Meta(description="log by which each end was moved out because of other programs")
     ]
 
 
 class TotalPart(ComparisonPart):
     """The ratio of the totals, which a batch costs."""
 
-    seen_ci: Annotated[Interval, Meta(description="without room for events too rare to have been seen")]
+    seen_ci: Annotated[
+        Interval, Meta(description="interval of the measured runs alone, without events too rare to be seen")
+    ]
 
 
 class SlowPart(_Part):
-    """How slow runs differ: shares of runs over twice the typical one, and 95th percentiles."""
+    """The slow runs of cell and baseline: shares of runs over twice the typical one, and 95th percentiles."""
 
     cell: dict[str, Any]
     baseline: dict[str, Any]
-    difference: Annotated[float | None, Meta(description="of the shares")]
+    difference: Annotated[float | None, Meta(description="difference of the shares")]
     ci: Interval
     p95_ratio: float | None
     p95_ci: Interval
@@ -149,7 +145,7 @@ class SlowPart(_Part):
 
 
 class UnseenPart(_Part):
-    """The share up to which an event may have escaped."""
+    """The largest share of starts and of runs that an event may have without having been seen."""
 
     starts: float | None
     iterations: float | None
@@ -180,7 +176,7 @@ class PastPart(_Part):
     runs: list[PastRun]
     lowest: float
     highest: float
-    outside: Annotated[bool, Meta(description="whether a change since then is shown")]
+    outside: Annotated[bool, Meta(description="whether a change since those runs is shown")]
 
 
 class CellPart(_Part):
@@ -192,7 +188,7 @@ class CellPart(_Part):
     factors: dict[str, str]
     labels: dict[str, str]
     baseline: bool
-    null_of: Annotated[str | None, Meta(description="the cell that it copies, to show the noise")]
+    null_of: Annotated[str | None, Meta(description="the cell that it copies to show the noise")]
     status: CellStatus
     reason: str
     shared: SharedPart
@@ -212,7 +208,8 @@ class NullCell(CellPart):
     """A copy of a cell."""
 
     differs: Annotated[
-        list[str], Meta(description="metrics in which it differs from what it copies, as it should not")
+        list[str],
+        Meta(description="metrics in which it differs from the cell it copies, although both are equal"),
     ]
 
 
@@ -221,27 +218,28 @@ class FloorPart(_Part):
 
     workload: str
     floor: Annotated[
-        dict[str, float | None], Meta(description="by metric: |ratio - 1| that means nothing here")
+        dict[str, float | None],
+        Meta(description="by metric: |ratio - 1| up to which a difference means nothing"),
     ]
 
 
 class WidenedPart(_Part):
-    """Metrics of a workload whose intervals are wider because a copy differs from what it copies."""
+    """Metrics of a workload whose intervals are wider because a copy differs from the cell it copies."""
 
     workload: str
     metrics: list[str]
 
 
 class ProspectPart(_Part):
-    """How well a ratio is known, as the half-width of its log."""
+    """How precise a ratio is, as the half-width of its log."""
 
     cell: str
     half_width: float
-    then: Annotated[float, Meta(description="after that many more blocks")]
+    then: Annotated[float, Meta(description="half-width after that many more blocks")]
 
 
 class MoreTimePart(_Part):
-    """What more blocks would buy."""
+    """How many more blocks would make ratios more precise, and by how much."""
 
     blocks: int
     seconds: float
@@ -255,8 +253,11 @@ class QuestionPart(_Part):
     ask: str
     wants: QuestionKind
     answered: bool
-    answers: Annotated[list[dict[str, Any]], Meta(description="the figures of each, by the kind of question")]
-    sentences: Annotated[list[str], Meta(description="as the report says them")]
+    answers: Annotated[
+        list[dict[str, Any]],
+        Meta(description="the figures of each answer, which depend on the kind of question"),
+    ]
+    sentences: Annotated[list[str], Meta(description="the answers as the report words them")]
 
 
 class GatePart(_Part):
@@ -265,9 +266,9 @@ class GatePart(_Part):
     gate: Annotated[str, Meta(description="as typed")]
     cell: str
     metric: str
-    limit: Annotated[float | None, Meta(description="the ratio; null where it is about power cuts")]
+    limit: Annotated[float | None, Meta(description="the ratio; null for a limit to power cuts")]
     above: bool | None
-    loss: Annotated[str | None, Meta(description="the word of a power cut that it is about")]
+    loss: Annotated[str | None, Meta(description="the refused outcome of a power cut")]
     outcome: Outcome
     reason: str
     ratio: float | None
@@ -275,14 +276,14 @@ class GatePart(_Part):
     n: int
     p_broken: float | None
     p_kept: float | None
-    more_blocks: Annotated[int | None, Meta(description="that would probably decide it")]
+    more_blocks: Annotated[int | None, Meta(description="blocks that would probably decide it")]
     finds: Annotated[
-        float | None, Meta(description="from which ratio on 3 in 4 such runs would find it broken")
+        float | None, Meta(description="the ratio from which on 3 in 4 such runs would find it broken")
     ]
 
 
 class FindingPart(_Part):
-    """What limits the figures."""
+    """A finding that limits what the figures mean."""
 
     name: str
     severity: Severity
@@ -291,7 +292,7 @@ class FindingPart(_Part):
     effect: float | None
     p: float | None
     workload: Annotated[str | None, Meta(description="null: the whole run")]
-    inconclusive: Annotated[list[str], Meta(description="cells whose verdicts it takes back")]
+    inconclusive: Annotated[list[str], Meta(description="cells whose verdicts this finding takes back")]
 
 
 class DistancePart(_Part):
@@ -312,7 +313,7 @@ class DroppedPart(_Part):
 
 
 class RacePart(_Part):
-    """A race of configurations: what is best, and what was dropped when and why."""
+    """A race of configurations: the best, and which were dropped, when and why."""
 
     objective: str
     margin: float
@@ -342,7 +343,7 @@ class MachinePart(_Part):
     platform: str
     command_line: list[str]
     cpu_flags_missing: Annotated[
-        list[str] | None, Meta(description="that the host has; null where nobody knows")
+        list[str] | None, Meta(description="features of the host that the guest lacks; null if unknown")
     ]
 
 
@@ -352,7 +353,7 @@ class SectionPart(_Part):
     part: str
     title: str
     subtitle: str
-    nodes: Annotated[list[dict[str, Any]], Meta(description="each with its `kind` and what that holds")]
+    nodes: Annotated[list[dict[str, Any]], Meta(description="each with its `kind` and the keys of that kind")]
 
 
 class ReportPart(_Part):
@@ -363,12 +364,15 @@ class ReportPart(_Part):
 
 
 class ResultDocument(_Part):
-    """What `--json` writes: everything about a run."""
+    """The document that `--json` writes: everything about a run."""
 
     schema: Annotated[str, Meta(pattern="^guestmark-result/2$")]
     run: RunPart
     plan: Annotated[
-        Plan, Meta(description="what was measured and how often; of variables only the names, as `env_names`")
+        Plan,
+        Meta(
+            description="what was measured and how often; environment variables by name only, as `env_names`"
+        ),
     ]
     environment: Annotated[dict[str, Any], Meta(description="the host when the run began")]
     environments_resumed: Annotated[list[dict[str, Any]], Meta(description="the host at each resumption")]
@@ -377,14 +381,18 @@ class ResultDocument(_Part):
     noise_floor: list[FloorPart]
     downgraded: Annotated[list[Any], Meta(description="always empty; versions before 0.3 wrote it")]
     widened: list[WidenedPart]
-    flagged_blocks: Annotated[list[int], Meta(description="that the host disturbed; kept in every estimate")]
-    disturbances: Annotated[dict[str, int], Meta(description="by rule: in how many blocks")]
+    flagged_blocks: Annotated[
+        list[int], Meta(description="blocks that the host disturbed; all are kept in every estimate")
+    ]
+    disturbances: Annotated[dict[str, int], Meta(description="number of disturbed blocks by rule")]
     more_time: MoreTimePart | None
     questions: list[QuestionPart]
     gates: list[GatePart]
     validity: list[FindingPart]
-    since_earlier_runs: Annotated[dict[str, Any], Meta(description="what changed on the host since")]
-    unusable: Annotated[list[LeftOut], Meta(description="what was asked for and could not be measured")]
+    since_earlier_runs: Annotated[
+        dict[str, Any], Meta(description="what changed on the host since earlier runs")
+    ]
+    unusable: Annotated[list[LeftOut], Meta(description="what was requested and could not be measured")]
     tune: RacePart | None
     programs: list[ProgramPart]
     machines: list[MachinePart]
@@ -392,14 +400,14 @@ class ResultDocument(_Part):
 
 
 class PackedTrial(_Part):
-    """A trial as a bundle has it."""
+    """A trial in a bundle."""
 
     body: Annotated[str, Meta(description="the trial as compact JSON, with its iterations packed")]
     console: Annotated[str, Meta(description="compressed, base64; empty unless consoles were asked for")]
 
 
 class PackedRemarks(_Part):
-    """What is said of a run."""
+    """What users remarked on a run."""
 
     name: str
     notes: list[str]
@@ -408,7 +416,7 @@ class PackedRemarks(_Part):
 
 
 class PackedRun(_Part):
-    """A run as a bundle has it."""
+    """A run in a bundle."""
 
     id: str
     created_at: Annotated[float, Meta(description="Unix time in seconds")]
@@ -422,10 +430,10 @@ class PackedRun(_Part):
 
 
 class Bundle(_Part):
-    """The data block of a bundle's page. `data` holds the runs, a list, as `runs` describes one."""
+    """The data block of a bundle's page. `data` holds a list of runs, each as `runs` describes it."""
 
     schema: Annotated[str, Meta(pattern="^guestmark-bundle/1$")]
-    sha256: Annotated[str, Meta(description="of the runs' JSON")]
+    sha256: Annotated[str, Meta(description="digest of the runs' JSON")]
     key: Annotated[str, Meta(description="public key of whoever packed it; empty without a signature")]
     signature: str
     size: Annotated[int, Meta(description="bytes of the runs' JSON")]
@@ -433,7 +441,7 @@ class Bundle(_Part):
 
 
 def parts() -> tuple[str, ...]:
-    """The names of the types that only this module has, in the order of the documents."""
+    """Return the names of the types that only this module has, in the order of the documents."""
     return tuple(
         name
         for name, kind in globals().items()
@@ -442,9 +450,9 @@ def parts() -> tuple[str, ...]:
 
 
 def json_schema(kind: type[Any], name: str) -> Mapping[str, Any]:
-    """The JSON Schema (draft 2020-12) of one of these types, under that address."""
+    """Return the JSON Schema (draft 2020-12) of one of these types, under that address."""
     (found,), components = msgspec.json.schema_components(
-        [kind], schema_hook=_of_custom, ref_template="#/$defs/{name}"
+        [kind], schema_hook=_make_text_schema, ref_template="#/$defs/{name}"
     )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -454,6 +462,6 @@ def json_schema(kind: type[Any], name: str) -> Mapping[str, Any]:
     }
 
 
-def _of_custom(kind: type[Any]) -> dict[str, Any]:
-    """Of types that are written as text, such as platforms."""
+def _make_text_schema(kind: type[Any]) -> dict[str, Any]:
+    """Return the schema of a type that is written as text, such as a platform."""
     return {"type": "string", "description": (kind.__doc__ or "").partition("\n")[0]}
