@@ -210,12 +210,12 @@ def _read_busy_ticks(file: Path, processors: Collection[int]) -> tuple[int, int]
     ran, stolen, found = 0, 0, False
     for line in procfs.read_text(file).splitlines():
         name, *fields = line.split() or [""]
-        if name in wanted and len(fields) >= 8 and all(field.isdigit() for field in fields[:8]):
-            ran += sum(
-                int(field) for field in fields[:3]
-            )  # user, nice and system; guest time is in user time
-            stolen += int(fields[7])
-            found = True
+        if name not in wanted or len(fields) < 8 or not all(map(str.isdigit, fields[:8])):
+            continue
+        # User, nice and system time; time of a guest's processors is part of user time.
+        ran += sum(map(int, fields[:3]))
+        stolen += int(fields[7])
+        found = True
     return (ran, stolen) if found else None
 
 
@@ -243,22 +243,25 @@ def _read_counts(file: Path, names: tuple[str, ...]) -> dict[str, int]:
 
 
 def _read_throttle_count(folder: Path) -> int | None:
-    counts = [
-        int(text)
-        for counter in folder.glob("cpu[0-9]*/thermal_throttle/*_throttle_count")
-        if (text := procfs.read_text(counter).strip()).isdigit()
-    ]
-    return sum(counts) if counts else None
+    """Return how often all processors were throttled; None if the kernel does not report it."""
+    total, found = 0, False
+    for counter in folder.glob("cpu[0-9]*/thermal_throttle/*_throttle_count"):
+        text = procfs.read_text(counter).strip()
+        if text.isdigit():
+            total += int(text)
+            found = True
+    return total if found else None
 
 
 def _read_frequency_mhz(root: Path) -> float | None:
     """Return the current frequency in MHz of the fastest processor: that is a busy one, whatever the idle ones do."""
     folder = root / "sys/devices/system/cpu"
-    found = [
-        int(text) / 1000
-        for number in range(_MAX_CPUS)
-        if (text := procfs.read_text(folder / f"cpu{number}/cpufreq/scaling_cur_freq").strip()).isdigit()
-    ]
+    found = []
+    for number in range(_MAX_CPUS):
+        text = procfs.read_text(folder / f"cpu{number}/cpufreq/scaling_cur_freq").strip()
+        if text.isdigit():
+            found.append(int(text) / 1000)
+    # Without a frequency driver, as in many guests, /proc/cpuinfo has the nominal frequency at least.
     if not found:
         for line in procfs.read_text(root / "proc/cpuinfo").splitlines():
             if line.startswith("cpu MHz"):
@@ -275,38 +278,37 @@ def _read_load_average(file: Path) -> float | None:
 
 
 def _compute_noise(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flat result of two readings; what either lacks is absent."""
     elapsed = max(after["time"] - before["time"], 1e-9)
     noise: dict[str, Any] = {"elapsed_s": elapsed}
     for name in _PSI:
-        for kind in before["psi"][name].keys() & after["psi"][name].keys():
-            stalled = after["psi"][name][kind] - before["psi"][name][kind]
+        for kind, stalled in _subtract(before["psi"][name], after["psi"][name]).items():
             noise[f"psi_{name}_{kind}_us"] = stalled
             noise[f"psi_{name}_{kind}"] = stalled / 1e6 / elapsed
     _add_thread_waits(noise, before["threads"], after["threads"], elapsed)
-    stat = {
-        name: after["stat"][name] - before["stat"][name]
-        for name in before["stat"].keys() & after["stat"].keys()
-    }
+    stat = _subtract(before["stat"], after["stat"])
     if "steal" in stat:
         noise["steal_ticks"] = stat["steal"]
         noise["steal"] = stat["steal"] / stat["ticks"] if stat["ticks"] > 0 else 0.0
     if "switches" in stat:
         noise["context_switches"] = stat["switches"]
-    swap = {
-        name: after["swap"][name] - before["swap"][name]
-        for name in before["swap"].keys() & after["swap"].keys()
-    }
-    if swap:
+    if swap := _subtract(before["swap"], after["swap"]):
         noise |= {f"{name}_pages": pages for name, pages in swap.items()}
         noise["swapped_pages"] = sum(swap.values())
     if before["throttled"] is not None and after["throttled"] is not None:
         noise["throttled"] = after["throttled"] - before["throttled"]
     if before["mhz"] and after["mhz"]:
         noise["frequency_mhz"] = [before["mhz"], after["mhz"]]
+        # A processor that speeds up, as an idle one does under load, is no noise.
         noise["frequency_drop"] = max(0.0, 1 - after["mhz"] / before["mhz"])
     if after["load"] is not None:
         noise["load_1min"] = after["load"]
     return noise
+
+
+def _subtract(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return how far the counters that both readings have advanced."""
+    return {name: after[name] - before[name] for name in before.keys() & after.keys()}
 
 
 def _compute_foreign_time(

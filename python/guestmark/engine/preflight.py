@@ -37,27 +37,33 @@ def find_unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tup
     for cell in cells:
         if cell.platform.foreign_architecture and cell.null_of is None:
             groups.setdefault(str(cell.platform), {}).setdefault(find_packages_of(cell), []).append(cell)
-    return tuple(
-        left_out
-        for name, theirs in groups.items()
-        for left_out in _find_unmade_on_platform(name, theirs, progress)
-    )
+    found: list[LeftOut] = []
+    for name, by_packages in groups.items():
+        found += _find_unmade_on_platform(name, by_packages, progress)
+    return tuple(found)
+
+
+def _leave_out(cell: Cell, reason: str, hint: str = "") -> LeftOut:
+    return LeftOut(str(cell.platform), reason, hint, cell=cell.id)
 
 
 def _find_unmade_on_platform(
     name: str, cells: Mapping[tuple[str, ...], list[Cell]], progress: Progress
 ) -> Iterable[LeftOut]:
     """Return one entry for the platform if all its cells fail alike, else one for each cell that fails."""
-    found = []
+    found: list[LeftOut] = []
     for packages, theirs in cells.items():
         try:
             make_boot_files(parse_platform(name), packages, progress)
         except UsageError:
+            # A name that no platform has is a mistake in the plan, not a reason to leave cells out.
             raise
         except GuestmarkError as error:
             found += [LeftOut(name, error.message, error.hint, cell=cell.id) for cell in theirs]
     alike = len({(entry.reason, entry.hint) for entry in found}) == 1
-    return [replace(found[0], cell="")] if alike and len(found) == sum(map(len, cells.values())) else found
+    if alike and len(found) == sum(map(len, cells.values())):
+        return [replace(found[0], cell="")]
+    return found
 
 
 def make_boot_files(spec: PlatformSpec, packages: Sequence[str], progress: Progress) -> None:
@@ -74,12 +80,13 @@ class NeedsBootFiles(Protocol):
 
 def find_misplaced_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     """Return cells that need programs where a machine has none, or that measure the agent where it is the host's."""
-    return tuple(
-        LeftOut(str(cell.platform), reason, hint, cell=cell.id)
-        for cell in cells
-        if cell.null_of is None and cell.platform.foreign_architecture
-        for reason, hint in _explain_misplaced(cell, cell.platform.foreign_architecture)
-    )
+    found = []
+    for cell in cells:
+        architecture = cell.platform.foreign_architecture
+        if cell.null_of is None and architecture:
+            for reason, hint in _explain_misplaced(cell, architecture):
+                found.append(_leave_out(cell, reason, hint))
+    return tuple(found)
 
 
 def _explain_misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str]]:
@@ -245,7 +252,7 @@ def find_cells_larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
                 f"it needs {format_size(memory)} of memory and {format_size(HYPERVISOR_BYTES)} for its hypervisor, "
                 f"this host has {total / 2**30:.1f}G in all"
             )
-            found.append(LeftOut(str(cell.platform), reason, "give it less: --set memory=512M", cell=cell.id))
+            found.append(_leave_out(cell, reason, "give it less: --set memory=512M"))
     return tuple(found)
 
 
@@ -263,15 +270,11 @@ def find_unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOu
     for spec, mine in _group_by_platform(cells).items():
         try:
             platform = registry.get_platform(spec)
-            if (
-                spec.is_nested
-                and not spec.is_elsewhere
-                and (short := _find_memory_shortage(mine)) is not None
-            ):
-                raise short
+            _require_nested_memory(spec, mine)
         except PlatformUnusableError as error:
             found[str(spec)] = Unusable.from_error(error)
             continue
+        # The host needs no guest to boot, so there is nothing to wait for.
         if spec.is_this_host:
             found[str(spec)] = platform.probe()
             continue
@@ -280,33 +283,30 @@ def find_unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOu
             waiting.append(tried)
             if levels:
                 with_levels[tried.name] = theirs
+    # All at once, as each boots a guest.
     if waiting:
         found |= probe(waiting)
-    return tuple(
-        entry
-        for name, result in found.items()
-        if isinstance(result, Unusable)
-        for entry in _make_left_out(name, result, with_levels.get(name))
-    )
+    left_out: list[LeftOut] = []
+    for name, result in found.items():
+        if isinstance(result, Unusable):
+            left_out += _make_left_out(name, result, with_levels.get(name))
+    return tuple(left_out)
 
 
 def _make_left_out(name: str, found: Unusable, cells: Sequence[Cell] | None) -> Iterable[LeftOut]:
     """Return an entry for the platform, or for each of its cells with the levels that do not work."""
     if cells is None:
         return [LeftOut(name, found.reason, found.hint)]
-    return [LeftOut(str(cell.platform), found.reason, found.hint, cell=cell.id) for cell in cells]
+    return [_leave_out(cell, found.reason, found.hint) for cell in cells]
 
 
 def _group_by_probed_levels(cells: Iterable[Cell]) -> dict[tuple[tuple[str, str], ...], list[Cell]]:
-    """The cells by what decides whether their platform can be used: see `probe.list_deciding_factors`."""
+    """Group the cells by the levels that decide whether their platform works (`probe.list_deciding_factors`)."""
     found: dict[tuple[tuple[str, str], ...], list[Cell]] = {}
     for cell in cells:
-        levels = [
-            (name, cell.factors[name])
-            for name in list_deciding_factors(cell.platform)
-            if name in cell.factors
-        ]
-        found.setdefault(tuple(levels), []).append(cell)
+        deciding = [name for name in list_deciding_factors(cell.platform) if name in cell.factors]
+        levels = tuple((name, cell.factors[name]) for name in deciding)
+        found.setdefault(levels, []).append(cell)
     return found
 
 
@@ -317,24 +317,28 @@ def _group_by_platform(cells: Iterable[Cell]) -> dict[PlatformSpec, list[Cell]]:
     return found
 
 
-def _find_memory_shortage(cells: Sequence[Cell]) -> PlatformUnusableError | None:
-    """Return why this host has too little memory for nested guests, without starting anything."""
+def _require_nested_memory(spec: PlatformSpec, cells: Sequence[Cell]) -> None:
+    """Raise `PlatformUnusableError` if this host has too little memory for nested guests; starts nothing."""
+    if not spec.is_nested or spec.is_elsewhere:
+        return
+    # Most runs have no nested guest and need not import that platform.
     from guestmark.platforms.qemu.nested.outer import find_shortage
 
-    return find_shortage(cells)
+    if (shortage := find_shortage(cells)) is not None:
+        raise shortage
 
 
 def find_impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     """Return cells that can never be measured on this host because of what their workload or disks need."""
-    return tuple(
-        LeftOut(str(cell.platform), reason, cell=cell.id)
-        for cell in cells
-        if cell.null_of is None
-        and (
-            reason := workloads.find_trial_class(cell.workload.name).impossible(cell)
-            or disks.explain_impossible_disk(cell)
-        )
-    )
+    found = []
+    for cell in cells:
+        if cell.null_of is not None:
+            continue
+        reason = workloads.find_trial_class(cell.workload.name).impossible(cell)
+        reason = reason or disks.explain_impossible_disk(cell)
+        if reason:
+            found.append(_leave_out(cell, reason))
+    return tuple(found)
 
 
 def require_most_platforms(plan: Plan, left_out: Sequence[LeftOut]) -> None:
@@ -407,23 +411,25 @@ def check_workloads(plan: Plan, cells: Sequence[Cell]) -> list[str]:
     """
     remarks: list[str] = []
     errors: list[GuestmarkError] = []
+    by_workload: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_workload.setdefault(cell.workload.name, []).append(cell)
+    # Every check runs, so that the user learns of all problems at once.
     try:
         _check_disk_space(cells)
     except GuestmarkError as error:
         errors.append(error)
-    for name in dict.fromkeys(cell.workload.name for cell in cells):
+    for name, theirs in by_workload.items():
         try:
-            remarks += workloads.find_trial_class(name).preflight(
-                plan, [cell for cell in cells if cell.workload.name == name]
-            )
+            remarks += workloads.find_trial_class(name).preflight(plan, theirs)
         except GuestmarkError as error:
             errors.append(error)
     if len(errors) == 1:
         raise errors[0]
     if errors:
         kind = UsageError if any(isinstance(error, UsageError) for error in errors) else GuestmarkError
-        told = [f"{error.message}{f' ({error.hint})' if error.hint else ''}" for error in errors]
-        raise kind(f"the plan cannot be measured here for {len(errors)} reasons", hint="\n".join(told))
+        lines = [f"{error.message} ({error.hint})" if error.hint else error.message for error in errors]
+        raise kind(f"the plan cannot be measured here for {len(errors)} reasons", hint="\n".join(lines))
     return list(dict.fromkeys(remarks))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -34,24 +35,36 @@ class QuestionPart:
 def split_question(question: Question, cells: Iterable[Cell]) -> list[QuestionPart]:
     """Return the parts of a question that have an answer among these cells."""
     own = [cell for cell in cells if cell.null_of is None]
-    if question.wants is QuestionKind.BEST:
-        groups = group_cells(question, own)
-        return [QuestionPart(tuple(group)) for group in groups if len(group) > 1]
     if question.wants is QuestionKind.COMPARE:
-        return [QuestionPart(pair) for pair in pair_cells(question, own)]
-    return [QuestionPart((cell,)) for group in group_cells(question, own) for cell in group]
+        return list(map(QuestionPart, pair_cells(question, own)))
+    found = []
+    for group in group_cells(question, own):
+        if question.wants is not QuestionKind.BEST:
+            found += [QuestionPart((cell,)) for cell in group]
+        # One cell alone is trivially the best.
+        elif len(group) > 1:
+            found.append(QuestionPart(tuple(group)))
+    return found
 
 
 def keep_answerable_questions(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:
     """Return the plan with the questions that its run can answer, and a remark on each of the others."""
     cells = select_runnable(plan.cells, left_out)
     few = _explain_too_few_blocks(plan)
-    in_time = [question for question in plan.questions if not (few and question.wants in COMPARING_QUESTIONS)]
-    why = [(question, _explain_unanswerable(question, plan, cells)) for question in in_time]
-    notes = [f"not asked: {question.ask} ({reason})" for question, reason in why if reason]
-    if unanswered := len(plan.questions) - len(in_time):
+    asked: list[Question] = []
+    notes: list[str] = []
+    unanswered = 0
+    for question in plan.questions:
+        if few and question.wants in COMPARING_QUESTIONS:
+            unanswered += 1
+        elif reason := _explain_unanswerable(question, plan, cells):
+            notes.append(f"not asked: {question.ask} ({reason})")
+        else:
+            asked.append(question)
+    # These have the same reason, so one remark counts them.
+    if unanswered:
         notes.append(f"{few}, so {format_count(unanswered, 'question')} of the plan will not be answered")
-    return replace(plan, questions=tuple(question for question, reason in why if not reason)), notes
+    return replace(plan, questions=tuple(asked)), notes
 
 
 def _explain_too_few_blocks(plan: Plan) -> str:
@@ -62,14 +75,14 @@ def _explain_too_few_blocks(plan: Plan) -> str:
 
 def _explain_unanswerable(question: Question, plan: Plan, cells: Sequence[Cell]) -> str:
     """Return why nothing that this run measures can answer the question, however long it takes; empty if it can."""
+    parts = split_question(question, cells)
     if question.durability or question.disk:
         if not plan.context.prove:
             return "it takes --prove"
-        if not any(
-            _is_provable(cell, question) for part in split_question(question, cells) for cell in part.cells
-        ):
+        asked = itertools.chain.from_iterable(part.cells for part in parts)
+        if not any(_is_provable(cell, question) for cell in asked):
             return "no row was proven by itself" if question.durability else "its disks are in memory"
-    if question.wants in COMPARING_QUESTIONS and not split_question(question, cells):
+    if question.wants in COMPARING_QUESTIONS and not parts:
         which = "just that" if question.wants is QuestionKind.COMPARE else "what it asks for"
         return f"no two cells of this run differ in {which}"
     return ""
@@ -94,8 +107,13 @@ def find_provable_location(outline: Outline, settings: Sequence[str]) -> list[st
     """Return the `--set` that moves a plan's disks from memory to a disk, for proofs; nothing if a place was given."""
     if any(text.partition("=")[0].strip() == LOCATION.name for text in settings):
         return []
-    places = {place for entry in outline.shape.entries for place in entry.levels.get(LOCATION.name, ())}
-    return [f"{LOCATION.name}={default_location()}"] if places and all(map(is_in_memory, places)) else []
+    places: set[str] = set()
+    for entry in outline.shape.entries:
+        places.update(entry.levels.get(LOCATION.name, ()))
+    # A plan that names a disk somewhere means it.
+    if places and all(map(is_in_memory, places)):
+        return [f"{LOCATION.name}={default_location()}"]
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,26 +130,30 @@ def compare_asked_pairs(plan: Plan, analysis: Analysis, alive: Iterable[str]) ->
 
     Where the best cell is asked for, each is compared with the one that leads so far. None if no question compares.
     """
-    if not any(question.wants in COMPARING_QUESTIONS for question in plan.questions):
+    asking = [question for question in plan.questions if question.wants in COMPARING_QUESTIONS]
+    if not asking:
         return None
     among = set(alive)
     results = {result.cell.id: result for result in analysis.cells if result.cell.id in among}
+    cells = [result.cell for result in results.values()]
     found: list[AskedPair] = []
-    for question in plan.questions:
-        if question.wants not in COMPARING_QUESTIONS:
-            continue
-        for part in split_question(question, (result.cell for result in results.values())):
-            metric = find_question_metric(question, part.cells[0].id, analysis)
-            some = [results[cell.id] for cell in part.cells]
-            if metric is None or not all(metric.name in result.summary for result in some):
-                continue
-            pairs = [(some[0].cell.id, some[1].cell.id)]
-            if question.wants is QuestionKind.BEST:
-                lead = _find_leader(some, metric)
-                pairs = [(result.cell.id, lead.cell.id) for result in some if result is not lead]
-            compared = compare_pairs(pairs, metric, analysis)
-            found += [AskedPair(*pair, comparison) for pair, comparison in compared.items()]
+    for question in asking:
+        for part in split_question(question, cells):
+            found += _compare_part(question, [results[cell.id] for cell in part.cells], analysis)
     return found
+
+
+def _compare_part(question: Question, results: Sequence[CellResult], analysis: Analysis) -> list[AskedPair]:
+    """Return the comparisons of one part of a question; none while a cell of it has no result."""
+    metric = find_question_metric(question, results[0].cell.id, analysis)
+    if metric is None or not all(metric.name in result.summary for result in results):
+        return []
+    pairs = [(results[0].cell.id, results[1].cell.id)]
+    if question.wants is QuestionKind.BEST:
+        lead = _find_leader(results, metric).cell.id
+        pairs = [(result.cell.id, lead) for result in results if result.cell.id != lead]
+    compared = compare_pairs(pairs, metric, analysis)
+    return [AskedPair(*pair, comparison) for pair, comparison in compared.items()]
 
 
 def find_question_metric(question: Question, cell_id: str, analysis: Analysis) -> Metric | None:

@@ -41,11 +41,18 @@ class Annotations:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return kind, key and value of each annotation."""
-        found = [(NAME, "", self.name)] if self.name else []
-        found += [(NOTE, f"{number:06}", note) for number, note in enumerate(self.notes)]
-        found += [(LABEL, key, value) for key, value in self.labels.items()]
-        found += [(TAG, tag, "") for tag in self.tags]
-        found += [(IMPORTED, "", json.dumps(_dump_origin(self.origin)))] if self.origin is not None else []
+        found = []
+        if self.name:
+            found.append((NAME, "", self.name))
+        # The keys of notes keep their order.
+        for number, note in enumerate(self.notes):
+            found.append((NOTE, f"{number:06}", note))
+        for key, value in self.labels.items():
+            found.append((LABEL, key, value))
+        for tag in self.tags:
+            found.append((TAG, tag, ""))
+        if self.origin is not None:
+            found.append((IMPORTED, "", json.dumps(_dump_origin(self.origin))))
         return found
 
 
@@ -98,13 +105,11 @@ def add_annotations(connection: Connection, run_id: str, more: Annotations) -> N
 
 def check_name_is_free(connection: Connection, name: str, run_id: str = "") -> None:
     """Raise `LedgerError` for a name that another run has."""
-    others = [
-        other
-        for other, said in read_all_annotations(connection).items()
-        if said.name == name and other != run_id
-    ]
-    if name and others:
-        raise LedgerError(f"run {others[0]} is called {name!r} already", hint="give this one another name")
+    if not name:
+        return
+    for other, known in read_all_annotations(connection).items():
+        if known.name == name and other != run_id:
+            raise LedgerError(f"run {other} is called {name!r} already", hint="give this one another name")
 
 
 def remove_annotations(
@@ -152,15 +157,23 @@ def _delete_row(connection: Connection, run_id: str, kind: str, key: str) -> Non
 
 
 def _parse_rows(rows: Sequence[tuple[str, str, str]]) -> Annotations:
-    gone = next((float(value) for kind, _, value in rows if kind == REMOVED), None)
-    return Annotations(
-        name=next((value for kind, _, value in rows if kind == NAME), ""),
-        notes=tuple(value for kind, _, value in rows if kind == NOTE),
-        labels={key: value for kind, key, value in rows if kind == LABEL},
-        tags=tuple(key for kind, key, _ in rows if kind == TAG),
-        removed=gone,
-        origin=next((_load_origin(value) for kind, _, value in rows if kind == IMPORTED), None),
-    )
+    name, notes, labels, tags = "", [], {}, []
+    removed: float | None = None
+    origin: RunOrigin | None = None
+    for kind, key, value in rows:
+        if kind == NAME:
+            name = value
+        elif kind == NOTE:
+            notes.append(value)
+        elif kind == LABEL:
+            labels[key] = value
+        elif kind == TAG:
+            tags.append(key)
+        elif kind == REMOVED:
+            removed = float(value)
+        elif kind == IMPORTED:
+            origin = _load_origin(value)
+    return Annotations(name, tuple(notes), labels, tuple(tags), removed, origin)
 
 
 def _dump_origin(origin: RunOrigin) -> dict[str, object]:

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, fields
 from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -39,24 +40,7 @@ def replace_ratios(connection: Connection, run_id: str, rows: Sequence[StoredRat
     comparisons.create(connection, checkfirst=True)
     connection.execute(delete(comparisons).where(comparisons.c.run_id == run_id))
     if rows:
-        connection.execute(
-            insert(comparisons),
-            [
-                {
-                    "run_id": run_id,
-                    "cell_id": row.cell_id,
-                    "host": row.host,
-                    "what": row.what,
-                    "created_at": row.created_at,
-                    "log_ratio": row.log_ratio,
-                    "low": row.low,
-                    "high": row.high,
-                    "blocks": row.blocks,
-                    "typical": row.typical,
-                }
-                for row in rows
-            ],
-        )
+        connection.execute(insert(comparisons), [{**asdict(row), "run_id": run_id} for row in rows])
 
 
 def find_earlier_ratios(
@@ -69,11 +53,11 @@ def find_earlier_ratios(
     if not schema.has_table(connection, comparisons):
         return []
     found: list[StoredRatio] = []
-    for each in dict.fromkeys(what):
-        table = comparisons.c
+    table = comparisons.c
+    for question in dict.fromkeys(what):
         statement = (
             select(comparisons)
-            .where(table.host == host, table.what == each, table.created_at < before)
+            .where(table.host == host, table.what == question, table.created_at < before)
             .order_by(table.created_at.desc())
             .limit(most)
         )
@@ -90,34 +74,19 @@ def read_all_ratios(connection: Connection) -> list[StoredRatio]:
 
 
 def _read_ratios(rows: Iterable[Any]) -> list[StoredRatio]:
-    return [
-        StoredRatio(
-            run_id=row.run_id,
-            cell_id=row.cell_id,
-            host=row.host,
-            what=row.what,
-            created_at=row.created_at,
-            log_ratio=row.log_ratio,
-            low=row.low,
-            high=row.high,
-            blocks=row.blocks,
-            typical=row.typical,
-        )
-        for row in rows
-        if _is_possible(row)
-    ]
+    names = [field.name for field in fields(StoredRatio)]
+    return [StoredRatio(**{name: getattr(row, name) for name in names}) for row in rows if _is_possible(row)]
 
 
 def _is_possible(row: Any) -> bool:
     """Whether a row has numbers where they belong, and possible ones: a damaged row is ignored."""
-    logs = (row.log_ratio, row.low, row.high)
-    return (
-        all(isinstance(value, float) and abs(value) < _MOST_LOG for value in logs)
-        and all(
-            isinstance(value, int | float) and math.isfinite(value) for value in (row.created_at, row.typical)
-        )
-        and isinstance(row.blocks, int)
-    )
+    for log in (row.log_ratio, row.low, row.high):
+        if not isinstance(log, float) or not abs(log) < _MOST_LOG:
+            return False
+    for value in (row.created_at, row.typical):
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return False
+    return isinstance(row.blocks, int)
 
 
 def list_overviews(
@@ -176,15 +145,17 @@ def _make_overview(
         ended = state(str(row.id), str(row.state))
     except ValueError:
         damaged, ended = True, RunState.FAILED
-    if not damaged and is_moment(row.created_at):
+    has_moment = is_moment(row.created_at)
+    if not damaged and has_moment:
         with suppress(LedgerError):
             plan = codec.load_json(row.plan, Plan, f"the plan of run {row.id}")
-            cells, title = plan.cells, plan.title
-            label = (cells[0].workload.label or cells[0].workload.name) if cells else ""
+            cells, title, label = plan.cells, plan.title, ""
+            if cells:
+                label = cells[0].workload.label or cells[0].workload.name
     return RunOverview(
         id=str(row.id),
         name=str(row.name),
-        created_at=float(row.created_at) if is_moment(row.created_at) else 0.0,
+        created_at=float(row.created_at) if has_moment else 0.0,
         state=ended,
         cells=len(cells),
         blocks=row.blocks or 0,
