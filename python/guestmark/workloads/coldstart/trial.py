@@ -67,6 +67,7 @@ class ColdstartTrial(ColdstartWorkload):
             params, at_a_time = cls.params_of(cell.workload), pattern_of(cell.levels).burst
             refuse_too_many(cell, at_a_time, params.touch)
             given = declared_memory(cell)
+            # A guest's kernel and agent need the rest of its memory.
             if given and params.touch > given // 2:
                 raise UsageError(
                     f"{format_size(params.touch)} cannot be touched in a machine of {format_size(given)}",
@@ -122,10 +123,12 @@ class ColdstartTrial(ColdstartWorkload):
         assert platform is not None
         begin = time.monotonic()
         first.touch_memory(self.params.touch, self.limit_s)
+        # The first start is not counted: it fills the caches for all others.
         first.end_machine()
         took = first.answered - first.decided + time.monotonic() - begin
         count = self._count_starts(took)
         with take_seat(self.cell, emulator=False), self._cold_cache() as chill:
+            # Starts that overlap share one cache, which can be emptied only before the first of them.
             if self._pattern.every_s:
                 chill()
                 return self._start_staggered(platform, count)
@@ -204,6 +207,7 @@ class ColdstartTrial(ColdstartWorkload):
         assert self._first is not None
         machine = self._first.machine
         begin = time.monotonic()
+        # The first one is not counted; it shows how many fit into the time.
         once(machine)
         count = self._count_starts(time.monotonic() - begin)
         return [once(machine) for _ in range(count)]
@@ -298,6 +302,7 @@ def _is_cached(probe: Path) -> bool:
     """Tells whether a file's first page is in memory."""
     descriptor = os.open(probe, os.O_RDONLY)
     try:
+        # preadv2(2): with this flag a page that is not in memory is refused and not read.
         os.preadv(descriptor, [bytearray(4096)], 0, os.RWF_NOWAIT)
     except BlockingIOError:
         return False

@@ -69,6 +69,7 @@ class Started:
         begin = time.monotonic() if decided is None else decided
         with contextlib.ExitStack() as stack:
             machine = stack.enter_context(platform.start(cell))
+            # An agent that has said hello need not be able to answer yet; the start ends with an answer.
             machine.agent.ping(1)
             return cls(machine, begin, time.monotonic(), _stack=stack.pop_all())
 
@@ -76,6 +77,7 @@ class Started:
         """Has `size` bytes of its memory touched. Raises `MachineError` where fewer were."""
         done = self.machine.agent.touch_memory(size, timeout_s)
         self.touched = time.monotonic()
+        # Pages have 4 KiB, or up to 64 KiB on some architectures.
         if done.pages * 4096 < size and done.pages * 65536 < size:
             raise MachineError(f"the machine touched {done.pages} pages, which are not {size} bytes")
 
@@ -85,6 +87,7 @@ class Started:
         Raises `MachineError` for a machine whose first instruction cannot have been when its clock says.
         """
         began, program = self.executed_at, self._find_program_start()
+        # Clocks of machines run apart a little, the more the longer the start takes.
         allowed = _APART_S + _APART * (self.answered - began)
         if not began - allowed <= program <= self.answered + allowed:
             raise MachineError(
@@ -124,6 +127,7 @@ class Started:
 
         Raises `MachineError` for what is left.
         """
+        # What has to be gone is listed while it is still there.
         pids, groups = _find_processes(self.machine), control_groups_of(self.machine)
         ordered = time.monotonic()
         self._stack.close()
@@ -176,6 +180,7 @@ def _find_leftovers(pids: dict[int, str], groups: Sequence[Path]) -> list[str]:
     for pid, started in pids.items():
         with contextlib.suppress(OSError):
             fields = processes.read_status(pid)
+            # A process id may have been given to another process since; its start time tells them apart.
             if fields[19] == started and fields[0] != "Z":
                 left.append(f"process {pid}")
     return left
@@ -235,6 +240,7 @@ def refuse_too_many(cell: Cell, machines: int, used: int) -> None:
         _refuse_too_few(pages, machines, machines * pages.count_needed(declared_memory(cell)))
     each = _OVERHEAD + (max(declared_memory(cell), used) if pages is HugePages.OFF else 0)
     room = spare_memory()
+    # A single machine is let through: its own platform says what is wrong with it.
     if machines > 1 and machines * each > room:
         size = format_size(max(declared_memory(cell), used))
         raise UsageError(

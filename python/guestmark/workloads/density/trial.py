@@ -74,6 +74,7 @@ class DensityTrial(DensityWorkload):
             yield first.machine
         finally:
             try:
+                # The first machine is the trial's own and is ended last.
                 for each in reversed(self._fleet):
                     each.end_machine()
             finally:
@@ -99,6 +100,7 @@ class DensityTrial(DensityWorkload):
         held = [self._measure_memory()]
         grown: list[tuple[int, float]] = []
         while (there := len(self._fleet)) < self._number:
+            # Powers of two give the law of throughput a few points without measuring every number.
             if there > 1 and there.bit_count() == 1:
                 grown.append((there, sum(self._measure_rates())))
             self._check_room()
@@ -192,12 +194,13 @@ class DensityTrial(DensityWorkload):
         )
 
     def _measure_rates(self) -> list[float]:
-        """Runs of the program in each second of each machine, all at the same time."""
+        """Returns how often each machine runs the program per second, all at the same time."""
         end = time.monotonic() + self.params.time_s
         rates = [0.0] * len(self._fleet)
 
         def load(number: int) -> None:
             machine, begin, runs = self._fleet[number].machine, time.monotonic(), 0
+            # A program that takes longer than the time is run once all the same.
             while runs == 0 or time.monotonic() < end:
                 self._run_once(machine)
                 runs += 1
@@ -228,6 +231,7 @@ def _read_thread_usage(pids: Sequence[int]) -> _Used:
         for task in procfs.list_entries(procfs.PROC / str(pid) / "task"):
             ran += int((procfs.read_text(task / "schedstat").split() or ["0"])[0])
             for line in procfs.read_text(task / "status").splitlines():
+                # A switch that was not voluntary took the processor away; only the others are wake-ups to come.
                 if line.startswith("voluntary"):
                     switches += int(line.split()[1])
     return _Used(ran / 1e9, switches)
@@ -236,6 +240,7 @@ def _read_thread_usage(pids: Sequence[int]) -> _Used:
 def _in_groups(machine: Machine) -> int | None:
     """Returns the bytes that its memory control group holds, the kernel's for it included; None without one."""
     for group in control_groups_of(machine):
+        # Control groups of version 2, then of version 1.
         for name in ("memory.current", "memory.usage_in_bytes"):
             with contextlib.suppress(OSError, ValueError):
                 return int((group / name).read_text())

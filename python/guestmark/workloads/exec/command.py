@@ -164,6 +164,7 @@ class Command(Params, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"metrics.{derived[0].metric.name}: in plans, arithmetic belongs in [derived]")
         words = [_substitute_values(word, values) for word in argv]
         texts = {name: _substitute_values(text, values) for name, text in given.items()}
+        # Names that remain after substitution are factors, whose levels are substituted for each cell.
         named = dict.fromkeys(_PLACEHOLDER.findall(" ".join([*argv, *texts.values()])))
         return cls(
             argv=words,

@@ -134,6 +134,7 @@ def _choose_policy(options: ExecOptions, shape: Shape, commands: int) -> tuple[S
         sides = commands * math.prod(map(len, options.parameters.values()))
         enough_s = _ENOUGH_S if options.enough_s is None else options.enough_s
         policy = replace(policy, min_blocks=_FEWEST, max_blocks=_MOST, enough_s=enough_s * sides)
+    # hyperfine's -r and -M count runs, so each block is one run.
     if (options.blocks or options.max_blocks) is not None and options.iterations is None:
         policy = replace(policy, iterations=1)
     return replace(shape, null=NullCells.NONE), policy

@@ -51,11 +51,13 @@ class NetbootTrial(NetbootWorkload):
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
+        # Facts are added at once and filled in as they become known, so that a failed trial keeps what it found.
         self.found = self.facts.add(Netboot())
         self._nested = cell.platform.is_nested
         self._size = parse_size(self.params.size)
         self._files = self.params.files
         self._port = self.params.port
+        # A guest that repeats its packets without end would otherwise fill the host's disk.
         self._capture_limit = int(self._size * self._files * _OVERHEAD) + _SLACK_BYTES
         self._kernel: BootedKernel | None = None
         # A kernel that runs fetches no more files.
@@ -73,6 +75,7 @@ class NetbootTrial(NetbootWorkload):
         for cell in cells:
             workload = cls(plan, cell)
             settings = Settings.read_settings(cell, workload._size)
+            # Listening is the only way to find out whether the user's port is free.
             if workload._port:
                 open_listener("127.0.0.1", workload._port, settings.serving.socket_kind).close()
         return ()
@@ -92,6 +95,7 @@ class NetbootTrial(NetbootWorkload):
             if self.ONCE:
                 self._kernel = BootedKernel.find_kernel(settings.machine)
                 self._capture_limit += int(_OVERHEAD * self._kernel.size)
+            # The content is new for each machine: no file of an earlier one can be taken for it in a guest's memory.
             self._content = make_content(self._size)
             stack.callback(self._content.close)
             self._server = stack.enter_context(
@@ -111,6 +115,7 @@ class NetbootTrial(NetbootWorkload):
         mine = _as_netboot_machine(machine)
         assert self._content is not None
         found, serving = self.found, mine.settings.serving
+        # Over TFTP every block waits for the client, so the server has no rate of its own.
         if serving.socket_kind is socket.SOCK_STREAM:
             self._rate = found.server_bytes_per_s = measure_rate(mine.link.connect(), self._content, serving)
         found.file_sha256 = self._content.sha256
@@ -127,6 +132,7 @@ class NetbootTrial(NetbootWorkload):
             self.found.inner = inside.boot
             return inside.measurements
         mine = _as_netboot_machine(machine)
+        # Files are numbered on over the rounds: what an earlier round left in memory differs from this one's.
         numbers = range(self._next, self._next + self._files)
         self._next += self._files
         capture = mine.scratch / f"round{numbers.start}.pcap"
@@ -140,7 +146,7 @@ class NetbootTrial(NetbootWorkload):
             capture.unlink(missing_ok=True)
 
     def _handed_over(self, machine: NetbootMachine) -> list[Measurement]:
-        """Checks the kernel's files, and measures how long it took until its agent answered."""
+        """Has the kernel fetched and booted; measures how long its files took, and its agent's answer."""
         kernel = self._kernel
         assert kernel is not None
         link, capture = machine.link, machine.scratch / "kernel.pcap"
@@ -169,6 +175,7 @@ class NetbootTrial(NetbootWorkload):
         machine.waiting.answer(script)
         for number in numbers:
             request = self._await_request(machine, "fetched", ends, capture)
+            # Only the download is timed, not the search in memory, during which the guest stands still.
             wall_s += time.monotonic() - begin
             if request.values.get("number") != str(number):
                 raise WorkloadError(f"iPXE says it has fetched {request.values}, not file {number}")
@@ -189,6 +196,7 @@ class NetbootTrial(NetbootWorkload):
         if request.kind == kind:
             return request
         self._check_content(machine, capture)
+        # iPXE's error numbers begin with the errno and lead to a page of its web site.
         if request.kind == "failed":
             code = request.values.get("errno", "?")
             if code[2:4] == _NOT_SUPPORTED:

@@ -134,10 +134,12 @@ class OltpTrial(OltpWorkload):
         super().__init__(plan, cell)
         self._found = self.facts.add(Oltp())
         self._client = self.facts.add(Sysbench())
+        # The factor overrides the parameter.
         self._threads = cell.levels.get(THREADS) or int(self.params.threads)
         self._on_host = cell.platform.is_this_host
         self._account = Account.choose_account(plan.context.uid or 0, plan.context.gid or 0)
         self._kind: Database = KINDS[self.params.server]()
+        # The server needs a connection for each thread of the client.
         self._settings = self._kind.derive_settings(self.params.sizes, self._threads)
         self._server: Server | None = None
         self._stack = contextlib.ExitStack()
@@ -269,6 +271,7 @@ class OltpTrial(OltpWorkload):
 
     def _run_client(self, server: Server) -> tuple[Report, ExecResult]:
         result = server.run_client(self._client_command(server), self.limit_s, OUTPUT_LIMIT)
+        # sysbench names its fault on standard output, which says more than its status.
         if result.status not in (0, None):
             sysbench_report.check_faults(result.stdout.decode(errors="replace"))
         judge_exit(result, self.warnings, self.limit_s)

@@ -198,6 +198,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             with self._rows.serve_rows(machine.agent, disk.directory, on_host=on_host):
                 part = self._write_records(machine.agent, disk, proof.PROOF)
                 written, after = time.monotonic(), _count_flushes(machine, disk)
+                # The control is written to the same log, so that one recording serves both.
                 controlled = self._write_records(machine.agent, disk, proof.CONTROL)
                 self._rows.stop_server()
             settled = self._await_settled_log(machine.agent, disk, log)
@@ -214,6 +215,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             return found
         syncing = self._command if isinstance(self._command, Syncing) else None
         followed = syncing.promises if syncing is not None else None
+        # A program without a single promise has nothing that could be lost.
         if followed is not None and not followed.calls:
             nothing = _prove_nothing(followed.elsewhere, self._method.description)
             nothing.unsynced = followed.unsynced
@@ -237,6 +239,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         )
         if followed is not None:
             found.syncs, found.unsynced = True, followed.unsynced
+            # What was never synced may be lost without breaking a promise, so the proof covers a part only.
             if found.unsynced and found.word is Durability.PROVEN:
                 found.word = Durability.PART
         found.run_s = written - begin
@@ -248,6 +251,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         """Judge a log by the user's check; a second log, which confirms a loss, only as far as needed."""
         assert disk.image.logged is not None
         deadline = None
+        # A part of the time is left for the second log, which confirms a loss.
         if self.share_s is not None:
             share_s = self.share_s - (time.monotonic() - self._began)
             deadline = time.monotonic() + share_s * (1.0 if self._confirms else _FIRST_SHARE)
@@ -275,6 +279,7 @@ class PowercutTrial(powercut.PowercutWorkload):
 
         Returns why something is lost, and what the second log shows.
         """
+        # Other states are drawn from the second log than from the first.
         self._seed += 1
         self._confirms = True
         self.tell("writing a second log, to confirm the loss")
@@ -309,6 +314,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         added: list[tuple[str, str]] = []
         found: Proven | None = None
         for _ in range(_CURES):
+            # The log with syncs added may lose something else, which other syncs cure.
             new = [cure for cure in self._cures if cure not in added]
             if not new or not self._has_time:
                 break
@@ -350,6 +356,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         start = writelog.count_requests(files.log)
         count = self.params.records
         with logged.open_marker(files) as mark:
+            # Mark 0 separates the records from what preparing the disk has written.
             mark(0)
             if self._command is not None:
                 count = self._command.run(agent, disk.directory, mark, self.limit_s)
@@ -379,6 +386,8 @@ class PowercutTrial(powercut.PowercutWorkload):
                     break
                 heard += 1
                 mark(heard)
+                # The program waits for this line before the next record, so that no write precedes the mark of an
+                # earlier one.
                 program.send_input(b"\n")
         except CallError:
             raise

@@ -75,6 +75,7 @@ class SyscallsTrial(SyscallsWorkload):
         nothing, *sections = [replace(each, counted=counters.drop_restarted(each.counted)) for each in found]
         self._check_clocks(before, machine.agent.ping())
         self._found.calls = {section.measured.name: _describe_call(section, nothing) for section in sections}
+        # A geometric mean weighs a call of 50 ns as much as one of 500 µs.
         times = [max(section.measured.median_ns, _LEAST) for section in sections]
         values: list[tuple[Metric, float]] = [
             (syscalls.GEOMEAN, math.exp(math.fsum(map(math.log, times)) / len(times)))
