@@ -89,14 +89,8 @@ def build_initramfs(
     archive.add_character_device("dev/console", 5, 1)
     archive.add_character_device("dev/null", 1, 3)
     archive.add_file("init", agent.read_bytes(), 0o755)
-    lines = []
-    if tree:
-        optional = tuple(name for name in wanted.optional if tree.has_module(name))
-        required = [name for name, _ in tree.load_closure(wanted.required)]
-        for name, content in tree.load_closure(wanted.required + optional):
-            archive.add_file(f"guestmark/lib/{name}.ko", content)
-            lines.append(f"{'' if name in required else '-'}/guestmark/lib/{name}.ko")
-    archive.add_file("guestmark/modules", "".join(f"{line}\n" for line in lines).encode())
+    lines = _add_modules(archive, tree, wanted) if tree else []
+    archive.add_file("guestmark/modules", "".join(lines).encode())
     for folder in sorted({str(parent) for name in programs for parent in PurePath(name).parents} - {"."}):
         archive.add_directory(f"guestmark/{folder}")
     for name, content in programs.items():
@@ -106,6 +100,20 @@ def build_initramfs(
     put_into_cache(target, archive.to_bytes(), "the initramfs")
     _forget_old(directory)
     return target
+
+
+def _add_modules(archive: CpioArchive, tree: ModuleTree, wanted: ModuleList) -> list[str]:
+    """Adds the modules with all they need; returns the lines by which the agent loads them, in order."""
+    optional = tuple(name for name in wanted.optional if tree.has_module(name))
+    required = [name for name, _ in tree.load_closure(wanted.required)]
+    lines = []
+    for name, content in tree.load_closure(wanted.required + optional):
+        path = f"guestmark/lib/{name}.ko"
+        archive.add_file(path, content)
+        # The agent goes on if a module whose line begins with a dash cannot be loaded.
+        mark = "" if name in required else "-"
+        lines.append(f"{mark}/{path}\n")
+    return lines
 
 
 def _forget_old(directory: Path, keep: int = 20) -> None:

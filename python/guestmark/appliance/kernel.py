@@ -306,6 +306,7 @@ def unpack_kernel(archives: Sequence[Path], target: Path) -> tuple[Path, Path, P
     image, config = found
     if image is None or config is None:
         raise GuestmarkError(f"the package {name} holds no kernel", hint="give one with --set kernel=FILE")
+    # The image is named vmlinuz-RELEASE.
     release = image.name.partition("-")[2]
     modules = next(iter(target.glob(f"**/lib/modules/{release}")), None)
     if modules is None:

@@ -22,6 +22,7 @@ def list_parts(architecture: Architecture) -> list[Path]:
     """Returns the complete parts of an architecture, by name: all roots, and the latest agent and kernel."""
     parts: dict[str, Path] = {}
     made = store.architecture_directory(architecture).glob(f"*-*-*/{store.MADE}")
+    # The oldest first, so that the latest agent and kernel replace earlier ones.
     for part in sorted(
         (path.parent for path in made), key=lambda part: (part / store.MADE).stat().st_mtime_ns
     ):
@@ -68,6 +69,7 @@ def load_parts(archive: Path) -> list[Path]:
                 f"{archive} holds no parts of foreign machines",
                 hint="make one: guestmark prepare … --save FILE",
             )
+        # All parts are checked before the first one is moved, so a damaged archive changes nothing.
         for part in found:
             store.check_part(part)
         return [_place_part(part, home) for part in found]

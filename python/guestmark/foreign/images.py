@@ -286,6 +286,7 @@ def _add_entry(layer: tarfile.TarFile, entry: tarfile.TarInfo, root: Path) -> No
         raise ValueError(f"{entry.name} leads out of the image")
     if not name.name:
         return
+    # The parent may be a link that an earlier layer made: it must not lead out of the image.
     folder = resolve_inside(root, str(name.parent))
     if name.name.startswith(_WHITEOUT):
         if name.name != _OPAQUE:
@@ -315,6 +316,7 @@ def _add_entry(layer: tarfile.TarFile, entry: tarfile.TarInfo, root: Path) -> No
         assert content is not None  # it is a file
         with path.open("xb") as stream:
             shutil.copyfileobj(content, stream)
+        # Without set-user-ID bits, and readable for this user, who must be able to copy and remove it.
         path.chmod(entry.mode & 0o755 | 0o600)
 
 

@@ -68,6 +68,7 @@ class Packages:
             "-oAPT::Sandbox::User=",
             "-oAPT::Install-Recommends=false",
             "-oDebug::NoLocking=true",
+            # Translations and application metadata are of no use here.
             "-oAcquire::Languages=none",
             "-oAcquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
             "-oAcquire::IndexTargets::deb::DEP-11-icons-small::DefaultEnabled=false",

@@ -82,6 +82,7 @@ def _all_made(architecture: Architecture, packages: Sequence[str], whole: Combin
         making = beside.submit(
             lambda: agents.find_agent(architecture) or agents.make_agent(architecture, whole)
         )
+        # Without an agent a kernel is of no use, so its making is cancelled.
         making.add_done_callback(lambda made: whole.cancel() if made.exception() else None)
         try:
             kernel = kernels.find_made(architecture) or kernels.make_kernel(architecture, whole)
@@ -97,7 +98,10 @@ def _all_made(architecture: Architecture, packages: Sequence[str], whole: Combin
 
 @contextmanager
 def _stopped_in_order() -> Iterator[None]:
-    """Inside, what would end this process at once ends it as Ctrl-C does: with a word, and all that it has started."""
+    """Inside, signals that would end this process at once end it as Ctrl-C does: with a message, and with all it
+    started.
+    """
+    # Python installs signal handlers in the main thread only.
     is_main = threading.current_thread() is threading.main_thread()
     ending = [
         number

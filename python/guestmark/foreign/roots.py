@@ -76,6 +76,7 @@ def make_root(architecture: Architecture, packages: Iterable[str], progress: Pro
         for name in _MERGED:
             (tree / "usr" / name).mkdir(parents=True)
             (tree / name).symlink_to(f"usr/{name}")
+        # `dpkg-deb -x` would replace the links into /usr by directories; tar keeps them.
         script = 'tree=$1; shift; for file; do dpkg-deb --fsys-tarfile "$file" | tar -x -C "$tree" ' + (
             "--keep-directory-symlink --no-same-owner --delay-directory-restore || exit 1; done"
         )

@@ -118,7 +118,7 @@ class InnerImage(Image):
         with self._using_place() as place, place.using_agent() as agent:
             return agent.checksum(str(self.path), timeout_s=_PROGRAM_S)
 
-    def read_again(self, name: str) -> Checksum:
+    def read_past_guest(self, name: str) -> Checksum:
         """Returns the checksum of a file that `debugfs` writes into a pipe in the outer guest, whose agent reads it."""
         with self._using_place() as place, place.using_agent() as agent:
             fifo = f"{self.path}.{name}"
@@ -135,7 +135,7 @@ class InnerImage(Image):
             raise WorkloadError(f"the data cannot be read back: debugfs: {complaints[0]}")
         return found
 
-    def program(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:
+    def run_on_image(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:
         """Runs a program in the outer guest, all of which is writable to it."""
         with self._using_place() as place:
             _run_inside(place, find_program(program), *arguments)
