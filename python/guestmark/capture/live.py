@@ -59,17 +59,18 @@ def capture_packets(interface: str, supervised: Supervised, *, whole: bool = Fal
             process.terminate()
             status = process.wait()
             messages.seek(0)
-            said = messages.read().decode(errors="replace").strip().splitlines()
+            lines = messages.read().decode(errors="replace").strip().splitlines()
     if 0 < status < _BY_SIGNAL:
         raise GuestmarkError(
-            f"{command[0]} cannot capture on {interface}: {_failure_reason(said) or f'status {status}'}",
+            f"{command[0]} cannot capture on {interface}: {_failure_reason(lines) or f'status {status}'}",
             hint="capturing needs root or CAP_NET_RAW: run it with sudo; ip link lists the interfaces",
         )
 
 
-def _failure_reason(said: list[str]) -> str:
+def _failure_reason(lines: list[str]) -> str:
     """Return the line of a tool's messages that tells why it failed: the first that is more than a heading."""
-    told = [line.strip() for line in said if line.strip() and not line.startswith("Capturing on")]
+    reasons = [line.strip() for line in lines if line.strip() and not line.startswith("Capturing on")]
     return next(
-        (line for line in told if "ermission" in line or "could not" in line), told[0] if told else ""
+        (line for line in reasons if "ermission" in line or "could not" in line),
+        reasons[0] if reasons else "",
     )

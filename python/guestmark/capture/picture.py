@@ -85,7 +85,7 @@ class _PageTrace:
 
 
 def _prepare_trace(trace: Trace) -> _PageTrace:
-    said, error, weak = describe_shares(trace.shares), trace.error, verdict.find_doubt(trace)
+    by_latency, error, weak = describe_shares(trace.shares), trace.error, verdict.find_doubt(trace)
     causes = tuple(
         _Share(cause, f"{verdict.NAMES[cause]} {percent} %", percent / 100)
         for cause, percent in verdict.cause_percents(trace.causes)
@@ -95,10 +95,10 @@ def _prepare_trace(trace: Trace) -> _PageTrace:
     ]
     return _PageTrace(
         trace.file,
-        causes or (_Share("", said, 1.0),),
+        causes or (_Share("", by_latency, 1.0),),
         weak.reason if weak else "",
         weak is not None and weak.refused,
-        said if causes else "",
+        by_latency if causes else "",
         _cause_shares(trace),
         f"{count_divided_connections(trace)}, {trace.counters['packets']:,} packets",
         f"{trace.relative_error:.1%}",

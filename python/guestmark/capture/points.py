@@ -284,15 +284,15 @@ def _describe_pair(files: Sequence[str], pair: Pair) -> list[str]:
 
 def _describe_way(way: Way) -> str:
     delay = way.delay
-    told = [f"{way.sent:,} packets", f"{way.lost:,} lost between the points ({way.lost / way.sent:.2%})"]
+    facts = [f"{way.sent:,} packets", f"{way.lost:,} lost between the points ({way.lost / way.sent:.2%})"]
     if way.uncaptured:
-        told.append(f"{way.uncaptured:,} arrived and were not captured")
+        facts.append(f"{way.uncaptured:,} arrived and were not captured")
     if delay.count:
-        told.append(
+        facts.append(
             f"one-way delay {format_seconds(delay.min_s)} at least, median {format_seconds(delay.p50_s)},"
             f" 95 % {format_seconds(delay.p95_s)}, most {format_seconds(delay.max_s)}"
         )
-    return ", ".join(told)
+    return ", ".join(facts)
 
 
 def need_several(files: Sequence[str]) -> None:

@@ -309,20 +309,20 @@ def exchange_line(exchange: Exchange) -> str:
     """Return a line about one exchange: what it was, how long it took, and who took that time."""
     subject = f"{exchange.protocol.upper()} {make_inert(_describe_exchange(exchange))}"
     heading = f"{subject}: {format_seconds(exchange.duration_s)}"
-    told = [f"server {format_seconds(exchange.server_s)}"]
+    facts = [f"server {format_seconds(exchange.server_s)}"]
     if exchange.protocol != "dns":
-        told.insert(0, f"client {format_seconds(exchange.client_s)}")
+        facts.insert(0, f"client {format_seconds(exchange.client_s)}")
     if exchange.recovery_s:
-        told.append(f"waiting to repeat {format_seconds(exchange.recovery_s)}")
+        facts.append(f"waiting to repeat {format_seconds(exchange.recovery_s)}")
     if exchange.repeated:
-        told.append(f"{exchange.repeated:,} repeated")
+        facts.append(f"{exchange.repeated:,} repeated")
     if exchange.unanswered:
-        told.append(f"{exchange.unanswered:,} not answered")
+        facts.append(f"{exchange.unanswered:,} not answered")
     if exchange.answers.count:
-        told.append(
+        facts.append(
             f"answers: median {format_seconds(exchange.answers.p50_s)}, p99 {format_seconds(exchange.answers.p99_s)}"
         )
-    return f"{heading} ({', '.join(told)})"
+    return f"{heading} ({', '.join(facts)})"
 
 
 def _describe_exchange(exchange: Exchange) -> str:
@@ -359,20 +359,20 @@ def request_lines(trace: Trace) -> Iterator[str]:
 
 
 def _describe_server(served: Served, cut: bool) -> str:
-    told = [f"{served.count:,} {_PLURAL[served.protocol]}"]
+    facts = [f"{served.count:,} {_PLURAL[served.protocol]}"]
     if served.unanswered:
-        told.append(f"{served.unanswered:,} without an answer")
+        facts.append(f"{served.unanswered:,} without an answer")
     if served.repeated:
-        told.append(f"{served.repeated:,} times asked again")
+        facts.append(f"{served.repeated:,} times asked again")
     if served.failed:
-        told.append(f"{served.failed:,} failed")
+        facts.append(f"{served.failed:,} failed")
     never = "not known, as packets are cut" if cut else "never"
     first, last = (
         _describe_round_trips(served.first_byte, never),
         _describe_round_trips(served.last_byte, never),
     )
     times = f"answered {last}" if served.protocol == "dns" else f"first byte {first}; done {last}"
-    return f"{served.protocol.upper()} {make_inert(served.server)}: {', '.join(told)}; {times}"
+    return f"{served.protocol.upper()} {make_inert(served.server)}: {', '.join(facts)}; {times}"
 
 
 def _describe_round_trips(trips: RoundTrips, never: str) -> str:
@@ -395,14 +395,14 @@ def _describe_request(request: Request, served: Served, trace: Trace) -> str:
         return f"{name}: {took}{again} (frames {request.frame}, {request.answer_frames[1]})"
     frames = (request.frame, *request.answer_frames)
     done = "not whole" if request.last_byte_s is None else f"done {format_seconds(request.last_byte_s)}"
-    told = f"first byte {format_seconds(request.first_byte_s)}, {done}, {format_size(request.bytes)}"
-    return f"{name}: {told} (frames {', '.join(map(str, frames))})"
+    facts = f"first byte {format_seconds(request.first_byte_s)}, {done}, {format_size(request.bytes)}"
+    return f"{name}: {facts} (frames {', '.join(map(str, frames))})"
 
 
 def _format_status(request: Request, served: Served) -> str:
     if request.status is None:
         return ""
-    told = (
+    facts = (
         _CODES.get(request.status, f"code {request.status}") if served.protocol == "dns" else request.status
     )
-    return f" → {told}"
+    return f" → {facts}"

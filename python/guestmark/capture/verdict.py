@@ -94,10 +94,10 @@ def describe_longest_waits(trace: Trace) -> str | None:
     found = find_doubt(trace)
     if main is None or not packets or main.cause in _NO_PACKETS or (found is not None and found.refused):
         return None
-    told = ", ".join(
+    waits = ", ".join(
         f"frame {packet.frame} ({format_seconds(packet.waited_s)})" for packet in packets[:_TOLD]
     )
-    return f"longest waits for {main.name}: {told}"
+    return f"longest waits for {main.name}: {waits}"
 
 
 @dataclass(frozen=True, slots=True)

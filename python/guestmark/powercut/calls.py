@@ -98,11 +98,11 @@ class UnsyncedCall:
 
 def calls_before_record(done: Sequence[Call], lines: int, newest: int) -> Sequence[Call]:
     """Return the calls before record `newest` of `lines` was acknowledged; all calls if that is unknown."""
-    said = [number for number, call in enumerate(done) if call.kind is CallKind.SAID]
+    acknowledgements = [number for number, call in enumerate(done) if call.kind is CallKind.SAID]
     # If the trace lacks an acknowledgement, their numbers do not match, and no call can be excluded.
-    if newest < 0 or len(said) != lines:
+    if newest < 0 or len(acknowledgements) != lines:
         return done
-    return done[: said[newest]]
+    return done[: acknowledgements[newest]]
 
 
 def find_unsynced_call(done: Sequence[Call], difference: Difference) -> UnsyncedCall | None:

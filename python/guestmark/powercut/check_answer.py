@@ -47,6 +47,6 @@ class Answer:
         return "a signal ended it" if self.status is None else f"status {self.status}"
 
 
-def mask_numbers(said: str) -> str:
+def mask_numbers(message: str) -> str:
     """Return the message with its numbers masked, so that messages that differ only in numbers are equal."""
-    return re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f]*\b", "N", said)
+    return re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f]*\b", "N", message)

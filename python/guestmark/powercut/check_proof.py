@@ -140,13 +140,15 @@ def _explain_failure(
     if state is None or asked.calls is None:
         return None
     until = time.monotonic() + _EXPLAINED_S
-    told = asked.lines[: state.newest + 1]
+    acknowledged = asked.lines[: state.newest + 1]
     try:
         with scratch_directory("explained", _ROOM, 0o711) as room:
             whole, failing = room / "whole", room / "failing"
             explanation.copy_files(disk, cuts.cut_at(disk.entries, len(disk.entries), Survival.ALL), whole)
             explanation.copy_files(disk, state.cut, failing)
-            differ = explanation.find_fewest_differences(check, told, state.fault, whole, failing, until)
+            differ = explanation.find_fewest_differences(
+                check, acknowledged, state.fault, whole, failing, until
+            )
     except (MachineError, OSError):
         return None
     if not differ:
@@ -193,14 +195,14 @@ def _try_check(at: Bench, check: Check, entries: Sequence[Entry], asked: CheckRe
         check.limit.seconds = max(_LEAST_LIMIT_S, _TIMES_TRIED * answer.took_s)
     if asked.only_consistency:
         return False
-    told = at.judge_told(state.cut, [*asked.lines, forge_unacknowledged_line(asked.lines)])
-    return told.answer is not None and told.answer.ending is Ending.PASSED
+    forged = at.judge_told(state.cut, [*asked.lines, forge_unacknowledged_line(asked.lines)])
+    return forged.answer is not None and forged.answer.ending is Ending.PASSED
 
 
 def _make_refusal(answer: Answer) -> WorkloadError:
     """Return the error about a check that does not pass with nothing cut."""
-    said = " | ".join([*answer.out[-2:], *answer.err[-3:]])
-    heard = f": {said}" if said else ", and said nothing"
+    quote = " | ".join([*answer.out[-2:], *answer.err[-3:]])
+    heard = f": {quote}" if quote else ", and said nothing"
     match answer.ending:
         case Ending.UNSTARTED:
             return WorkloadError(
@@ -256,8 +258,8 @@ def _run_control(
     now = time.monotonic()
     deadline = None if asked.deadline is None else now + _CONTROL_SHARE * max(asked.deadline - now, 0.0)
 
-    def tell(said: str) -> None:
-        asked.tell(f"control: {said}")
+    def tell(progress: str) -> None:
+        asked.tell(f"control: {progress}")
 
     survey = conduct_survey(at, chosen, SurveyLimits(deadline, 1), tell, counts=_counts_as_failure(asked))
     name = _CONSISTENCY if asked.only_consistency else "no-flush"

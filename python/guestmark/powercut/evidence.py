@@ -183,7 +183,7 @@ def _describe_answer(answer: dict[str, Any] | None) -> Iterator[str]:
     end = "a signal" if answer["status"] is None else f"status {answer['status']}"
     yield f"    the check ended with {end}"
     for stream in ("out", "err"):
-        yield from (f"    {stream}: {said}" for said in answer[stream])
+        yield from (f"    {stream}: {line}" for line in answer[stream])
 
 
 def cut_of(kept: KeptLog, log: WriteLog, after: int, survival: str | None) -> Cut:
@@ -221,8 +221,8 @@ def write_cut_image(
             writable=[Path(image).resolve().parent],
         )  # fmt: skip
     why = recovery.why_not_recoverable(kept.filesystem)
-    said = f"{image}: {kept.filesystem} in {kept.form}, as a cut after {after} requests leaves it"
-    return f"{said} ({why})" if why else said
+    description = f"{image}: {kept.filesystem} in {kept.form}, as a cut after {after} requests leaves it"
+    return f"{description} ({why})" if why else description
 
 
 def _check_position(after: int, count: int) -> None:

@@ -76,9 +76,9 @@ def copy_files(disk: Disk, cut: Cut, target: Path) -> None:
 
 
 def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)
-    check: Check, told: Sequence[bytes], said: str, whole: Path, failing: Path, until: float
+    check: Check, acknowledged: Sequence[bytes], message: str, whole: Path, failing: Path, until: float
 ) -> list[Difference]:
-    """Return the fewest differences with which the check fails with the same message `said`.
+    """Return the fewest differences with which the check fails with the same `message`.
 
     `whole` are the files as the program left them, `failing` those of the failing state. Empty if files do not explain
     the failure, or if time ran out at `until` (monotonic clock).
@@ -97,8 +97,8 @@ def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)
             )
             for difference in differences:
                 _apply_difference(difference, work, failing)
-            answer = run_check_here(check, room, work, told)
-        return answer.ending is Ending.FAILED and mask_numbers(answer.summary) == mask_numbers(said)
+            answer = run_check_here(check, room, work, acknowledged)
+        return answer.ending is Ending.FAILED and mask_numbers(answer.summary) == mask_numbers(message)
 
     every = list(list_differences(whole, failing))
     try:

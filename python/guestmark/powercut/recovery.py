@@ -165,21 +165,21 @@ class ExtRecovery:
     def replay_journal(self, image: Path) -> Recovered:
         """Leave the image as a booting machine does: journal replayed, and mended by e2fsck."""
         done = _run_tool([self._check, "-fy", str(image)])
-        said = done.stdout.decode(errors="replace")
+        output = done.stdout.decode(errors="replace")
         if done.returncode & ~3:
-            last = (done.stderr.decode(errors="replace").strip() or said.strip()).splitlines()
+            last = (done.stderr.decode(errors="replace").strip() or output.strip()).splitlines()
             return Recovered({}, damage=f"e2fsck: {last[-1] if last else f'exit status {done.returncode}'}")
         repairs = tuple(
             line.strip()
-            for line in said.splitlines()
+            for line in output.splitlines()
             if _REPAIR.search(line) and not _ORDINARY.search(line.strip())
         )
         return Recovered({}, repairs)
 
     def _read_content(self, image: Path, name: str) -> bytes | None:
         done = _run_tool([self._read, "-R", f"cat /{name}", str(image)])
-        said = classify_message(Speaker.DEBUGFS, done.stderr.decode(errors="replace"))
-        return None if said.cause is Cause.NO_FILE else done.stdout
+        message = classify_message(Speaker.DEBUGFS, done.stderr.decode(errors="replace"))
+        return None if message.cause is Cause.NO_FILE else done.stdout
 
 
 class MountedRecovery:

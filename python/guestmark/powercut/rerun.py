@@ -85,12 +85,12 @@ class _Shell:
         self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
     ) -> Recovered:
         """See `recovery.Reader`."""
-        room, told = directory.parent / "room", directory.parent / "acknowledged"
+        room, acknowledged = directory.parent / "room", directory.parent / "acknowledged"
         room.mkdir()
-        told.write_bytes(b"".join(line + b"\n" for line in self.lines[: newest + 1]))
+        acknowledged.write_bytes(b"".join(line + b"\n" for line in self.lines[: newest + 1]))
         shell = os.environ.get("SHELL") or "/bin/sh"
         argv = [*(() if user_check.why_not_apart() else user_check.world_command(room, directory)), shell]
-        env = {**os.environ, "CHECK": self.check, "ACKNOWLEDGED": str(told)}
+        env = {**os.environ, "CHECK": self.check, "ACKNOWLEDGED": str(acknowledged)}
         run = agent.run_interactive if sys.stdin.isatty() else agent.run_piped
         self.status = run(argv, cwd=str(directory), env=env)
         return Recovered({})

@@ -269,13 +269,13 @@ def conduct_survey(
 
 
 def _describe_progress(done: int, total: int, took_s: float, deadline: float | None) -> str:
-    said = f"judging crash states: {done:,} of {total:,}"
+    progress = f"judging crash states: {done:,} of {total:,}"
     if done < _FORECAST_AFTER:
-        return said
+        return progress
     left = took_s / done * (total - done)
     if deadline is not None and left > (rest := max(deadline - time.monotonic(), 0.0)):
-        return f"{said}; the time ends in {format_duration(rest)}, all would take {format_duration(left)}"
-    return f"{said}, about {format_duration(left)} left"
+        return f"{progress}; the time ends in {format_duration(rest)}, all would take {format_duration(left)}"
+    return f"{progress}, about {format_duration(left)} left"
 
 
 def _record_states(

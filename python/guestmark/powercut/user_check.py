@@ -81,21 +81,21 @@ class Check:
         self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
     ) -> Recovered:
         """See `recovery.Reader`."""
-        told = self.lines[: newest + 1]
-        if not (told or self.always):
+        acknowledged = self.lines[: newest + 1]
+        if not (acknowledged or self.always):
             return Recovered({}, answer=_NOTHING_ASKED)
         run = self._run_counted if self._forgetful else self._answer_once
-        answer = run(agent, directory, told)
+        answer = run(agent, directory, acknowledged)
         return Recovered({}, answer=answer)
 
-    def _answer_once(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
+    def _answer_once(self, agent: Agent, directory: Path, acknowledged: Sequence[bytes]) -> Answer:
         done = agent.exec([str(find_agent_binary()), "tree", str(directory)], timeout_s=_DIGEST_S)
         if not done.ok:
             raise MachineError(
                 f"a crash state cannot be read: {done.stderr.decode(errors='replace').strip()}",
                 hint="see the kernel's log",
             )
-        key = (done.stdout.strip(), len(told))
+        key = (done.stdout.strip(), len(acknowledged))
         # Two workers may have equal files at the same time; the second one waits for the answer of the first.
         with self._lock:
             answered = self._known.get(key)
@@ -105,7 +105,7 @@ class Check:
         if answered is not None:
             return answered.result()
         try:
-            own.set_result(self._run_counted(agent, directory, told))
+            own.set_result(self._run_counted(agent, directory, acknowledged))
         except BaseException as error:
             own.set_exception(error)
             raise
@@ -116,18 +116,18 @@ class Check:
         shell = ["sh", "-c", self.command]
         return [*world_command(room, directory), *shell] if self.apart else shell
 
-    def _run_counted(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
+    def _run_counted(self, agent: Agent, directory: Path, acknowledged: Sequence[bytes]) -> Answer:
         with self._lock:
             self.runs += 1
         with _AT_ONCE:
-            return self._run_in_room(agent, directory, told)
+            return self._run_in_room(agent, directory, acknowledged)
 
-    def _run_in_room(self, agent: Agent, directory: Path, told: Sequence[bytes]) -> Answer:
+    def _run_in_room(self, agent: Agent, directory: Path, acknowledged: Sequence[bytes]) -> Answer:
         room = directory.parent / "room"
         room.mkdir(exist_ok=True)
         done = agent.exec(
             self.command_line(room, directory),
-            stdin=b"".join(line + b"\n" for line in told),
+            stdin=b"".join(line + b"\n" for line in acknowledged),
             timeout_s=self.limit.seconds, cwd=str(directory), output_limit=_HEARD, tail=True,
         )  # fmt: skip
         ending = Ending.LATE if done.timed_out else _classify_status(done.status)
@@ -135,7 +135,7 @@ class Check:
         return Answer(ending, done.status, _last_lines(done.stdout), _last_lines(done.stderr), took_s)
 
 
-def run_check_here(check: Check, room: Path, directory: Path, told: Sequence[bytes]) -> Answer:
+def run_check_here(check: Check, room: Path, directory: Path, acknowledged: Sequence[bytes]) -> Answer:
     """Run a check on files of this host; `room` is a directory for its own use."""
     own = room / "room"
     own.mkdir()
@@ -144,7 +144,7 @@ def run_check_here(check: Check, room: Path, directory: Path, told: Sequence[byt
         with _AT_ONCE:
             done = subprocess.run(
                 check.command_line(own, directory), cwd=directory,
-                input=b"".join(line + b"\n" for line in told), capture_output=True, timeout=check.limit.seconds,
+                input=b"".join(line + b"\n" for line in acknowledged), capture_output=True, timeout=check.limit.seconds,
                 check=False,
             )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -165,10 +165,10 @@ def _classify_status(status: int | None) -> Ending:
     return Ending.UNSTARTED if status in {_NOT_EXECUTABLE, _NOT_FOUND} else Ending.FAILED
 
 
-def _last_lines(said: bytes) -> tuple[str, ...]:
+def _last_lines(output: bytes) -> tuple[str, ...]:
     """Return the last lines, with unprintable characters replaced so that every document can hold them."""
     shown = []
-    for line in [line for line in said.decode(errors="replace").splitlines() if line.strip()][-_LINES:]:
+    for line in [line for line in output.decode(errors="replace").splitlines() if line.strip()][-_LINES:]:
         printable = (character if character.isprintable() else "?" for character in line)
         shown.append("".join(printable)[:_WIDTH])
     return tuple(shown)

@@ -97,11 +97,11 @@ class WriteLog:
     def _read_entries(self, sector: int, size: int) -> list[Entry]:
         if self._map is None or size < sector:
             return []
-        magic, version, _, said = _SUPERBLOCK.unpack_from(self._map, 0)
+        magic, version, _, stated = _SUPERBLOCK.unpack_from(self._map, 0)
         if magic == _MAGIC:
-            if version != 1 or said < 512 or said & (said - 1):
-                raise MachineError(f"the log of writes has version {version} and sectors of {said} bytes")
-            sector = said
+            if version != 1 or stated < 512 or stated & (stated - 1):
+                raise MachineError(f"the log of writes has version {version} and sectors of {stated} bytes")
+            sector = stated
         # A superblock of zeroes belongs to a log that no flush has reached yet.
         elif magic:
             raise MachineError("this is not a log of writes: its superblock is missing")

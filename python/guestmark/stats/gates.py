@@ -183,10 +183,10 @@ def _describe_proof(proven: Proven) -> str:
     seen = f"{proven.losing:,} of {proven.states:,} crash states {verb} something" if proven.states else ""
     if proven.word in {Durability.BROKEN, Durability.CONSISTENT}:
         seen = f"the check fails on {proven.losing:,} of {proven.states:,} crash states"
-    said = "; ".join(f"{reason.states:,}: {reason.said}" for reason in proven.reasons[:_REASONS])
+    reasons = "; ".join(f"{reason.states:,}: {reason.said}" for reason in proven.reasons[:_REASONS])
     left = f"{format_count(len(proven.unsynced), 'file')} not wholly synced" if proven.unsynced else ""
     why = proven.why if proven.word in {Durability.UNKNOWN, Durability.NOTHING, Durability.MEMORY} else ""
-    return ", ".join(filter(None, (str(proven.word), seen, said, left, why)))
+    return ", ".join(filter(None, (str(proven.word), seen, reasons, left, why)))
 
 
 @dataclass(frozen=True, slots=True)

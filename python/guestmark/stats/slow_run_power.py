@@ -93,9 +93,9 @@ def power_to_find(
     spread = _REACH * math.sqrt(blocks * either * (1 - either)) + 1
     first, last = max(round(blocks * either - spread), 1), min(round(blocks * either + spread), blocks)
     found = sum(
-        _binomial_probability(told, blocks, either)
-        * _binomial_tail(_sign_test_critical(told, level), told, more / either)
-        for told in range(first, last + 1)
+        _binomial_probability(decisive, blocks, either)
+        * _binomial_tail(_sign_test_critical(decisive, level), decisive, more / either)
+        for decisive in range(first, last + 1)
     )
     return min(found, 1.0)
 

@@ -112,11 +112,11 @@ def _check_attested_placement(compared: ComparedCells) -> Iterator[Finding]:
             if asked is not None and (found is None or found.level != asked):
                 wrong[cell.id] = "nothing" if found is None else found.level
     if wrong:
-        said = "; ".join(f"{name} found {found}" for name, found in wrong.items())
+        places = "; ".join(f"{name} found {found}" for name, found in wrong.items())
         yield Finding(
             "placement not attested",
             Severity.SEVERE,
-            f"where machines ran is not what was asked for: {said}",
+            f"where machines ran is not what was asked for: {places}",
             cells=compared.cells_spoilt_by(wrong),
             advice="run it again; if it stays, this platform cannot be placed: use --set placement=free",
         )
@@ -261,7 +261,7 @@ def check_builds(compared: ComparedCells) -> Iterator[Finding]:
         found = [trial.facts.find_fact(Build) for trial in compared.good_trials(cell)]
         for build in {_describe_build(build) for build in found if build}:
             by_words.setdefault(build, []).append(cell)
-    for (said, same), cells in sorted(by_words.items()):
+    for (program, same), cells in sorted(by_words.items()):
         ids = [cell.id for cell in cells if cell.null_of is None]
         if len(cells) == len(compared.cells) and len(by_words) == 1:
             continue
@@ -271,7 +271,7 @@ def check_builds(compared: ComparedCells) -> Iterator[Finding]:
         yield Finding(
             "other binaries",
             Severity.WARNING if same else Severity.SEVERE,
-            f"{name_cells(ids)} ran {said}: the ratio compares compilers and code, too",
+            f"{name_cells(ids)} ran {program}: the ratio compares compilers and code, too",
             cells=() if same else compared.cells_spoilt_by(cell.id for cell in cells),
             advice=advice,
         )

@@ -56,7 +56,7 @@ def _local_noise(compared: ComparedCells) -> Iterator[Mapping[str, object]]:
             yield from (trial.noise for trial in compared.good_trials(cell))
 
 
-def _report_lost_time(compared: ComparedCells, name: str, share: float, said: str, advice: str) -> Finding:
+def _report_lost_time(compared: ComparedCells, name: str, share: float, message: str, advice: str) -> Finding:
     """Return the finding about a lost share of processor time, with how far it may explain ratios between platforms."""
     base = compared.baseline
     unlike = [cell for cell in compared.cells if base is not None and cell.platform != base.platform]
@@ -69,7 +69,9 @@ def _report_lost_time(compared: ComparedCells, name: str, share: float, said: st
         costs = f"; ratios between platforms may be off by a factor of {math.exp(widest):.0f} or more"
     elif widest > 0.005:
         costs = f"; ratios between platforms may be off by up to {100 * math.expm1(widest):.0f} %"
-    return Finding(name, Severity.WARNING, f"{said}{costs}", share, advice=advice, widens=widens, slows=slows)
+    return Finding(
+        name, Severity.WARNING, f"{message}{costs}", share, advice=advice, widens=widens, slows=slows
+    )
 
 
 def _largest_waiting_share(compared: ComparedCells, cell: Cell, share: float) -> float:

@@ -55,13 +55,13 @@ def compare_environments(
         other["memory"] = memory
     before, after = _look_up(old, ("programs",)) or {}, _look_up(new, ("programs",)) or {}
     for name in before:
-        said = _describe_difference(_program_version(before[name]), _program_version(after.get(name)))
-        if said:
-            (decisive if hypervisors is None or name in hypervisors else other)[name] = said
+        change = _describe_difference(_program_version(before[name]), _program_version(after.get(name)))
+        if change:
+            (decisive if hypervisors is None or name in hypervisors else other)[name] = change
     older, newer = _look_up(old, ("packages",)) or {}, _look_up(new, ("packages",)) or {}
     for name in older:
-        if said := _describe_difference(older[name], newer.get(name)):
-            other[f"package {name}"] = said
+        if change := _describe_difference(older[name], newer.get(name)):
+            other[f"package {name}"] = change
     mitigations = _describe_mitigation_changes(
         _look_up(old, ("mitigations",)), _look_up(new, ("mitigations",))
     )
