@@ -20,7 +20,8 @@ from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.probe import Startable, probe_all
 
 _REMINDED_S = 30.0
-_PATIENCE_S = 0.5  # a check of platforms that takes longer is mentioned
+# A check of platforms that takes longer is mentioned.
+_PATIENCE_S = 0.5
 
 
 def _ignore(_: object) -> None:

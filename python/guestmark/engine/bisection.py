@@ -33,7 +33,8 @@ PARAMETER = "build"  # `{build}` in the command
 FIRST_LOOK = 8  # blocks
 
 _FIRST_BAD = re.compile(r"^([0-9a-f]{40,64}) is the first \w+ commit", re.MULTILINE)
-_TAIL_LINES = 5  # lines of a failed build that are quoted
+# The last lines of a failed build are quoted, this many at most.
+_TAIL_LINES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +230,12 @@ class SearchEnd(Enum):
     """How a search ends."""
 
     FOUND = auto()
-    NOT_SLOWER = auto()  # the bad commit is no slower than the good one
-    UNJUDGED = auto()  # the bad commit could not be judged
-    ONLY_SKIPPED = auto()  # only commits that could not be judged are left
+    # The bad commit is no slower than the good one.
+    NOT_SLOWER = auto()
+    # The bad commit could not be judged.
+    UNJUDGED = auto()
+    # Only commits that could not be judged are left.
+    ONLY_SKIPPED = auto()
 
 
 _GIT_WORDS = {Outcome.KEPT: "good", Outcome.BROKEN: "bad", Outcome.UNDECIDED: "skip"}  # git's

@@ -26,18 +26,28 @@ from guestmark.stats.paired import MIN_BLOCKS
 from guestmark.stats.tuning.race import candidates_of
 from guestmark.stats.tuning.screen import choose_informative
 
-_CLOSING_S = 2.0  # the report, and the end of the process
-_SET_UP_S = 3.0  # before a run begins: imports, and a look at what can be used
+# Seconds for the report and the end of the process.
+_CLOSING_S = 2.0
+# Seconds before a run begins: imports, and a check of what can be used.
+_SET_UP_S = 3.0
 _SCALES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
-_FEW = stopping.FEW  # blocks that answer large effects; what they leave open then gets the time of the others
-_SPARE = 2  # blocks more than the fewest that a scale should leave room for
-_DEAREST = 0.5  # of the cells of a part may be left out, the dearest first, so that the others are compared
-_TRIAL_SHARE = 0.25  # of a budget that one trial may take
-_RACING_BLOCKS = 3  # that a cell is in on average, until it is dropped
-_PROVING = 0.5  # of a budget, after which no proof is begun
-_LATER = 0.75  # of a cell's first trial, which also makes what later ones find
+# This many blocks answer large effects; questions that they leave open then get the time of the others.
+_FEW = stopping.FEW
+# A scale should leave room for this many blocks more than the fewest.
+_SPARE = 2
+# This share of a part's cells may be left out, the dearest first, so that at least the others are compared.
+_DEAREST = 0.5
+# One trial may take this share of a budget.
+_TRIAL_SHARE = 0.25
+# A racing cell takes part in this many blocks on average, until it is dropped.
+_RACING_BLOCKS = 3
+# No proof is begun after this share of a budget.
+_PROVING = 0.5
+# Later trials take this share of a cell's first one, which also makes files that they find.
+_LATER = 0.75
 _CONFIRMED = 3  # finalists that a race usually has
-_NAMED = 6  # cells that a remark names before it counts the others
+# A remark names this many cells before it counts the others.
+_NAMED = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ from guestmark.ledger.store import Ledger
 from guestmark.stats.across_runs import boot_order
 
 _PLACEHOLDER = "{side}"
-_VARIABLE = "GUESTMARK_SIDE"  # holds the side for the user's commands
+# Tells the user's commands which side it is.
+_VARIABLE = "GUESTMARK_SIDE"
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_.,:/@%+=][A-Za-z0-9_.,:/@%+=-]*", re.ASCII)  # one word for every shell
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _SCHEMA = "guestmark-campaign/1"
@@ -47,7 +48,8 @@ class MeasuredBoot:
 
     side: str
     boot_id: str
-    restarts: int  # since the campaign began, of whatever restarts in place of the host
+    # Restarts since the campaign began, of whatever restarts in place of the host.
+    restarts: int
     run: str
     kernel: str
 
@@ -146,7 +148,8 @@ class CampaignPause(Enum):
     """Why a campaign does not continue now."""
 
     DONE = auto()
-    RESTARTS = auto()  # the host has to be restarted, or is restarting
+    # The host has to be restarted, or is restarting.
+    RESTARTS = auto()
     INTERRUPTED = auto()
 
 

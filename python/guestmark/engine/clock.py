@@ -32,7 +32,8 @@ def start_clock() -> RunClock:
     return RunClock(time.monotonic())
 
 
-_excluded_s = [0.0]  # seconds of this process's life that are no part of a run
+# Seconds of this process's life that are not part of a run.
+_excluded_s = [0.0]
 
 
 def exclude_set_up(seconds: float) -> None:

@@ -26,8 +26,10 @@ from guestmark.stats.paired import NOMINAL, t_quantile
 from guestmark.stats.repetition import Scatter, estimate_scatter
 
 _NEWEST_RUNS = 3  # that are read
-_FEWEST_STARTS = 20  # degrees of freedom; from fewer, two runs of one experiment would choose differently
-_LARGEST_VARIANCE_RATIO = 16.0  # times that one variance may be the other, for what is chosen
+# From fewer degrees of freedom, two runs of one experiment would choose different numbers of iterations.
+_FEWEST_STARTS = 20
+# For the choice of iterations one variance is at most so many times the other.
+_LARGEST_VARIANCE_RATIO = 16.0
 
 
 @dataclass(frozen=True, slots=True)

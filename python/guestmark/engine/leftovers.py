@@ -49,7 +49,8 @@ _PARTS = (
 _PART_IS_OLD_S = 3600.0
 _USUAL = ("/tmp", "/var/tmp")
 _AGENT = re.compile(r"(?:^|/)guestmark-agent$")
-_FLEET = b"GUESTMARK_FLEET_MACHINE="  # in the environment of every process that a fleet's worker starts
+# This is in the environment of every process that a fleet's worker starts.
+_FLEET = b"GUESTMARK_FLEET_MACHINE="
 _FLEETS_PARTS = re.compile(r"process_worker_pool|multiprocessing\.(?:spawn|resource_tracker)")
 _ENDING_S = 1.0
 

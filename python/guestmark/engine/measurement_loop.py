@@ -36,9 +36,12 @@ from guestmark.stats.stopping import GIVE_UP_AFTER, is_hopeless
 from guestmark.stats.tuning.race import replay_race
 from guestmark.workloads import base as workloads
 
-_ESTIMATE_SHARE = 50.0  # the next analysis waits this many times as long as the last one took
-_CLOSING_S = 0.5  # of wall time that a report takes after the last trial
-_ANNOUNCED_S = 2.0  # a shorter wait between two blocks is not announced
+# The next analysis waits this many times as long as the last one took, so that at most 2 % of the time go to them.
+_ESTIMATE_SHARE = 50.0
+# Seconds that a report takes after the last trial.
+_CLOSING_S = 0.5
+# A shorter wait between two blocks is not announced.
+_ANNOUNCED_S = 2.0
 
 
 def run(
@@ -492,7 +495,8 @@ class MeasurementLoop:
     def _measure_trial(self, cell: Cell, block: int, order: int) -> None:
         """Run one trial and store it."""
         with self._interruption.interruptible():
-            pass  # a signal that came between two trials ends the run here
+            # A signal that came between two trials ends the run here.
+            pass
         self._observer.trial_started(cell, block)
         token = None if self._attempts is None else self._attempts.begin_trial(cell.id, block, order)
         iterations = count_iterations(self._plan, cell, block, self._trials)
@@ -512,7 +516,8 @@ class MeasurementLoop:
         self._done[block, cell.id] = trial
         self._observer.trial_ended(cell, trial)
         with self._interruption.interruptible():
-            pass  # a trial that was cut short by a signal, and reported what it had, ends the run as well
+            # A trial that was cut short by a signal, and reported what it had, ends the run as well.
+            pass
         if self._cells.is_given_up(cell):
             self._observer.note(
                 f"{cell.id} has failed {GIVE_UP_AFTER} times and never succeeded; "

@@ -20,9 +20,12 @@ from guestmark.core.placement import read_list
 from guestmark.platforms.base import Machine
 
 _PSI = ("cpu", "io", "memory")
-_MAX_THREADS = 256  # that are read, so that reading stays quick
-_MAX_CPUS = 8  # whose frequency is asked for; some kernels answer slowly
-_TICKS = os.sysconf("SC_CLK_TCK")  # per second, of the kernel's counters
+# Only so many threads are read, so that reading stays quick.
+_MAX_THREADS = 256
+# The frequency of only so many processors is read, as some kernels answer slowly.
+_MAX_CPUS = 8
+# Ticks per second of the kernel's counters.
+_TICKS = os.sysconf("SC_CLK_TCK")
 # utime and stime of a process are each cut to whole ticks, so smaller differences mean nothing.
 _COARSE_S = 3 / _TICKS
 
@@ -226,7 +229,8 @@ def _read_stat(file: Path) -> dict[str, int]:
         name, *fields = line.split() or [""]
         if name == "cpu" and len(fields) >= 8:
             with contextlib.suppress(ValueError):
-                ticks = [int(field) for field in fields[:8]]  # guest time is already in user time
+                # Guest time is already in user time.
+                ticks = [int(field) for field in fields[:8]]
                 found |= {"ticks": sum(ticks), "steal": ticks[7]}
         elif name == "ctxt" and fields and fields[0].isdigit():
             found["switches"] = int(fields[0])

@@ -106,7 +106,8 @@ def _explain_misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str
         )
 
 
-HYPERVISOR_BYTES = 64 << 20  # the least that a hypervisor takes besides its guest's memory
+# A hypervisor takes at least this much besides its guest's memory.
+HYPERVISOR_BYTES = 64 << 20
 
 Probe = Callable[[list[Platform]], Mapping[str, Usable | Unusable]]
 

@@ -25,7 +25,8 @@ class ProgressEstimate:
 class Observer(Protocol):
     """Hears what happens, in this order; its methods must be quick, because they run between measurements."""
 
-    wants_estimates: bool  # whether `block_ended` is worth an analysis when the number of blocks is fixed
+    # Whether `block_ended` needs an analysis even if the number of blocks is fixed.
+    wants_estimates: bool
 
     def started(self, plan: Plan, blocks: int) -> None:
         """Note that the run starts, or continues after `blocks` blocks."""

@@ -20,7 +20,8 @@ from guestmark.core.temporary import replace_file
 
 ROOT = Path("/")
 _STATE = "run/guestmark-quiet.json"
-_SLOW_WAKE_US = 10  # idle states that take longer to leave are disabled
+# Idle states that take longer to leave are disabled.
+_SLOW_WAKE_US = 10
 # Reverts the changes that it reads, the last one first, once its input ends: the run is over then, even if killed.
 _KEEPER = """trap '' INT TERM HUP
 while IFS='	' read -r path value; do set -- "$path" "$value" "$@"; done

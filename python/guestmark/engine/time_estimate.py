@@ -12,8 +12,10 @@ from guestmark.core.model import Cell, Plan, TrialStatus
 from guestmark.core.units import format_count, format_duration
 from guestmark.ledger.store import Ledger
 
-RUNS = 5  # how many of the newest runs to use
-PROOF_S = 10.0  # to cut the power of one kind of disk, unless earlier runs say otherwise
+# The number of newest runs that are used.
+RUNS = 5
+# Seconds to cut the power of one kind of disk, unless earlier runs show otherwise.
+PROOF_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +30,15 @@ class TimeEstimate:
     block_s: float
     longest_s: float
     blocks: int
-    exactly: bool  # whether the number of blocks is fixed
+    # Whether the number of blocks is fixed.
+    exactly: bool
     measured: int
     declared: int
     unknown: int
     max_blocks: int
     time_limit_s: float
-    scale: float = 1.0  # of the plan; its declared costs are for scale 1
+    # The plan's scale; its declared costs are for scale 1.
+    scale: float = 1.0
 
     @property
     def blocks_in_time(self) -> int:

@@ -39,7 +39,8 @@ from guestmark.platforms.place import HERE
 from guestmark.stats import reduce_iterations
 from guestmark.workloads import base as workloads
 
-_CONSOLE_TAIL = 4096  # characters kept of a good trial's console
+# Of a good trial's console only so many characters are kept.
+_CONSOLE_TAIL = 4096
 # A program that fails or is killed says nothing about its machine or later iterations.
 _OF_ONE_RUN = frozenset({Cause.STATUS, Cause.SIGNAL})
 _TRIAL_FAULTS = (MachineError, WorkloadError, PlatformUnusableError)
@@ -180,7 +181,8 @@ def _measure_on_machine(
             finally:
                 record.warnings += workload.warnings
                 _clean_up_workload(workload, machine, record)
-                record.findings.include(workload.facts)  # with what the run and its end found out
+                # Facts are added last, as the run and its clean-up find some of them out.
+                record.findings.include(workload.facts)
         finally:
             record.noise = recorder.result()
             record.console = machine.console()

@@ -21,8 +21,10 @@ from guestmark.stats.repetition import (
 )
 from guestmark.stats.slow_run_power import cheapest_iterations
 
-PILOT = 1  # iterations of the trials from which the number for all later ones is chosen
-_CHAIN = 16  # blocks between two independent random orders
+# Iterations of the first trials, by which the number for all later ones is chosen.
+PILOT = 1
+# A new random order starts after this many blocks.
+_CHAIN = 16
 _LONGEST_BLOCK_S = 60.0  # of a run that looks for slow runs
 
 

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from guestmark.ledger.model import StoredRun
     from guestmark.ledger.store import Ledger
 
-MESSAGE_PREFIX = "guestmark-fleet: "  # of a line that a worker prints for the coordinator
+# The prefix of lines that a worker prints for the coordinator.
+MESSAGE_PREFIX = "guestmark-fleet: "
 MACHINE_VARIABLE, LEDGER_VARIABLE = "GUESTMARK_FLEET_MACHINE", "GUESTMARK_LEDGER"
 # Where measured programs keep temporary files; the engine's own are elsewhere.
 TEMPORARY_VARIABLE = "GUESTMARK_FLEET_TMPDIR"
@@ -61,9 +62,12 @@ class WorkerMark(StrEnum):
 DIFFERENT_CLASS_HINT = (
     "give it another class in the lab's file, or measure everything on each machine: --whole"
 )
-_EXAMINED: set[str] = set()  # runs that this machine is known to be able to measure
-_PAUSE_S = 1.0  # after an error that may pass, such as a server that restarts
-_LOOK_S = 0.1  # between two looks whether another machine has made the run
+# Runs that this machine is known to be able to measure.
+_EXAMINED: set[str] = set()
+# The pause after an error that may pass, such as a server that restarts.
+_PAUSE_S = 1.0
+# The time between two looks whether another machine has made the run.
+_LOOK_S = 0.1
 
 
 def run_block(order: bytes) -> bytes:

@@ -36,13 +36,18 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 TICK_S = 0.5
-_QUEUED = 2  # blocks that are submitted for each machine, so that none waits for the next
+# So many blocks are submitted for each machine, so that none waits for the next one.
+_QUEUED = 2
 _ENDED = frozenset({RunState.COMPLETE.value, RunState.STOPPED.value, RunState.FAILED.value})
-_MOST_LINKS = 8  # connections of a machine in a row that end before a block is done
-_MOST_ENGINES = 5  # engines in a row that end before they can be used
+# After so many connections in a row that end before a block is done, a machine is given up.
+_MOST_LINKS = 8
+# After so many engines that end before they can be used, the fleet ends.
+_MOST_ENGINES = 5
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
-_LETTING_GO_S = 4.0  # until the claims of workers that have ended are free
-_TROUBLE_S = 180.0  # during which a machine may report nothing but errors; longer if the ledger is away
+# The claims of workers that have ended are free after this time.
+_LETTING_GO_S = 4.0
+# A machine may report nothing but errors for this long; longer if the ledger is away.
+_TROUBLE_S = 180.0
 
 
 @dataclass(slots=True)
@@ -52,12 +57,16 @@ class MachineState:
     member: LabMachine
     progress: MachineProgress
     link: WorkerLink | None = None
-    links: int = 0  # connections opened in all, whose number is part of the worker's name
-    answered: bool = False  # whether a result has come from the machine since the coordinator started
-    failures: int = 0  # connections in a row that ended by themselves
+    # The number of connections opened so far, which is part of the worker's name.
+    links: int = 0
+    # Whether a result has come from the machine since the coordinator started.
+    answered: bool = False
+    # The number of connections in a row that ended by themselves.
+    failures: int = 0
     next_link: float = 0.0
     trouble_since: float | None = None
-    gave_up: str = ""  # why the machine was given up; empty if it was not
+    # Why the machine was given up; empty if it was not.
+    gave_up: str = ""
     notes: list[str] = field(default_factory=list)
 
     @property

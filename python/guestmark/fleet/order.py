@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 # Labels of a machine's run; `HOST_LABEL` is the same for two names of one machine.
 FLEET_LABEL, MACHINE_LABEL, CLASS_LABEL, HOST_LABEL = "fleet", "machine", "class", "host"
-SHARED_HOST_PREFIX = "host of "  # before a machine's name, of those that share a run
+# The prefix of labels of machines that share a run, before the machine's name.
+SHARED_HOST_PREFIX = "host of "
 
 
 class MachineProgress(msgspec.Struct, frozen=True):
@@ -38,11 +39,13 @@ class MachineProgress(msgspec.Struct, frozen=True):
     trials: int = 0
     failed: int = 0
     lost: int = 0
-    left_out: int = 0  # platforms and cells of the plan that the machine cannot measure
+    # Platforms and cells of the plan that the machine cannot measure.
+    left_out: int = 0
     error: str = ""
     hint: str = ""
     final: bool = False  # whether trying again cannot help
-    ledger: bool = False  # whether it is the ledger that could not be used
+    # Whether it is the ledger that could not be used.
+    ledger: bool = False
 
 
 def make_order(

@@ -25,9 +25,11 @@ from guestmark import __version__
 from guestmark.core.errors import GuestmarkError
 from guestmark.page.text import last_inert_line
 
-HEARTBEAT_S, GIVE_UP_S = 5, 20  # a machine is lost if nothing is heard of it for GIVE_UP_S
+# A machine is lost if nothing is heard of it for GIVE_UP_S.
+HEARTBEAT_S, GIVE_UP_S = 5, 20
 _CLOSING_S = 5.0
-POLL_MS = 1000  # between two wake-ups of an idle worker, each of which disturbs what is measured
+# The time between two wake-ups of an idle worker, each of which disturbs what is measured.
+POLL_MS = 1000
 _LOOPBACK = "127.0.0.1"
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
 # Starts the interchange such that the kernel kills it when its parent has ended, even if the parent was killed or the
@@ -108,7 +110,8 @@ class ParslEngine:
         self._closed = threading.Event()
         # The workers that the interchange has heard of lately, and how many blocks each has.
         self.present: Mapping[str, int] = {}
-        self._silent = False  # whether the interchange has not answered in time
+        # Whether the interchange has not answered in time.
+        self._silent = False
         self._watching = threading.Thread(target=self._poll_interchange, name="engine", daemon=True)
         self._watching.start()
 

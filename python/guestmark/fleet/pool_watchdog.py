@@ -19,9 +19,11 @@ from guestmark.disks.processes import is_stopped, list_children
 from guestmark.fleet import parsl_engine
 
 _LOOK_S = 5.0
-_COMING_S = 0.25  # between two looks while the parts start
+# The time between two looks while the parts start.
+_COMING_S = 0.25
 _PARTS = 2
-_ORDERLY_S = 0.5  # between the end of the first part and of the whole, if it ends in order
+# A worker that ends in order takes at most this long from the end of its first part.
+_ORDERLY_S = 0.5
 # What the command lines of the whole and of its parts contain; the latter are processes of Python's multiprocessing.
 POOL, _PART = "parsl.executors.high_throughput.process_worker_pool", b"spawn_main"
 # Starts the whole such that the kernel kills its parts when it has ended, even if it was killed and they hang or are

@@ -30,8 +30,10 @@ _STOP_S, _HEAR_S = 5.0, 1.0
 # the engine knows it; and after that.
 _COMING_S, _APPEAR_S, _ABSENT_S = 600.0, 90.0, 30.0
 _SAYS = "guestmark: "  # prefix of error messages
-_ORDERLY = (ExitStatus.USAGE, ExitStatus.NOTHING_MEASURED)  # of a worker whose message says what is missing
-_SSH_FAILED, _NOT_FOUND = 255, 127  # exit statuses: of ssh itself, and of a shell without the program
+# The exit statuses of a worker whose message says what is missing.
+_ORDERLY = (ExitStatus.USAGE, ExitStatus.NOTHING_MEASURED)
+# The exit statuses of ssh itself, and of a shell that lacks the program.
+_SSH_FAILED, _NOT_FOUND = 255, 127
 # As for the platform `ssh:DEST`, but not shared, since it forwards the engine's port and perhaps the ledger's.
 _OPTIONS = (*UNATTENDED, "-o", "ControlPath=none")
 
@@ -67,9 +69,12 @@ class WorkerLink:
         self.member = member
         self._worker = arguments[arguments.index("--uid") + 1]
         self._seen, self._patience_s = time.monotonic(), _COMING_S
-        self._at_work = False  # whether it has begun a block that is not done
-        self._why = ""  # why the worker ended itself; messages of its processes do not matter then
-        self._in_order = time.monotonic()  # when it was last idle, or working on its block
+        # Whether it has begun a block that is not done.
+        self._at_work = False
+        # Why the worker ended itself; messages of its processes do not matter then.
+        self._why = ""
+        # When it was last idle, or working on its block.
+        self._in_order = time.monotonic()
         self._said: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
         self._told: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
         lifeline, self._lifeline = os.pipe()

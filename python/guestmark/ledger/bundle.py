@@ -31,13 +31,15 @@ from guestmark.ledger.validation import (
 )
 
 SCHEMA = "guestmark-bundle/1"
-_SIGNED = b"guestmark-bundle/1\n"  # prefix of what is signed, so that a signature fits nothing else
+# What is signed begins with this prefix, so that its signature fits nothing else.
+_SIGNED = b"guestmark-bundle/1\n"
 _OPEN = '<script type="application/vnd.guestmark-bundle+json" id="guestmark-bundle">'
 _SHARED_VARIABLES = re.compile(
     r"LANG|LANGUAGE|LC_[A-Z]+|TZ|LD_BIND_NOW|GLIBC_TUNABLES|MALLOC_[A-Z_]+|OMP_[A-Z_]+|GOMAXPROCS|GOGC"
     r"|OPENBLAS_NUM_THREADS|MKL_NUM_THREADS|PYTHON(HASHSEED|UTF8|OPTIMIZE|MALLOC|DONTWRITEBYTECODE)"
 )
-_NAMING_VARIABLES = ("HOSTNAME", "USER", "LOGNAME")  # whose values are removed from every text
+# The values of these variables are removed from every text.
+_NAMING_VARIABLES = ("HOSTNAME", "USER", "LOGNAME")
 
 
 @dataclass(frozen=True, slots=True)

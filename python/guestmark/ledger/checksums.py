@@ -75,7 +75,8 @@ def delete_checksum(connection: Connection, run_id: str, part: str) -> None:
     connection.execute(delete(checks).where(checks.c.run_id == run_id, checks.c.part == part))
 
 
-RowsByTable = Mapping[str, Sequence[Row[Any]]]  # the rows of a run, by their tables
+# The rows of a run, by their tables.
+RowsByTable = Mapping[str, Sequence[Row[Any]]]
 
 
 def read_checksums(connection: Connection, run_id: str) -> dict[str, str]:

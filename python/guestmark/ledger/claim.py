@@ -35,7 +35,8 @@ class HeldClaim:
         return self.run
 
 
-_FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: type, whence, start, len, pid
+# `struct flock` on 64-bit Linux: type, whence, start, len, pid.
+_FLOCK = struct.Struct("hhqqi4x")
 
 
 def _hash_to_byte(run_id: str, block: int | None = None) -> int:
@@ -219,7 +220,8 @@ class ServerClaim:
             time.sleep(_PAUSE_S)
 
 
-_AT_FIRST, _MORE = 64, 8  # blocks that are tried by one statement, and how many times as many by the next
+# The first statement tries this many blocks, and each next one this many times as many.
+_AT_FIRST, _MORE = 64, 8
 # PostgreSQL filters a function's rows in order and stops at the limit, so locks of later blocks are not tried.
 _FIRST_FREE = (
     "SELECT place FROM unnest(CAST(:keys AS bigint[])) WITH ORDINALITY AS wanted(key, place) "

@@ -23,8 +23,10 @@ from guestmark.core.redaction import redact_text, redact_words
 from guestmark.ledger.validation import ReadBudget
 
 T = TypeVar("T")
-_LARGEST_CONSOLE = 256 << 20  # bytes; consoles are cut long before that when they are recorded
-_FACTS = "attestation"  # the key of a trial's facts, since version 0.1
+# In bytes; consoles are cut long before that when they are recorded.
+_LARGEST_CONSOLE = 256 << 20
+# The key of a trial's facts, since version 0.1.
+_FACTS = "attestation"
 
 
 def _encode_other(value: Any) -> Any:

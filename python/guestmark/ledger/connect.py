@@ -141,7 +141,8 @@ def _connect_file(file: Path, writable: bool, busy_timeout_s: float) -> OpenedSt
             if fresh:
                 _make_tables(engine, busy_timeout_s)
             else:
-                with engine.connect() as connection:  # fail now rather than at the first trial
+                # An unreadable ledger fails now rather than at the first trial.
+                with engine.connect() as connection:
                     if file != default_path().resolve():
                         _check_pages(connection, shown)
                     _check_structure(connection, shown)
@@ -334,7 +335,8 @@ def _make_uri(file: Path, mode: str, *, immutable: bool = False) -> str:
 class _TimedConnection(sqlite3.Connection):
     """A connection that limits the time of a statement: crafted pages can form a table without end."""
 
-    begun = 0.0  # monotonic time at which the current statement began
+    # The monotonic time at which the current statement began.
+    begun = 0.0
 
     def is_over(self) -> bool:
         """Return whether the statement has taken too long."""
@@ -372,7 +374,8 @@ def _make_file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engi
         link = _connect_safely(uri, busy_timeout_s)
         link.execute("PRAGMA foreign_keys = ON")
         if writable:
-            link.execute("PRAGMA synchronous = FULL")  # in WAL mode only FULL syncs at every commit
+            # In WAL mode only FULL syncs at every commit.
+            link.execute("PRAGMA synchronous = FULL")
         return link
 
     engine = create_engine(

@@ -11,10 +11,13 @@ from guestmark.core.model import LeftOut, Plan, RunState, Trial
 class SignatureStatus(StrEnum):
     """What the signature of a run in a file shows."""
 
-    OWN = "own"  # signed by the user's own key, and unchanged
-    UNSIGNED = "unsigned"  # written by an earlier version, or planted
+    # Signed by the user's own key, and unchanged.
+    OWN = "own"
+    # Written by an earlier version, or planted.
+    UNSIGNED = "unsigned"
     OTHERS = "others"  # signed by another key
-    CHANGED = "changed"  # signed by the user's own key, and changed since
+    # Signed by the user's own key, and changed since.
+    CHANGED = "changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +29,22 @@ class RunOverview:
     created_at: float
     state: RunState
     cells: int
-    blocks: int  # blocks that hold at least one trial
+    # The number of blocks with at least one trial.
+    blocks: int
     trials: int
     failed: int
     label: str = ""  # of the first workload
     title: str = ""  # the plan's
     platforms: tuple[str, ...] = ()
-    given_name: str = ""  # given by the user; `name` is the plan's
+    # The name that the user gave; `name` is the plan's.
+    given_name: str = ""
     notes: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
-    removed: float | None = None  # Unix time; hidden until the ledger is vacuumed
-    imported: str = ""  # where it comes from; empty if it was made here
+    # Unix time; a removed run is hidden until the ledger is vacuumed.
+    removed: float | None = None
+    # Where it comes from; empty if it was made here.
+    imported: str = ""
     standing: SignatureStatus = SignatureStatus.OWN
 
     @property
@@ -79,7 +86,8 @@ class LedgerCheck:
     without_checksum: int
     problems: tuple[str, ...]
     checked: bool
-    not_own: int = 0  # runs without a signature of the user's own key
+    # The number of runs that the user's own key has not signed.
+    not_own: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +99,12 @@ class RunOrigin:
     """
 
     source: str
-    at: float = 0.0  # when it was imported; Unix time, seconds
+    # When it was imported (Unix time in seconds).
+    at: float = 0.0
     sha256: str = ""
     trusted: bool = False
-    signer: str = ""  # public key; empty if the bundle is unsigned
+    # Public key; empty if the bundle is unsigned.
+    signer: str = ""
     standing: SignatureStatus = SignatureStatus.OWN
 
     def describe(self) -> str:

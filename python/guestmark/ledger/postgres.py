@@ -347,7 +347,8 @@ T = TypeVar("T")
 PATIENCE_S = 600.0
 _FIRST_S, _LONGEST_S = 0.2, 5.0
 _SAY_AFTER_S = 2.0
-_INTERRUPTED_S = 5.0  # for which a server may be away after Ctrl-C
+# A server may be away for this long after Ctrl-C.
+_INTERRUPTED_S = 5.0
 
 
 class Patience:
@@ -429,9 +430,12 @@ def make_setup_script(role: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-COORDINATOR_CONNECTIONS = 2  # connections of whoever keeps a fleet going; each machine has one,
-_MACHINES_PER_SPARE = 10  # and one of so many a second one for moments
-_SPARE = 20  # for people who look at runs meanwhile, and the server's owner
+# The connections of a fleet's coordinator.
+COORDINATOR_CONNECTIONS = 2
+# Each machine has one connection, and one of so many machines has a second one for moments.
+_MACHINES_PER_SPARE = 10
+# Connections for people who look at runs meanwhile, and for the server's owner.
+_SPARE = 20
 # Any role may read these counters, while pg_stat_activity hides the sessions of others.
 _SELECT_CONNECTIONS = """SELECT current_setting('max_connections')::int,
   current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int

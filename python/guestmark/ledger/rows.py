@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.selectable import TypedReturnsRows
 
 
-_CELL = "cell:"  # prefix of a cell's id among the names of what is left out
+# The prefix of a cell's id among the names of what is left out.
+_CELL = "cell:"
 
 
 def make_run_row(plan: Plan, *, created_at: float, seed: int, state: RunState) -> dict[str, Any]:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED = "name", "note", "label", "tag", "removed", "imported"
 _PLACE = "place"
-_OF_PEOPLE = (NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED)  # signatures and the like are not for people
+# Signatures and the like are not for people.
+_OF_PEOPLE = (NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
 
 _DIGITS = 32
-_UNSAID = frozenset({"agent", "kernel build"})  # differ with every build; their versions are reported
-_DISTURBED = 0.5  # share of flagged blocks above which null comparisons show nothing about a quiet host
+# These differ with every build, and versions are reported already.
+_UNSAID = frozenset({"agent", "kernel build"})
+# Above this share of flagged blocks, null comparisons show nothing about a quiet host.
+_DISTURBED = 0.5
 
 
 def analyse_with_history(ledger: Ledger, run: StoredRun) -> Analysis:

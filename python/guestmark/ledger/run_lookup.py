@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from guestmark.ledger.run_annotations import Annotations
 
 
-MOST_EARLIER_RUNS = 20  # earlier runs that are looked at for one ratio
+# Only so many earlier runs are read for one ratio.
+MOST_EARLIER_RUNS = 20
 _MOST_LOG = 100.0  # no ratio is this far from 1
 
 

@@ -18,11 +18,13 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 from sqlalchemy.pool import Pool
 
-APPLICATION_ID = 0x676D726B  # "gmrk": tells a ledger from any other SQLite database
+# "gmrk" in ASCII; it tells a ledger from any other SQLite database.
+APPLICATION_ID = 0x676D726B
 SCHEMA_VERSION = 2
 
 metadata = MetaData()
-WRITING = "guestmark_writing"  # execution option: take SQLite's write lock at once, not on the first write
+# Execution option: take SQLite's write lock at the beginning, not at the first write.
+WRITING = "guestmark_writing"
 _KNOWN_TABLES: WeakKeyDictionary[Pool, set[str]] = WeakKeyDictionary()
 
 
@@ -79,7 +81,8 @@ comparisons = Table(
     Column("run_id", String(64), primary_key=True),
     Column("cell_id", String(255), primary_key=True),
     Column("host", String(64), nullable=False),
-    Column("what", String(64), nullable=False),  # digest of the question that the ratio answers
+    # A digest of the question that the ratio answers.
+    Column("what", String(64), nullable=False),
     Column("created_at", Float(53), nullable=False),
     Column("log_ratio", Float(53), nullable=False),
     Column("low", Float(53), nullable=False),

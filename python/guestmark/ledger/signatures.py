@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
     from sqlalchemy.engine import Connection
 
-KIND = "signature"  # of the row in the table of annotations
-_EARLIER = "made"  # a keyed hash of the plan, which versions 0.2 and 0.3 stored
+# The kind of a signature's row in the table of annotations.
+KIND = "signature"
+# A keyed hash of the plan, which versions 0.2 and 0.3 stored.
+_EARLIER = "made"
 _OF_RUN, _OF_PLAN = b"guestmark-run/1\n", b"guestmark-plan/1\n"
 _AT_ONCE = 500  # ids in one statement
 _COUNTED = (schema.environments.name, schema.unusable.name, schema.trials.name)

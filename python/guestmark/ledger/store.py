@@ -60,7 +60,8 @@ from guestmark.ledger.validation import ReadBudget
 
 T = TypeVar("T")
 
-_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no characters that look alike
+# Crockford's base 32: no characters that look alike.
+_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 class Ledger:
@@ -72,7 +73,8 @@ class Ledger:
         self.where = store.where  # path, or URL without its password
         self.patience = Patience()  # with a server that is away
         self.is_file = store.file is not None
-        self._claims: list[claims.ServerClaim] = []  # in force, to be held through restarts of the server
+        # Claims in force, which must survive restarts of the server.
+        self._claims: list[claims.ServerClaim] = []
 
     def __enter__(self) -> Ledger:
         return self

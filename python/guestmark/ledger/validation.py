@@ -19,17 +19,22 @@ from guestmark.core.metric import Measurement, can_be_compared
 from guestmark.core.model import Cell, Plan, Policy, Trial
 from guestmark.ledger.model import StoredRun
 
-MOST_BLOCKS = 1_000_000  # also of iterations, and of positions in a block
+# The limit also holds for iterations, and for positions in a block.
+MOST_BLOCKS = 1_000_000
 WORD_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}", re.ASCII)  # a run's name, a label's, a tag
 RESERVED = frozenset({LATEST})  # which cannot name a run
-LARGEST_LEDGER = 8 << 30  # bytes that are read from another ledger, one run after another
+# From another ledger at most so many bytes are read, one run after another.
+LARGEST_LEDGER = 8 << 30
 MOST_VALUES_OF_LEDGER = 200_000_000
 _MOST_ROWS = {"trials": 500_000, "environments": 20_000, "left out": 20_000}
 _MOST_SAID = 1000  # notes, labels and tags of a run
-_LONGEST_ID = 255  # characters of a cell's id; a server's column holds no more
+# A cell's id has at most so many characters, as a server's column holds no more.
+_LONGEST_ID = 255
 _RUN_ID = re.compile(r"[0-9a-z][0-9a-z-]{4,63}", re.ASCII)
-_LAST = 253_402_300_800.0  # Unix time of the year 10000, which datetime cannot represent
-_AHEAD_S = 3600.0  # by which another host's clock may be ahead
+# The Unix time of the year 10000, which datetime cannot represent.
+_LAST = 253_402_300_800.0
+# Another host's clock may be ahead by this much.
+_AHEAD_S = 3600.0
 _LONGEST_S = 1e9
 _STEP = 1 << 20
 
