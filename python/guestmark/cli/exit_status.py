@@ -11,13 +11,14 @@ from guestmark.core.errors import ExitStatus, GateStatus
 
 def derive_unjudged_status(status: int) -> int:
     """Returns the exit status of a command with gates that ended with `status` before they could be judged."""
+    # 128 and more stops `git bisect run`; a smaller status would blame a commit, or skip it.
     if status >= GateStatus.FAILED or (status == ExitStatus.USAGE and not _is_in_bisection()):
         return status
     return GateStatus.FAILED + status if status else ExitStatus.ALL_MEASURED
 
 
 def _is_in_bisection() -> bool:
-    """Returns whether `git bisect` is under way here: it would take the status of a wrong command line for a bad commit."""
+    """Returns whether `git bisect` is under way here, to which status 2 of a wrong command line is a bad commit."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         git = folder / ".git"

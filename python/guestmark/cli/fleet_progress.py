@@ -65,7 +65,9 @@ def _count_ended(states: Sequence[MachineState]) -> int:
 
 def _render_state(state: MachineState) -> str:
     progress = state.progress
-    doing = state.gave_up or (progress.state if state.ended else _describe_activity(state))
+    doing = state.gave_up
+    if not doing:
+        doing = progress.state if state.ended else _describe_activity(state)
     counts = f"{format_count(progress.blocks, 'block'):>11}  {format_count(progress.trials, 'trial'):>12}"
     for count, word in ((progress.failed, "failed"), (progress.lost, "lost")):
         if count:

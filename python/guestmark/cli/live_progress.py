@@ -97,7 +97,9 @@ class LiveProgress:
             lines = self._console.render_lines(table, pad=False)
             # The status below must stay in sight.
             room = max(self._console.height - 4, 1)
-            visible = lines if len(lines) <= room else [*lines[: room - 1], [Segment("…")]]
+            visible = lines
+            if len(lines) > room:
+                visible = [*lines[: room - 1], [Segment("…")]]
             self._table = Segments([part for line in visible for part in (*line, Segment.line())])
         self._live.refresh()
 

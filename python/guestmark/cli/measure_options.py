@@ -47,6 +47,7 @@ class ResultOptions:
     quiet: options.Quiet = False
 
 
+# The order of the bases is that of the help: which cells, how often, and what becomes of the result.
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions(CellOptions, PolicyOptions, ResultOptions):
     """What every command that measures can be given."""

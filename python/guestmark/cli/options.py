@@ -82,6 +82,7 @@ ExportMarkdown = Annotated[str | None, _make_table_option("markdown", "Markdown"
 ExportAsciidoc = Annotated[str | None, _make_table_option("asciidoc", "AsciiDoc")]
 ExportOrgmode = Annotated[str | None, _make_table_option("orgmode", "Org mode")]
 
+# Which cells are measured, and what they are compared with.
 Baseline = Annotated[
     str | None,
     Option(
@@ -103,6 +104,7 @@ Settings = Annotated[
 Kernel = Annotated[
     str | None, Option("--kernel", "Boot guests from this kernel; short for --set kernel=PATH.", "PATH")
 ]
+# For commands that take a few of the policy's options, not all.
 Blocks = Annotated[int | None, find_policy_option("blocks")]
 Precision = Annotated[float | None, find_policy_option("precision")]
 TimeLimit = Annotated[float | None, find_policy_option("time_limit_s")]
@@ -111,6 +113,7 @@ OnlyList = Annotated[
     bool, Option("--list", "Show the cells that would run and how long they take; run nothing.")
 ]
 
+# What runs around a command of the user's own, with the names that hyperfine gives it.
 Setup = Annotated[
     list[str] | None,
     Option("--setup -s", "Run once on each fresh machine, before the first run; not timed.", "COMMAND"),

@@ -82,6 +82,7 @@ def _run_verb(verb: str, options: type, **values: Any) -> int:
     # `main` has disabled it while modules are loaded; what was loaded stays for good.
     gc.freeze()
     gc.enable()
+    # Parameters that the verb does not have keep the defaults of their fields.
     status: int = module.run(options(**values))
     return int(status)
 
@@ -239,6 +240,7 @@ def _complete_value(
 
 def collect_known_options(command: click.Command) -> KnownOptions:
     """Collects the options of a verb by name, with those that ask for help."""
+    # Click adds these to every command only when it parses.
     word_counts: dict[str, int] = dict.fromkeys(_HELP_NAMES, 0)
     numbers: set[str] = set()
     for parameter in command.params:

@@ -82,8 +82,8 @@ class PlainProgress:
         self._metric, self._unit = plan.metrics[0].name, plan.metrics[0].unit
         self._limit_s = plan.policy.time_limit_s
         self._next_line_at = self._clock()
-        least = "" if plan.policy.blocks else "at least "
-        goal = least + format_count(plan.policy.blocks or plan.policy.min_blocks, "block")
+        goal = "" if plan.policy.blocks else "at least "
+        goal += format_count(plan.policy.blocks or plan.policy.min_blocks, "block")
         resumed = f", {blocks} done before" if blocks else ""
         self._print_line(f"{format_count(len(plan.cells), 'cell')}, {goal}{resumed}, seed {plan.policy.seed}")
 
@@ -140,6 +140,7 @@ class PlainProgress:
             if self._width is None
             else _fit_details(head, self._failures, estimates, self._width - 1)
         )
+        # The line has broken the silence.
         self._reminder.postpone()
         self._failures.clear()
 
@@ -205,6 +206,7 @@ def _fit_details(head: str, failures: Iterable[str], estimates: Iterable[str], w
         elif separator == "; ":
             return f"{line}; …" if cell_len(line) + 3 <= width else line
         elif is_estimate:
+            # The figure stands at the end of an estimate.
             kept = width - cell_len(f"{line}: …")
             return f"{line}: …{detail[-kept:].lstrip()}" if kept > 0 else line
         else:

@@ -21,6 +21,7 @@ from guestmark.workloads.exec.command import command_of
 
 def open_in_browser(stored: StoredRun, analysis: Analysis) -> None:
     """Writes the run's page beside the ledger, where only its owner writes, and hands it to the desktop's browser."""
+    # A page in a public directory could be replaced before the browser opens it.
     folder = default_path().parent / "pages"
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{stored.id}.html"

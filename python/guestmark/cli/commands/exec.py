@@ -143,6 +143,7 @@ class Options(MeasureOptions):
     ] = False
     stdin: options.Input = None
     ignore_failure: options.IgnoreFailure = False
+    # An option cannot have an optional value; --ignore-failure=STATUSES becomes this one before it is parsed.
     ignored_statuses: Annotated[str | None, Option("--ignored-statuses", hidden=True)] = None
     push: Annotated[
         list[str] | None,
@@ -156,4 +157,5 @@ class Options(MeasureOptions):
     partial: Annotated[
         bool, Option("--partial", "Continue even if most platforms named with --on cannot be used here.")
     ] = False
+    # hyperfine knows it anywhere on its line.
     version: Annotated[bool, Option("--version -V", "Show the version and exit.", hidden=True)] = False

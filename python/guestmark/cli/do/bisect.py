@@ -41,6 +41,7 @@ def run(given: Options) -> int:
         raise UsageError(
             "bisect takes one --fail-if", hint="e.g. --fail-if '> +2%', half of what you look for"
         )
+    # Without it, the good commit and every candidate would run the same program.
     if not any(f"{{{PARAMETER}}}" in word for word in given.argv):
         raise UsageError("the command holds no {build}", hint="e.g. -- '{build}/program'")
     given.refuse("bisect", quiet_host=True, over=True)
@@ -53,6 +54,7 @@ def run(given: Options) -> int:
                 doing = "cutting its power"
             say(f"{commit.description}: {doing} …")
 
+    # A search that is killed must not leave worktrees and builds behind.
     folder = keeper().directory("bisect", scratch_parent())
     try:
         bisection = Bisection(Path(given.repository).resolve(), folder, given.good, given.bad)
@@ -145,7 +147,9 @@ def _explain_no_commit(search: BisectionSearch, bisection: Bisection) -> GateSta
     """Says why the search has found no commit, and returns the exit status."""
     bad, good = bisection.bad.description, bisection.good.description
     if search.end is SearchEnd.NOT_SLOWER:
-        reason = "it keeps the limit" if search.cuts_power else f"it is not shown to be slower than {good}"
+        reason = f"it is not shown to be slower than {good}"
+        if search.cuts_power:
+            reason = "it keeps the limit"
         say(f"{bad}: {reason}; nothing is searched")
         return GateStatus.BROKEN
     if search.end is SearchEnd.UNJUDGED:

@@ -50,6 +50,7 @@ def _check_options(given: Options) -> None:
             hint="name files, - for standard input, or an interface with --live (one of these)",
         )
     is_one_file = len(files) == 1 and files != ["-"]
+    # Packets are chosen in a first pass and copied in a second one, so a stream cannot be extracted from.
     if given.extract and (given.live or given.merge or not is_one_file or not is_table):
         raise UsageError(
             "--extract takes one file, which is read twice, and goes with the table",
@@ -142,6 +143,7 @@ def _write_rows(given: Options, selection: Selection) -> int:
     if given.format is Format.JSON:
         options.append("--requests")
     if given.output == "-":
+        # The analyser writes to the same descriptor, past Python's buffer.
         sys.stdout.flush()
         return stream_output(selection, options)
     with Path(given.output).open("wb") as out:

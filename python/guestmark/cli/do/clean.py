@@ -100,6 +100,7 @@ def _empty_cache(*, dry_run: bool) -> bool:
     if dry_run:
         tell(f"would remove {cache}")
         return True
+    # A measurement must not lose the kernel and the templates that it is about to use.
     with locking_machines(LockPolicy("guestmark clean --all", wait=False), here=True):
         try:
             shutil.rmtree(cache)

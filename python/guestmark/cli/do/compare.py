@@ -104,6 +104,7 @@ def _compare_sides(
 
 
 def _refuse_repeated(ids: Sequence[str]) -> None:
+    # A run beside itself has not changed, which would pass for an answer.
     for run_id in ids:
         if ids.count(run_id) > 1:
             raise UsageError(f"run {run_id} is given twice", hint="guestmark runs lists others")
@@ -116,6 +117,7 @@ def _confirm_difference(given: Options, policy: Mapping[str, Any]) -> int:
     check_conflicts(policy)
     with open_ledger(given.ledger, writable=False) as ledger:
         before, after = (ledger.load_run(ledger.resolve_run(name)) for name in given.runs)
+    # Both sides are executed again, and either may come from somebody else.
     for side in (before, after):
         require_trust(side, say, trust=given.trust)
     confirmation = make_confirmation(before, after, policy)

@@ -95,9 +95,9 @@ class _Deadline:
         self._nested = nested
         self.load = load
         is_busy = load is not None
-        self.each_s = probe.BUSY_DEADLINE_S if is_busy else probe.DOCTOR_DEADLINE_S
-        self.total_s = probe.BUSY_IN_ALL_S if is_busy else probe.DOCTOR_IN_ALL_S
+        self.each_s, self.total_s = probe.DOCTOR_DEADLINE_S, probe.DOCTOR_IN_ALL_S
         if is_busy:
+            self.each_s, self.total_s = probe.BUSY_DEADLINE_S, probe.BUSY_IN_ALL_S
             say(f"{self.describe_load()}, so a guest gets up to {self.each_s:.0f} s to start")
 
     def describe_load(self) -> str:
@@ -119,6 +119,7 @@ def _probe_platforms(
     results: dict[str, Usable | Unusable | None] = {
         name: registry.get_platform(name).probe() for name in hosts
     }
+    # Guests boot side by side, each with the whole deadline.
     results |= probe.probe_all(guests, deadline_s=deadline.each_s, refresh=again)
     late = [name for name, result in results.items() if probe.was_late(result)]
     if late and deadline.load is None:

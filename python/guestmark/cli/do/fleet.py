@@ -52,6 +52,7 @@ def _check_arguments(given: Options) -> list[str]:
     action, arguments = given.action, given.arguments or []
     if action not in ACTIONS:
         raise unknown_name_error("action", action, OFFERED_ACTIONS)
+    # A command has as many words as it likes.
     if action == "exec":
         if not arguments:
             raise UsageError(
@@ -116,6 +117,7 @@ def _coordinate_machines(
     fleet_order: FleetOrder, members: Sequence[LabMachine], ledger: Ledger, url: str, given: Options
 ) -> int:
     name = fleet_order.fleet
+    # Remarks of the ledger and of the engine must not be drawn over by the lines of the machines.
     progress = FleetProgress(quiet=given.quiet)
     ledger.patience.notice = progress.note
     room = find_connection_room(ledger, len(members))

@@ -87,8 +87,9 @@ def _describe_classes(
             lines.append("  shares nothing: that takes two machines that can be used")
             continue
         others = ", ".join(name for name in usable if name in differences)
-        lines.append(f"  alike: {', '.join(alike)}" + (f"; not alike, see above: {others}" if others else ""))
+        lines.append(f"  alike: {', '.join(alike)}")
         if others:
+            lines[-1] += f"; not alike, see above: {others}"
             lines.append("  what they share would be of two systems: give them another class, or use --whole")
         factor = sharing_cost_factor(len(usable), _EXAMPLE_BLOCKS)
         lines.append(

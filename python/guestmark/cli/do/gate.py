@@ -30,6 +30,7 @@ def run(given: Options) -> int:
     with open_ledger(given.ledger, writable=False) as ledger:
         stored = ledger.load_run(given.runs[0] if given.runs else LATEST)
         if given.fail_if:
+            # Limits on the command line are instead of those that the run has, not beside them.
             plan = replace(stored.plan, context=replace(stored.plan.context, gates=()))
             stored = replace(stored, plan=add_gates(plan, given.fail_if))
         if not stored.plan.context.gates:

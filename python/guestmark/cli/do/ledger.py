@@ -47,6 +47,7 @@ def run(given: Options) -> int:
 def _sign_runs(names: list[str], where: str | None, *, trust: bool) -> None:
     """Shows the runs that are not the user's own, and with `trust` signs them."""
     with open_ledger(where) as ledger:
+        # On a server, roles decide who may write; a signature there would say nothing more.
         if not ledger.is_file:
             raise UsageError(
                 f"the ledger {ledger.where} is a server's: its roles say who may write there",

@@ -33,7 +33,8 @@ def _refuse_words(words: list[str]) -> None:
     suggestion = ""
     if words[0] in library.list_plan_names():
         suggestion = f"did you mean guestmark plans show {words[0]}? "
-    wrong = words[0] if words[0] != "show" else words[2]
+    # After `show` and a name, it is the third word that is too many.
+    wrong = words[2] if words[0] == "show" else words[0]
     raise UsageError(
         f"plans takes no word {wrong!r}",
         hint=f"{suggestion}guestmark plans lists them, guestmark plans show NAME prints one",

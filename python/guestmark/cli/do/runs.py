@@ -117,9 +117,11 @@ def _build_table(
 ) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name, texts in columns.items():
-        justify = "right" if name in _NUMBERS else "left"
         width = max(map(len, (name, *texts)))
-        table.add_column(name, justify=justify, no_wrap=True, min_width=width)  # type: ignore[arg-type]
+        if name in _NUMBERS:
+            table.add_column(name, justify="right", no_wrap=True, min_width=width)
+        else:
+            table.add_column(name, no_wrap=True, min_width=width)
     if labels_width:
         table.add_column("labels", no_wrap=True)
     table.add_column("measured", no_wrap=True)
@@ -136,7 +138,9 @@ def _build_table(
 
 def _describe_labels(overview: RunOverview) -> str:
     """Renders `before-upgrade commit=1a2b3c #release`, and each note's text in brackets."""
-    words = ["imported"] if overview.imported else []
+    words = []
+    if overview.imported:
+        words.append("imported")
     if overview.standing is not SignatureStatus.OWN:
         words.append(overview.standing.value)
     if overview.given_name:
