@@ -32,7 +32,7 @@ def checked(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Point]:
     monkeypatch.setenv(VARIABLE, str(path))
     definition = read_definition(path)
     trust(definition)
-    return check_definition(definition, lambda _: None)
+    return list(check_definition(definition))
 
 
 def left(folder: Path) -> list[str]:
@@ -54,7 +54,7 @@ def test_a_shipped_definition_fits_its_tool(
 ) -> None:
     """With stand-ins: neither clusters nor clouds are here. Its commands are those that the tool's manual has."""
     monkeypatch.setenv("PATH", f"{install_tools(tmp_path, name)}:{os.environ['PATH']}")
-    points = check_definition(find_definition(name), lambda _: None)
+    points = list(check_definition(find_definition(name)))
     failed = [point for point in points if point.failed and "were asked for" not in point.failed]
     assert failed == []
     assert len(points) >= 11

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from guestmark.cli import options
 from guestmark.core.option import Argument, Candidates, Option
 
 ACTIONS = {
@@ -44,4 +43,3 @@ class Options:
         Option("--from", "new: begin with this machine's file.", "MACHINE", candidates=Candidates.MACHINES),
     ] = None
     json: Annotated[bool, Option("--json", "list, check: write JSON, for programs.")] = False
-    quiet: options.Quiet = False

@@ -30,6 +30,7 @@ _STATUSES = (0, 1, 42, 126)
 # What a shell, a client or a terminal in the middle would change: spaces, quotes, variables, escapes, nothing at all.
 _ARGUMENTS = ("a b", "", "'", '"', "$HOME", "\\n", "*", "-n", "--help", "{id}", "ü", "line\nline", "a;b|c&d")
 _COMMAND_S = 30.0
+_BINARY_S = 180.0
 _GONE_S = 10.0
 _POLL_S = 0.2
 
@@ -54,57 +55,52 @@ class Point:
     note: str = ""
 
 
-def check_definition(definition: Definition, tell: Callable[[str], None]) -> list[Point]:
-    """Try all points, on machines that are destroyed in the end, and tell the name of each before it is tried."""
-    points: list[Point] = []
+def check_definition(definition: Definition) -> Iterator[Point]:
+    """Try point after point, and yield how each came out. What was made is destroyed at the end, however that comes."""
+    with contextlib.ExitStack() as stack:
+        machines: list[Made] = []
 
-    def attempt(name: str, work: Callable[[], str]) -> bool:
-        tell(name)
-        begin = time.monotonic()
-        try:
-            note = work()
-        except PointFailedError as error:
-            points.append(Point(name, time.monotonic() - begin, error.seen, error.change))
-            return False
-        except GuestmarkError as error:
-            points.append(Point(name, time.monotonic() - begin, error.message, error.hint))
-            return False
-        points.append(Point(name, time.monotonic() - begin, note=note))
-        return True
+        def create() -> str:
+            machines.append(stack.enter_context(created(definition, definition.values({}))))
+            return f"{machines[0].created - machines[0].began:.2g} s"
 
-    stack = contextlib.ExitStack()
-    machines: list[Made] = []
-
-    def create() -> str:
-        machines.append(stack.enter_context(created(definition, definition.values({}))))
-        return f"{machines[0].created - machines[0].began:.2g} s"
-
-    def enter() -> str:
-        return _check_entry(machines[0])
-
-    try:
-        if not attempt("create makes a machine", create) or not attempt(
-            "a command runs in it at once", enter
-        ):
-            return points
+        first = _attempt("create makes a machine", create)
+        yield first
+        if first.failed:
+            return
         made = machines[0]
-        for name, check in _CHECKS.items():
-            attempt(name, functools.partial(check, made))
-        for name, attended, check in _OPTIONAL:
-            if attended(definition):
-                attempt(name, functools.partial(check, made))
+        entry = _attempt("a command runs in it at once", functools.partial(_check_entry, made))
+        yield entry
+        if not entry.failed:
+            for name, check in _CHECKS.items():
+                yield _attempt(name, functools.partial(check, made))
+            for name, attended, check in _OPTIONAL:
+                if attended(definition):
+                    yield _attempt(name, functools.partial(check, made))
         if definition.create:
-            attempt("destroy removes it, and nothing else", functools.partial(_check_destroy, made, stack))
-    finally:
-        try:
-            stack.close()
-        except MachineError as error:
-            points.append(Point("destroy removes what was made", 0.0, error.message, error.hint))
-    platform = OwnPlatform(PlatformSpec.read(f"own:{definition.name}").inner)
-    attempt(f"the agent answers, and runs {_SHORT_COMMANDS:,} commands", lambda: _check_agent(platform))
-    if definition.create:
-        attempt("each machine is a new one", lambda: _check_agent(platform, commands=1))
-    return points
+            yield _attempt(
+                "destroy removes it, and nothing else",
+                functools.partial(_check_destroy, made, stack, also_second=not entry.failed),
+            )
+    if not entry.failed:
+        platform = OwnPlatform(PlatformSpec.read(f"own:{definition.name}").inner)
+        yield _attempt(
+            f"the agent answers, and runs {_SHORT_COMMANDS:,} commands",
+            functools.partial(_check_agent, platform),
+        )
+        if definition.create:
+            yield _attempt("each machine is a new one", functools.partial(_check_agent, platform, commands=1))
+
+
+def _attempt(name: str, check: Callable[[], str]) -> Point:
+    begin = time.monotonic()
+    try:
+        note = check()
+    except PointFailedError as error:
+        return Point(name, time.monotonic() - begin, error.seen, error.change)
+    except GuestmarkError as error:
+        return Point(name, time.monotonic() - begin, error.message, error.hint)
+    return Point(name, time.monotonic() - begin, note=note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,29 +110,35 @@ class _Done:
     stderr: bytes
 
 
-def _run(made: Made, command: Sequence[str], stdin: bytes = b"") -> _Done:
+def _run(made: Made, command: Sequence[str], stdin: bytes = b"", limit_s: float = _COMMAND_S) -> _Done:
     """Run a command by `exec` as it is, with `stdin`. Raises `PointFailedError` when it does not end."""
     argv = made.fill(made.definition.exec, command)
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             argv,
-            input=stdin,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env=made.environment,
-            timeout=_COMMAND_S,
-            check=False,
             start_new_session=True,
         )
-    except subprocess.TimeoutExpired as error:
-        raise PointFailedError(
-            f"{shlex.join(command)[:60]} did not end within {_COMMAND_S:g} s",
-            "exec has to end when the command does, and to pass on the end of standard input (podman exec wants -i)",
-        ) from error
     except OSError as error:
         raise PointFailedError(
             f"{argv[0]} cannot be started: {error.strerror}", f"is {argv[0]} installed?"
         ) from error
-    return _Done(done.returncode, done.stdout, done.stderr)
+    try:
+        stdout, stderr = process.communicate(stdin, limit_s)
+    except subprocess.TimeoutExpired as error:
+        raise PointFailedError(
+            f"{shlex.join(command)[:60]} did not end within {limit_s:g} s",
+            "exec has to end when the command does, and to pass on the end of standard input (podman exec wants -i)",
+        ) from error
+    finally:
+        # All of it: a shell around the tool would leave the tool behind.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return _Done(process.returncode, stdout, stderr)
 
 
 def _check_entry(made: Made) -> str:
@@ -198,7 +200,7 @@ def _check_arguments(made: Made) -> str:
 def _check_binary(made: Made) -> str:
     given = os.urandom(1 << 20) * (_BINARY_BYTES >> 20)
     begin = time.monotonic()
-    done = _run(made, ["cat"], given)
+    done = _run(made, ["cat"], given, _BINARY_S)
     took = time.monotonic() - begin
     if len(done.stdout) != len(given):
         raise PointFailedError(
@@ -286,16 +288,17 @@ def _check_environment(made: Made) -> str:
 
 
 def _check_list(made: Made) -> str:
-    printed = _listed(made.definition, made)
-    if made.id not in printed.split():
+    if made.id not in _list_ids(made):
         raise PointFailedError(
             "list does not print the machine's id", "list prints the ids of all machines, one a line"
         )
     return ""
 
 
-def _listed(definition: Definition, made: Made) -> str:
-    return run_command(definition.list.fill(made.values), made.environment, _COMMAND_S).stdout
+def _list_ids(made: Made) -> list[str]:
+    """Return the words that the definition's command `list` prints. Raises `MachineError`."""
+    definition = made.definition
+    return run_command(definition.list.fill(made.values), made.environment, _COMMAND_S).stdout.split()
 
 
 def _check_pid(made: Made) -> str:
@@ -308,8 +311,14 @@ def _check_pid(made: Made) -> str:
     return f"process {said}"
 
 
-def _check_destroy(made: Made, stack: contextlib.ExitStack) -> str:
-    """End the first machine while a second one is there: exec has to fail in the one and to work in the other."""
+def _check_destroy(made: Made, stack: contextlib.ExitStack, *, also_second: bool) -> str:
+    """End the first machine while a second one is there: exec has to fail in the one and to work in the other.
+
+    Without `also_second` commands cannot be run in such machines, and the first is only ended.
+    """
+    if not also_second:
+        stack.close()
+        return ""
     with _another(made.definition) as second:
         begin = time.monotonic()
         stack.close()
@@ -318,7 +327,7 @@ def _check_destroy(made: Made, stack: contextlib.ExitStack) -> str:
             raise PointFailedError(
                 "commands still run in a machine that was destroyed", "destroy has to remove the machine {id}"
             )
-        if made.definition.list and made.id in _listed(made.definition, made).split():
+        if made.definition.list and made.id in _list_ids(made):
             raise PointFailedError(
                 "list still prints the destroyed machine's id", "destroy has to remove it, not only stop it"
             )
