@@ -33,7 +33,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.phases import READY
 from guestmark.platforms.sandbox.runtimes import RUNTIMES, Sandbox
-from guestmark.workloads.common.starting import Started
+from guestmark.workloads.common.starting import StartedMachine
 
 _AIM, _SPEED = 0.10, 0.8
 _WAITS_S = 0.05  # after which the shell waits
@@ -41,7 +41,7 @@ _WAITS_S = 0.05  # after which the shell waits
 
 def _time_our_start(name: str) -> tuple[float, float]:
     spec = PlatformSpec.read(name)
-    started = Started.start(registry.get_platform(spec), Cell("bench", WorkloadSpec("bench"), spec))
+    started = StartedMachine.start(registry.get_platform(spec), Cell("bench", WorkloadSpec("bench"), spec))
     answered = started.machine.phases[READY]
     ordered, gone = started.end_machine()
     return answered, gone - ordered

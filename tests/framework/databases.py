@@ -14,7 +14,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks.scratch import scratch_store
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
-from guestmark.workloads.oltp import Sizes
+from guestmark.workloads.oltp import ServerSizes
 from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account
 from guestmark.workloads.oltp.databases.server import Server, open_launcher
@@ -49,7 +49,7 @@ def bare_server(name: str) -> Iterator[Server]:
     data = parent / f"data-{name}"
     data.mkdir(0o700)
     os.chown(data, account.uid, account.gid)
-    settings = database.derive_settings(Sizes(buffer="32M", log="8M"), 20)
+    settings = database.derive_settings(ServerSizes(buffer="32M", log="8M"), 20)
     with open_launcher(str(data), settings, account, on_host=True) as confined:
         agent = scratch_store().start_agent()
         for command in database.install_commands(str(data), settings):

@@ -8,7 +8,7 @@ from guestmark.core.platform_spec import Layer
 from guestmark.platforms.qemu.platform import Extras, QemuPlatform
 from guestmark.platforms.qemu.restored import TEMPLATES
 from guestmark.workloads.clones import Word, judge
-from guestmark.workloads.clones.judge import Shown
+from guestmark.workloads.clones.judge import ShownValues
 from guestmark.workloads.clones.sources import (
     BOOT_ID,
     PATH,
@@ -28,14 +28,14 @@ def own_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def words(extras: Extras, *sources: Source) -> dict[str, Word]:
     """What two clones of one template show."""
-    shown: dict[str, list[Shown]] = {source.name: [] for source in sources}
+    shown: dict[str, list[ShownValues]] = {source.name: [] for source in sources}
     cell = cell_of("tcg", "clones", {"start": "restored", "memory": "256M"})
     with TEMPLATES.share_in_block():
         for _ in range(2):
             with QemuPlatform(Layer("tcg")).start(cell, extras=extras) as machine:
                 for source in sources:
                     done = machine.agent.exec(source.command, timeout_s=60, env={"PATH": PATH})
-                    shown[source.name].append(Shown(tuple(done.stdout.decode().split())))
+                    shown[source.name].append(ShownValues(tuple(done.stdout.decode().split())))
     return {source.name: judge.judge_source(source, shown[source.name]).word for source in sources}
 
 

@@ -19,7 +19,7 @@ from guestmark.platforms.base import Platform
 from guestmark.platforms.host_like import HostPlatform
 from guestmark.workloads.base import find_trial_class
 from guestmark.workloads.coldstart import OneStart, Starts
-from guestmark.workloads.common.starting import Started
+from guestmark.workloads.common.starting import StartedMachine
 from tests.framework.cells import cell, cell_of, plan_of
 from tests.framework.guests import prepared
 from tests.framework.marks import long
@@ -127,7 +127,7 @@ class Slowed(HostPlatform):
 
 
 def of_one(platform: Platform) -> dict[str, float]:
-    started = Started.start(platform, cell(platform.name))
+    started = StartedMachine.start(platform, cell(platform.name))
     started.touch_memory(1 << 20, 10)
     moments = started.compute_moments()
     ordered, gone = started.end_machine()

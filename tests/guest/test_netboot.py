@@ -44,7 +44,7 @@ def values_of(measurements: Iterable[Measurement]) -> dict[str, float]:
 def check_values(values: Mapping[str, float], size: int, files: int = 1) -> None:
     assert list(values)
     assert set(values) == {
-        metric.name for metric in netboot.metrics_of_rounds(netboot.Fetched(size="1M", files=files))
+        metric.name for metric in netboot.metrics_of_rounds(netboot.NetbootParams(size="1M", files=files))
     }
     assert values["throughput"] == pytest.approx(size / values["download_s"], rel=0.2)
     assert 0 < values["client_share"] <= 1
@@ -168,7 +168,9 @@ def test_a_boot_ends_in_a_kernel_that_answers() -> None:
 def test_files_over_tftp(network: str, kept: Path) -> None:
     with prepared(files=2, size="1M", protocol="tftp", network=network) as (booting, machine):
         values = values_of(booting.run(machine))
-    expected = {metric.name for metric in netboot.metrics_of_rounds(netboot.Fetched(size="1M", files=2))}
+    expected = {
+        metric.name for metric in netboot.metrics_of_rounds(netboot.NetbootParams(size="1M", files=2))
+    }
     assert expected - set(values) == {"handshake_s", "zero_windows"}  # of TCP alone
     assert values["throughput"] == pytest.approx(MIB / values["download_s"], rel=0.01)
     (capture,) = kept.glob("*-round*.pcap")

@@ -31,7 +31,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.platforms.probe import FILE_FACTORS
 from guestmark.setting.machine import KERNEL, PROGRAM
 from guestmark.stats.conditions.surroundings import compare_environments
-from guestmark.workloads.common.program import sha256_here
+from guestmark.workloads.common.program import compute_sha256
 
 SIDES = ("before", "after")
 _DEBIAN = re.compile(r"\((?:Debian|Ubuntu) ([^)]+)\)")
@@ -201,7 +201,7 @@ def _restore_cell(side: _ComparedSide, names: Sequence[str]) -> Cell:
 
 def _digest_file(path: str) -> str:
     try:
-        return sha256_here(path)
+        return compute_sha256(path)
     except OSError:
         return ""
 

@@ -29,7 +29,7 @@ from guestmark.ledger.run_annotations import Annotations
 from guestmark.ledger.validation import MALFORMED, ReadBudget, check_run, describe_malformed
 from guestmark.workloads import fio
 from guestmark.workloads.common.metrics import THROUGHPUT
-from guestmark.workloads.exec.command import Command
+from guestmark.workloads.exec.command import ExecParams
 
 
 class SourceProgram(StrEnum):
@@ -93,7 +93,7 @@ def _make_run(program: SourceProgram, benchmarks: Sequence[_Benchmark], digest: 
     for order, each in enumerate(benchmarks):
         known[each.label] = known.get(each.label, 0) + 1
         name = each.label[:200] if known[each.label] == 1 else f"{each.label[:200]} ({known[each.label]})"
-        params = Command(argv=_split_command(each.label), parameters=list(each.levels)).to_stored()
+        params = ExecParams(argv=_split_command(each.label), parameters=list(each.levels)).to_stored()
         cells.append(
             Cell(
                 id=name,

@@ -18,7 +18,7 @@ from guestmark.disks.attached import AttachedDisk, compare_options
 from guestmark.disks.image import Image
 from guestmark.platforms.host_like import Host
 from guestmark.setting.disk import Disks, DiskSpec, Role
-from guestmark.workloads.common.durability import judge_flushes, of_qemu
+from guestmark.workloads.common.durability import judge_flushes, judge_qemu_counters
 from guestmark.workloads.fio.trial import asks_for_flushes
 from tests.framework.cells import cell_of
 
@@ -209,7 +209,7 @@ def test_flushes_are_judged_by_what_was_counted(
         {"device": "source", "inserted": {"cache": {"writeback": True, "no-flush": True}}},
         {"device": "target", "inserted": {"cache": cache}},
     ]
-    verdict = of_qemu(blocks, "target", sent, passed_on)
+    verdict = judge_qemu_counters(blocks, "target", sent, passed_on)
     assert (verdict and verdict.reached) == reached
 
 

@@ -36,7 +36,7 @@ from guestmark.report.sections import locations
 from guestmark.report.sections.filesystem_conclusions import conclude_filesystems
 from guestmark.stats import Severity
 from guestmark.stats.analysis import analyse_run
-from guestmark.workloads.common.program import build_of
+from guestmark.workloads.common.program import describe_builds
 from tests.framework import CHECKOUT
 from tests.framework.cells import cell, spec
 from tests.framework.known import known
@@ -336,9 +336,9 @@ def test_what_is_missing_for_all_cells_is_said_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_program_of_another_architecture_is_another_build() -> None:
-    found = known(build_of(cell(f"tcg@{ROW.name}"), "true", "/bin/true"))
+    found = known(describe_builds(cell(f"tcg@{ROW.name}"), "true", "/bin/true"))
     assert found.said == f"another build: true, {ROW.name}"  # without a root nothing is known of its version
-    assert build_of(cell("tcg"), "true", "/bin/true") is None
+    assert describe_builds(cell("tcg"), "true", "/bin/true") is None
 
 
 def build(same: bool = True) -> Build:

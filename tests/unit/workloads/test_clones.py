@@ -14,7 +14,7 @@ from guestmark.page.nodes import Note
 from guestmark.page.text import plain_text
 from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.clones import Control, Found, Twins, Verdict, Word, judge
-from guestmark.workloads.clones.judge import Clock, Shown
+from guestmark.workloads.clones.judge import ComparedClock, ShownValues
 from guestmark.workloads.clones.sections import conclude_twins
 from guestmark.workloads.clones.sources import GETRANDOM, SOURCES, TICKETS, Kind, Source
 from tests.framework.run_kinds import with_facts
@@ -25,13 +25,13 @@ _ADDRESS = Source("an address", Kind.LAYOUT, ("cat", "address"))
 _GOOD = Control(name="one", caught=True, said="")
 
 
-def drawn(seed: int, count: int = 32, skip: int = 0) -> Shown:
+def drawn(seed: int, count: int = 32, skip: int = 0) -> ShownValues:
     generator = random.Random(seed)
     values = [f"{generator.getrandbits(128):032x}" for _ in range(skip + count)]
-    return Shown(tuple(values[skip:]))
+    return ShownValues(tuple(values[skip:]))
 
 
-def word(shown: Sequence[Shown], source: Source = GETRANDOM, here: Shown | None = None) -> Word:
+def word(shown: Sequence[ShownValues], source: Source = GETRANDOM, here: ShownValues | None = None) -> Word:
     return judge.judge_source(source, shown, here).word
 
 
@@ -54,43 +54,43 @@ def test_twins_that_share_values_by_pairs_are_one_group() -> None:
 
 
 def test_a_generator_that_is_stuck_is_seen_although_machines_differ() -> None:
-    assert word([Shown((f"{number}" * 8,) * 4) for number in range(1, 4)]) is Word.IDENTICAL
+    assert word([ShownValues((f"{number}" * 8,) * 4) for number in range(1, 4)]) is Word.IDENTICAL
 
 
 def test_one_machine_that_shows_nothing_leaves_it_untried() -> None:
-    found = judge.judge_source(_NAME, [Shown(("a",)), Shown()])
+    found = judge.judge_source(_NAME, [ShownValues(("a",)), ShownValues()])
     assert (found.word, found.said) == (Word.UNTRIED, "there is none, in 1 of 2")
 
 
 def test_a_name_of_this_host_is_said_to_be_its_own() -> None:
-    found = judge.judge_source(_NAME, [Shown(("same",))] * 3, Shown(("same",)))
+    found = judge.judge_source(_NAME, [ShownValues(("same",))] * 3, ShownValues(("same",)))
     assert found.of_host
-    assert not judge.judge_source(_NAME, [Shown(("same",))] * 3, Shown(("other",))).of_host
+    assert not judge.judge_source(_NAME, [ShownValues(("same",))] * 3, ShownValues(("other",))).of_host
 
 
 def test_equal_addresses_of_few_bits_may_be_chance() -> None:
-    many = [Shown((f"{number << 12:x}",)) for number in (*range(200), 7)]
+    many = [ShownValues((f"{number << 12:x}",)) for number in (*range(200), 7)]
     assert word(many, _ADDRESS) is Word.CHANCE
-    assert word([Shown(("7f0000000000",))] * 3, _ADDRESS) is Word.IDENTICAL
-    wide = [Shown((f"{random.Random(number).getrandbits(40) << 12:x}",)) for number in range(5)]
+    assert word([ShownValues(("7f0000000000",))] * 3, _ADDRESS) is Word.IDENTICAL
+    wide = [ShownValues((f"{random.Random(number).getrandbits(40) << 12:x}",)) for number in range(5)]
     assert word(wide, _ADDRESS) is Word.DISTINCT
     assert word([*wide, wide[0]], _ADDRESS) is Word.IDENTICAL
 
 
 @pytest.mark.parametrize("machines", [2, 3, 10, 50])
 def test_the_share_that_would_be_seen_is_the_one_that_draws_show(machines: int) -> None:
-    share, generator = judge.seen_from(machines), random.Random(machines)
+    share, generator = judge.smallest_visible_share(machines), random.Random(machines)
     seen = sum(sum(generator.random() < share for _ in range(machines)) >= 2 for _ in range(20_000))
     assert 0.94 < seen / 20_000 <= 1.0
 
 
 def test_a_clock_is_wrong_only_beyond_what_is_uncertain() -> None:
-    right = Clock(off=0.3, uncertain=0.25, drift=0.0, looked=1.0)
-    assert judge.of_clocks([right] * 3).word is Word.RIGHT
-    behind = Clock(off=-1.5, uncertain=0.02, drift=0.0, looked=1.0)
-    assert judge.of_clocks([right, behind]).word is Word.WRONG
-    jumped = Clock(off=0.0, uncertain=0.02, drift=0.5, looked=1.0)
-    assert judge.of_clocks([right, jumped]).word is Word.WRONG
+    right = ComparedClock(off=0.3, uncertain=0.25, drift=0.0, looked=1.0)
+    assert judge.judge_clocks([right] * 3).word is Word.RIGHT
+    behind = ComparedClock(off=-1.5, uncertain=0.02, drift=0.0, looked=1.0)
+    assert judge.judge_clocks([right, behind]).word is Word.WRONG
+    jumped = ComparedClock(off=0.0, uncertain=0.02, drift=0.5, looked=1.0)
+    assert judge.judge_clocks([right, jumped]).word is Word.WRONG
 
 
 def found(word: Word, *, of_host: bool = False, decides: bool = True) -> Found:
@@ -133,7 +133,7 @@ def test_a_kernel_where_this_hosts_is_comes_from_this_host_only_where_it_is_the_
     own_kernel: bool,
 ) -> None:
     (kernel,) = (source for source in SOURCES if source.name == "addresses: kernel")
-    usual = Shown(("ffffffff81000000",))
+    usual = ShownValues(("ffffffff81000000",))
     found = judge.judge_source(kernel, [usual, usual], usual, own_kernel=own_kernel)
     assert (found.word, found.of_host) == (Word.IDENTICAL, not own_kernel)
     assert ("this host" in found.said) is not own_kernel

@@ -2,7 +2,7 @@
 
 import pytest
 
-from guestmark.workloads.coldstart.sections import unit_of
+from guestmark.workloads.coldstart.sections import choose_unit
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from guestmark.workloads.coldstart.sections import unit_of
     ],
 )
 def test_most_starts_decide_the_unit(seconds: list[float], name: str) -> None:
-    assert unit_of(seconds).name == name
+    assert choose_unit(seconds).name == name

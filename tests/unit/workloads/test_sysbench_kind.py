@@ -16,7 +16,7 @@ from guestmark.plan.load import load_outline
 from guestmark.plan.matrix import expand_shape
 from guestmark.workloads.base import find_trial_class
 from guestmark.workloads.fio import trial as fio_report
-from guestmark.workloads.sysbench.trial import options_of
+from guestmark.workloads.sysbench.trial import merge_options
 from tests.framework import GOLDEN
 from tests.framework.known import known
 
@@ -73,11 +73,11 @@ def test_a_wrong_option_is_said(given: dict[str, Any], said: str) -> None:
 
 def test_sizes_are_whole_requests_in_every_file() -> None:
     scaled = cell(test="fileio", file_total_size="123M")
-    assert options_of(scaled)["file_total_size"] == "124M"
+    assert merge_options(scaled)["file_total_size"] == "124M"
     large = cell(test="fileio", file_total_size="123M", factors={"file_block_size": "256K"})
-    assert options_of(large)["file_total_size"] == "128M"
+    assert merge_options(large)["file_total_size"] == "128M"
     tiny = cell(test="fileio", file_total_size="4K")
-    assert options_of(tiny)["file_total_size"] == "2M"
+    assert merge_options(tiny)["file_total_size"] == "2M"
 
 
 def test_options_are_factors_of_their_own_test() -> None:
@@ -105,7 +105,7 @@ def test_what_is_scaled() -> None:
         '[workloads.files]\nkind = "sysbench"\nparams.test = "fileio"\n'
         'params.file_total_size = "6G"\nparams.time = "300s"\n'
     )
-    options = {cell.workload.key: options_of(cell) for cell in cells_of(text, 0.02)}
+    options = {cell.workload.key: merge_options(cell) for cell in cells_of(text, 0.02)}
     assert options["cpu"]["events"] == "200"
     assert (options["files"]["time"], options["files"]["file_total_size"]) == ("6", "124M")
 

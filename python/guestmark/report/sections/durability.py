@@ -8,7 +8,7 @@ from guestmark.page.nodes import Node, Note
 from guestmark.page.tables import RowName
 from guestmark.page.text import line
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.workloads.powercut.sections import build_proof_table, proof_of, summarize_proof
+from guestmark.workloads.powercut.sections import build_proof_table, find_proof, summarize_proof
 
 MEANING = (
     "durability of what the row itself flushed: proven by power cuts, of the synced part only if it left more, seen to "
@@ -26,7 +26,7 @@ def make_proof_nodes(workload: WorkloadResult) -> list[Node]:
     """
     shared: list[tuple[Proven, list[CellResult]]] = []
     for result in workload.shown_cells:
-        proven = proof_of(result)
+        proven = find_proof(result)
         if proven is None:
             continue
         for known, results in shared:

@@ -21,7 +21,7 @@ from guestmark.stats.compare import Verdict, null_differs
 from guestmark.stats.sensitivity import findable_share, undetected_difference
 from guestmark.stats.validity import ALPHA
 from guestmark.workloads.boot import TOTAL
-from guestmark.workloads.exec.plan import named_commands
+from guestmark.workloads.exec.plan import spell_named_commands
 
 _MEASURED = {WALL.name, TOTAL.name}  # what iterations took; of starts, the whole life of a machine
 _COVERED = "95 % intervals, for this host today"
@@ -68,7 +68,7 @@ def _circumstances(analysis: Analysis, run: StoredRun) -> list[str]:
     if analysis.failed:
         amount += f" ({analysis.failed} failed)"
     texts = [f"{amount}, seed {analysis.plan.policy.seed}"]
-    texts += [f"{name}: {text}" for name, text in named_commands(run.plan.cells).items()]
+    texts += [f"{name}: {text}" for name, text in spell_named_commands(run.plan.cells).items()]
     texts.append(_COVERED)
     trials = tuple(trial for result in analysis.cells for trial in result.trials)
     texts.append(describe_time_spent(trials, run.plan.context.elapsed_s))

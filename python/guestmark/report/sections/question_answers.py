@@ -45,7 +45,7 @@ from guestmark.stats.questions import (
     answer_plan_questions,
     forecast_blocks,
 )
-from guestmark.workloads.powercut.sections import not_covered
+from guestmark.workloads.powercut.sections import describe_unsynced
 
 _MOST_NAMED = 6  # cells in one sentence
 _MOST_IN_LIST = 3  # of cells that were left out
@@ -493,7 +493,7 @@ def _describe_losses(result: CellResult) -> str:
         return f"the check fails on {proven.losing} of {states}"
     verb = "loses" if proven.losing == 1 else "lose"
     what = "what was synced" if proven.syncs else "acknowledged records"
-    return f"{proven.losing} of {states} {verb} {what}{not_covered(proven)}"
+    return f"{proven.losing} of {states} {verb} {what}{describe_unsynced(proven)}"
 
 
 def _append(sentence: str, more: str) -> str:

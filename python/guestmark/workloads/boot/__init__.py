@@ -50,7 +50,7 @@ PHASES = (
 ALL = (READY, TOTAL, *PHASES)
 
 
-class Watched(msgspec.Struct, frozen=True):
+class WatchedParts(msgspec.Struct, frozen=True):
     """The parts of a start that are observed besides its phases."""
 
     initcalls: bool = False
@@ -60,13 +60,15 @@ def _check_command(command: list[str]) -> list[str]:
     return check_runnable(command) if command else []
 
 
-class Booted(Params, frozen=True, kw_only=True, omit_defaults=True):
+class BootParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     """The guest runs `command` between ready and power-off; with `initcalls` the kernel reports its initcalls."""
 
     # Platforms look at this part alone.
     watch: Annotated[
-        Watched,
-        param("trace the kernel's initcalls", key="initcalls", accepts=bool, parse=Watched, default=False),
+        WatchedParts,
+        param(
+            "trace the kernel's initcalls", key="initcalls", accepts=bool, parse=WatchedParts, default=False
+        ),
     ]
     command: Annotated[
         list[str], param("runs between ready and power-off", "words", parse=_check_command)
@@ -124,7 +126,7 @@ def keep_slowest_initcalls(log: str) -> Initcalls:
     )
 
 
-class BootWorkload(Workload[Booted]):
+class BootWorkload(Workload[BootParams]):
     """A guest's start and its end."""
 
     name = "boot"
@@ -133,30 +135,30 @@ class BootWorkload(Workload[Booted]):
     topic = Topic.START
 
     @classmethod
-    def describe_params(cls, params: Booted) -> str:
+    def describe_params(cls, params: BootParams) -> str:
         """Names the command, if there is one, and says whether initcalls are traced."""
         work = f" with {shlex.join(params.command)}" if params.command else ""
         return f"boot{work}{', initcalls traced' if params.watch.initcalls else ''}"
 
     @classmethod
-    def watches_initcalls(cls, params: Booted) -> bool | None:
+    def watches_initcalls(cls, params: BootParams) -> bool | None:
         """Watches the phases in any case."""
         return params.watch.initcalls
 
     @classmethod
-    def find_packages(cls, params: Booted) -> tuple[str, ...]:
+    def find_packages(cls, params: BootParams) -> tuple[str, ...]:
         """Returns the packages with the command's program."""
         from guestmark.workloads.common.program import packages_of_program
 
         return packages_of_program(params.command[0]) if params.command else ()
 
     @classmethod
-    def needs_root(cls, params: Booted) -> bool:
+    def needs_root(cls, params: BootParams) -> bool:
         """Needs one for a command, and for the modules whose initcalls are traced."""
         return bool(params.command) or params.watch.initcalls
 
     @classmethod
-    def trial_class(cls) -> type[Workload[Booted]]:
+    def trial_class(cls) -> type[Workload[BootParams]]:
         """Imports what boots."""
         from guestmark.workloads.boot.trial import BootTrial
 

@@ -13,7 +13,7 @@ from guestmark.plan.matrix import Entry, NullCells, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble_plan, override_outline
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.workloads import boot
-from guestmark.workloads.boot import Booted, Watched
+from guestmark.workloads.boot import BootParams, WatchedParts
 from guestmark.workloads.exec.command import check_runnable
 
 _PEER = "guestfs-run"
@@ -29,7 +29,7 @@ def build_plan(
         work = check_runnable(list(command)) if command else []
     except ValueError as error:
         raise UsageError(f"the command cannot be run: {error}") from error
-    booted = Booted(watch=Watched(initcalls), command=work)
+    booted = BootParams(watch=WatchedParts(initcalls), command=work)
     entries = [_make_entry("boot", booted, "boot" if guestfish else "")]
     if guestfish:
         accelerated = tuple(

@@ -9,7 +9,7 @@ from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cel
 from guestmark.page.text import line
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.boot import AGENT, PHASES, TOTAL, Boot, Initcalls
-from guestmark.workloads.common.phase_bars import draw_phase_bars, seconds_of
+from guestmark.workloads.common.phase_bars import average_phase_seconds, draw_phase_bars
 
 LETTERS = "VFEKMRAWPX"  # of the phases in their order
 _MOST_CALLS = 10
@@ -37,7 +37,7 @@ def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 def average_phases(result: CellResult) -> list[float]:
     """Returns the mean seconds of each of `PHASES` in a cell; 0 for those it does not have, or for all."""
-    return seconds_of(result, PHASES)
+    return average_phase_seconds(result, PHASES)
 
 
 def average_initcalls(found: Sequence[Initcalls]) -> list[tuple[str, float]]:

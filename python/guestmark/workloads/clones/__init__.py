@@ -72,7 +72,7 @@ UNTRIED = Metric("untried_sources", "", Better.LOWER)
 ALL = (IDENTICAL, DISTINCT, UNTRIED)
 
 
-class Clones(Params, frozen=True, kw_only=True):
+class ClonesParams(Params, frozen=True, kw_only=True):
     """Starts `machines` one after the other and compares them, and `controls` machines for each control.
 
     More machines find rarer faults; the report says which share of faulty ones would have been seen.
@@ -82,7 +82,7 @@ class Clones(Params, frozen=True, kw_only=True):
     controls: Annotated[int, param("machines to start for each control", ge=2, le=100)] = 3
 
 
-class ClonesWorkload(Workload[Clones]):
+class ClonesWorkload(Workload[ClonesParams]):
     """Machines that are examined for shared secrets, ids and layouts."""
 
     name = "clones"
@@ -94,12 +94,12 @@ class ClonesWorkload(Workload[Clones]):
     compared = False
 
     @classmethod
-    def describe_params(cls, params: Clones) -> str:
+    def describe_params(cls, params: ClonesParams) -> str:
         """Returns its name."""
         return "clones"
 
     @classmethod
-    def trial_class(cls) -> type[Workload[Clones]]:
+    def trial_class(cls) -> type[Workload[ClonesParams]]:
         """Imports what looks at machines."""
         from guestmark.workloads.clones.trial import ClonesTrial
 

@@ -21,7 +21,7 @@ _RATE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownValues:
     """The values that one machine printed for a source; without any, `why` there are none."""
 
     values: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class ComparedClock:
     """One machine's clock compared with this host's, in seconds.
 
     `off` is the error of its date, to within `uncertain`. `drift` is how much longer or shorter the machine's own clock
@@ -42,7 +42,7 @@ class Clock:
     looked: float
 
 
-def seen_from(machines: int) -> float:
+def smallest_visible_share(machines: int) -> float:
     """Returns the smallest share of twins that would have been seen with a probability of 95 %.
 
     Twins are seen when two of the n machines are twins. If each machine is one with probability q, independently, at
@@ -57,7 +57,7 @@ def seen_from(machines: int) -> float:
 
 
 def judge_source(
-    source: Source, shown: Sequence[Shown], here: Shown | None = None, *, own_kernel: bool = False
+    source: Source, shown: Sequence[ShownValues], here: ShownValues | None = None, *, own_kernel: bool = False
 ) -> Found:
     """Judges what machines showed of a source.
 
@@ -96,12 +96,12 @@ def _found(source: Source, word: Word, said: str, *, of_host: bool = False) -> F
     )
 
 
-def _describe_silence(source: Source, silent: Sequence[Shown], machines: int) -> str:
+def _describe_silence(source: Source, silent: Sequence[ShownValues], machines: int) -> str:
     some = f", in {len(silent)} of {machines}" if len(silent) < machines else ""
     return f"{silent[0].why or source.absent or 'it printed nothing'}{some}"
 
 
-def _describe_repeats(shown: Sequence[Shown]) -> str:
+def _describe_repeats(shown: Sequence[ShownValues]) -> str:
     """Says that machines printed a secret more than once; empty if none did."""
     repeats = [each for each in shown if len(set(each.values)) < len(each.values)]
     if not repeats:
@@ -110,7 +110,7 @@ def _describe_repeats(shown: Sequence[Shown]) -> str:
     return f"{format_count(len(repeats), 'machine')} printed {_abbreviate_value(value)} more than once"
 
 
-def _judge_unshared(source: Source, shown: Sequence[Shown]) -> Found:
+def _judge_unshared(source: Source, shown: Sequence[ShownValues]) -> Found:
     """Judges values of which no two machines have one in common."""
     bits = ""
     if source.kind is Kind.LAYOUT:
@@ -122,11 +122,11 @@ def _judge_unshared(source: Source, shown: Sequence[Shown]) -> Found:
     return _found(source, Word.DISTINCT, f"{format_count(number, 'value')}{bits}, none of them twice")
 
 
-def _has_values_of_host(shown: Sequence[Shown], here: Shown) -> bool:
+def _has_values_of_host(shown: Sequence[ShownValues], here: ShownValues) -> bool:
     return bool(here.values) and all(set(each.values) & set(here.values) for each in shown)
 
 
-def count_largest_group(shown: Sequence[Shown]) -> int:
+def count_largest_group(shown: Sequence[ShownValues]) -> int:
     """Returns the size of the largest group of twins: machines with a value in common, directly or through others."""
     group = list(range(len(shown)))
     for first, second in itertools.combinations(range(len(shown)), 2):
@@ -136,18 +136,18 @@ def count_largest_group(shown: Sequence[Shown]) -> int:
     return max(Counter(group).values(), default=0)
 
 
-def _count_differing_bits(shown: Sequence[Shown]) -> int:
+def _count_differing_bits(shown: Sequence[ShownValues]) -> int:
     """Returns how many bits of the first values, which are addresses, differ between any machines."""
     first = [int(each.values[0], 16) for each in shown]
     return sum(1 for bit in range(64) if len({value >> bit & 1 for value in first}) > 1)
 
 
-def _probability_of_twins(shown: Sequence[Shown]) -> float:
+def _probability_of_twins(shown: Sequence[ShownValues]) -> float:
     """Returns the probability that at most two are equal by chance, if each is drawn from the bits that differ."""
     return min(1.0, math.comb(len(shown), 2) / 2.0 ** _count_differing_bits(shown))
 
 
-def of_clocks(clocks: Sequence[Clock]) -> Found:
+def judge_clocks(clocks: Sequence[ComparedClock]) -> Found:
     """Judges whether the machines know the time, and whether their clocks ran evenly while they were looked at."""
     off = [max(0.0, abs(clock.off) - clock.uncertain) for clock in clocks]
     uneven = [clock for clock in clocks if abs(clock.drift) > _DRIFT * clock.looked + _RATE_S]

@@ -20,7 +20,7 @@ from guestmark.platforms.qemu.platform import NO_EXTRAS, Extras, QemuPlatform
 from guestmark.setting.machine import START, Start
 from guestmark.workloads import clones
 from guestmark.workloads.clones import ClonesWorkload, Control, Twins, Word, judge
-from guestmark.workloads.clones.judge import Clock, Shown
+from guestmark.workloads.clones.judge import ComparedClock, ShownValues
 from guestmark.workloads.clones.sources import (
     BOOT_ID,
     GETRANDOM,
@@ -45,7 +45,7 @@ class ClonesTrial(ClonesWorkload):
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         self._platform: Platform | None = None
-        self._clocks: list[Clock] = []
+        self._clocks: list[ComparedClock] = []
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[BareMachine]:
@@ -79,14 +79,14 @@ class ClonesTrial(ClonesWorkload):
                 )
                 for source in SOURCES
             ),
-            judge.of_clocks(clocks),
+            judge.judge_clocks(clocks),
         ]
         controls = [self._control_seed([look[SEEDED.name] for look in looks]), *self._run_controls()]
         self.facts.add(
             Twins(
                 verdict=judge.choose_verdict(found, controls),
                 machines=len(looks),
-                seen_from=judge.seen_from(len(looks)),
+                seen_from=judge.smallest_visible_share(len(looks)),
                 template=next(iter(names), None),
                 found=found,
                 controls=controls,
@@ -114,7 +114,7 @@ class ClonesTrial(ClonesWorkload):
         found = machine.attest()
         return found.restored if isinstance(found, GuestMachine) else None
 
-    def _look_at(self, machine: Machine, sources: Sequence[Source]) -> dict[str, Shown]:
+    def _look_at(self, machine: Machine, sources: Sequence[Source]) -> dict[str, ShownValues]:
         """Returns what the machine shows of each source, by the source's name; its clock is stored beside."""
         begun, before = time.monotonic(), machine.agent.ping()
         sent = time.time()
@@ -124,7 +124,7 @@ class ClonesTrial(ClonesWorkload):
         after = machine.agent.ping()
         with contextlib.suppress(ValueError):
             self._clocks.append(
-                Clock(
+                ComparedClock(
                     off=float(date.stdout) - (sent + received) / 2,
                     uncertain=(received - sent) / 2,
                     drift=((after.guest_ns - before.guest_ns) - (after.host_ns - before.host_ns)) / 1e9,
@@ -133,25 +133,25 @@ class ClonesTrial(ClonesWorkload):
             )
         return found
 
-    def _show_source(self, machine: Machine, source: Source) -> Shown:
+    def _show_source(self, machine: Machine, source: Source) -> ShownValues:
         program = source.command[0]
         try:
             done = machine.agent.exec(source.command, timeout_s=_LOOK_S, env={"PATH": PATH, "HOME": "/tmp"})
         except CommandError as error:
             if error.cause is not Cause.NOT_FOUND:
                 raise
-            return Shown(why=f"there is no {program}")
+            return ShownValues(why=f"there is no {program}")
         values = tuple(
             line.strip() for line in done.stdout.decode(errors="replace").splitlines() if line.strip()
         )
         if values or done.ok:
-            return Shown(values)
+            return ShownValues(values)
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        return Shown(
+        return ShownValues(
             why=said[-1][:200] if said else source.absent or f"{program} ended with status {done.status}"
         )
 
-    def _control_seed(self, shown: Sequence[Shown]) -> Control:
+    def _control_seed(self, shown: Sequence[ShownValues]) -> Control:
         found = judge.judge_source(SEEDED, shown)
         return Control(
             name="a generator with a fixed seed", caught=found.word is Word.IDENTICAL, said=found.said
@@ -162,7 +162,7 @@ class ClonesTrial(ClonesWorkload):
         if self.cell.levels.get(START) is not Start.RESTORED:
             return
         looks = self._of_control(Extras(kernel=_UNRENEWED), ())
-        clock = judge.of_clocks(self._clocks)
+        clock = judge.judge_clocks(self._clocks)
         yield Control(
             name="not renewed", caught=clock.word is Word.WRONG, said=f"{clock.source}: {clock.said}"
         )
@@ -174,7 +174,7 @@ class ClonesTrial(ClonesWorkload):
             looks = self._of_control(Extras(programs=collect_resident_files()), RESIDENTS)
             yield self._control_identical("a program that lived before", looks, RESIDENTS, some=all)
 
-    def _of_control(self, extras: Extras, sources: Sequence[Source]) -> list[dict[str, Shown]]:
+    def _of_control(self, extras: Extras, sources: Sequence[Source]) -> list[dict[str, ShownValues]]:
         self._clocks.clear()
         looks = []
         for _ in range(self.params.controls):
@@ -185,7 +185,7 @@ class ClonesTrial(ClonesWorkload):
     def _control_identical(
         self,
         name: str,
-        looks: Sequence[dict[str, Shown]],
+        looks: Sequence[dict[str, ShownValues]],
         sources: Sequence[Source],
         some: Callable[[Iterable[bool]], bool],
     ) -> Control:

@@ -37,7 +37,7 @@ _LARGEST = 1 << 40  # bytes of a working set
 SHARES = (0.5, 0.9, 0.99)
 
 
-class Launch(StrEnum):
+class StartKind(StrEnum):
     """The kind of start."""
 
     NEW = "new"  # a machine is made
@@ -54,23 +54,23 @@ def _parse_touch(text: str) -> int:
     return touch
 
 
-class Launching(Params, frozen=True, kw_only=True):
+class ColdstartParams(Params, frozen=True, kw_only=True):
     """Makes as many starts in each trial as fit into `time`, by how long the first one took, at most `starts`.
 
     `touch` is the working set that each machine touches once; `launch` is `new`, `fork` or `resumed`.
     """
 
     launch: Annotated[
-        Launch,
+        StartKind,
         param(
             "how machines start",
             "`new`, `fork` or `resumed`",
             accepts=str,
             pattern="^(new|fork|resumed)$",
-            parse=Launch,
-            default=Launch.NEW.value,
+            parse=StartKind,
+            default=StartKind.NEW.value,
         ),
-    ] = Launch.NEW
+    ] = StartKind.NEW
     touch: Annotated[
         int,
         param(
@@ -112,7 +112,7 @@ class Starts(Fact, kw_only=True):
     starts: list[OneStart]
 
 
-class Pattern(msgspec.Struct, frozen=True):
+class StartPattern(msgspec.Struct, frozen=True):
     """The schedule of starts: one burst of `burst` machines after the other, or a machine every `every_s` seconds."""
 
     burst: int = 1
@@ -121,10 +121,10 @@ class Pattern(msgspec.Struct, frozen=True):
     @property
     def starts_several(self) -> bool:
         """True if several machines may exist at the same time."""
-        return self != Pattern()
+        return self != StartPattern()
 
     @classmethod
-    def parse(cls, text: str) -> Pattern:
+    def parse(cls, text: str) -> StartPattern:
         """Raises `ValueError` for what is not a pattern."""
         word = text.strip().lower()
         if word == "one":
@@ -140,11 +140,11 @@ _MOST = 256
 
 
 def _canonical_pattern(text: str) -> str:
-    Pattern.parse(text)
+    StartPattern.parse(text)
     return text.strip().lower()
 
 
-class Caches(StrEnum):
+class CacheState(StrEnum):
     """The state of the page cache when a start is decided."""
 
     WARM = "warm"  # what the start before has read
@@ -156,25 +156,25 @@ PATTERN = Setting(
     "how machines are started: one at a time, N at once, or one every so often",
     _canonical_pattern,
     ("one", "burst-4", "every-50ms"),
-    read=Pattern.parse,
+    read=StartPattern.parse,
     default="one",
 )
 PAGE_CACHE = Setting(
     "page_cache",
     "what the host's page cache holds when a machine is started",
-    one_of(*Caches),
-    tuple(Caches),
-    read=Caches,
-    default=Caches.WARM,
+    one_of(*CacheState),
+    tuple(CacheState),
+    read=CacheState,
+    default=CacheState.WARM,
 )
 
 
-def pattern_of(levels: Levels) -> Pattern:
+def pattern_of(levels: Levels) -> StartPattern:
     """Returns how the cell's machines are started."""
     return levels[PATTERN]
 
 
-class ColdstartWorkload(Workload[Launching]):
+class ColdstartWorkload(Workload[ColdstartParams]):
     """Many starts in one trial."""
 
     name = "coldstart"
@@ -184,15 +184,15 @@ class ColdstartWorkload(Workload[Launching]):
     agent_is_enough = True
 
     @classmethod
-    def describe_params(cls, params: Launching) -> str:
+    def describe_params(cls, params: ColdstartParams) -> str:
         """Says what a start is, and how much each machine touches."""
-        how = {Launch.NEW: "start", Launch.FORK: "fork", Launch.RESUMED: "resume"}[params.launch]
+        how = {StartKind.NEW: "start", StartKind.FORK: "fork", StartKind.RESUMED: "resume"}[params.launch]
         return f"{how}, {format_size(params.touch)} touched"
 
     @classmethod
-    def decides_factor(cls, params: Launching, factor: str, platform: PlatformSpec) -> bool | None:
+    def decides_factor(cls, params: ColdstartParams, factor: str, platform: PlatformSpec) -> bool | None:
         """Rejects a pattern and a page cache for what is not made anew."""
-        if factor in (PATTERN.name, PAGE_CACHE.name) and params.launch is not Launch.NEW:
+        if factor in (PATTERN.name, PAGE_CACHE.name) and params.launch is not StartKind.NEW:
             return False
         return None
 
@@ -202,7 +202,7 @@ class ColdstartWorkload(Workload[Launching]):
         return pattern_of(cell.levels).starts_several
 
     @classmethod
-    def trial_class(cls) -> type[Workload[Launching]]:
+    def trial_class(cls) -> type[Workload[ColdstartParams]]:
         """Imports what starts machines."""
         from guestmark.workloads.coldstart.trial import ColdstartTrial
 

@@ -18,10 +18,10 @@ from guestmark.stats.quantiles import Quantile, estimate_quantile, values_needed
 from guestmark.workloads.coldstart import (
     PAGE_CACHE,
     SHARES,
-    Caches,
-    Launch,
-    Launching,
+    CacheState,
+    ColdstartParams,
     OneStart,
+    StartKind,
     Starts,
 )
 from guestmark.workloads.common.phase_bars import draw_phase_bars
@@ -36,7 +36,7 @@ _LEGEND = (
 
 def render_starts(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Renders a table of quantiles, a bar of phases for each cell, and sentences; nothing without starts."""
-    found = [(result, blocks) for result in workload.shown_cells if (blocks := starts_of(result))]
+    found = [(result, blocks) for result in workload.shown_cells if (blocks := collect_starts(result))]
     if not found:
         return []
     shown = [result for result, _ in found]
@@ -58,7 +58,7 @@ def render_starts(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     ]
 
 
-def starts_of(result: CellResult) -> list[list[OneStart]]:
+def collect_starts(result: CellResult) -> list[list[OneStart]]:
     """Returns the starts of each good trial of a cell."""
     facts = [trial.facts.find_fact(Starts) for trial in result.trials]
     return [each.starts for each in facts if each is not None and each.starts]
@@ -82,7 +82,7 @@ def _build_start_table(
 ) -> Table:
     found = [estimate_quantiles(each) for each in blocks]
     known = [value.value for each in found for value in each if value.value is not None]
-    unit = unit_of(known)
+    unit = choose_unit(known)
     ends = [estimate_quantile([[each.end for each in starts] for starts in of], 0.5) for of in blocks]
     columns = [Column("starts", (Align.RIGHT,)), Column("page cache")]
     columns += [Column(f"p{round(share * 100)}, {unit.name}", (Align.POINT, Align.LEFT)) for share in SHARES]
@@ -105,7 +105,7 @@ def _build_start_table(
     )
 
 
-def unit_of(seconds: Sequence[float]) -> figures.Unit:
+def choose_unit(seconds: Sequence[float]) -> figures.Unit:
     """Returns the unit that suits most values.
 
     One machine that resumes within microseconds does not turn 200 ms into 200,000 µs.
@@ -115,11 +115,11 @@ def unit_of(seconds: Sequence[float]) -> figures.Unit:
 
 def _describe_cache(result: CellResult) -> str:
     """Returns the state of the page cache, for machines that are made anew; the others read no files."""
-    return result.cell.levels[PAGE_CACHE] if _read_launch(result) is Launch.NEW else "–"
+    return result.cell.levels[PAGE_CACHE] if _read_launch(result) is StartKind.NEW else "–"
 
 
-def _read_launch(result: CellResult) -> Launch:
-    return result.cell.workload.read_params(Launching).launch
+def _read_launch(result: CellResult) -> StartKind:
+    return result.cell.workload.read_params(ColdstartParams).launch
 
 
 def _render_quantile(found: Quantile, unit: figures.Unit) -> Cell:
@@ -148,7 +148,7 @@ def _describe_longest_phase(result: CellResult, blocks: Sequence[Sequence[OneSta
     means = _average_phases(blocks)
     whole = sum(means) or 1.0
     most = max(range(len(means)), key=means.__getitem__)
-    resumed = _read_launch(result) is Launch.RESUMED
+    resumed = _read_launch(result) is StartKind.RESUMED
     what = (
         "before anything of it runs",
         f"between {_describe_carrier(result)} start and its program's first instruction",
@@ -189,7 +189,7 @@ def _of_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[In
 
 
 def _of_caches(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Inline]:
-    if any(result.cell.levels[PAGE_CACHE] is Caches.DROPPED for result, _ in found):
+    if any(result.cell.levels[PAGE_CACHE] is CacheState.DROPPED for result, _ in found):
         return [
             line(
                 "Dropped: everything but what running programs map was out of the host's page cache; a file written "

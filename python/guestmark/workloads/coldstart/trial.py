@@ -24,16 +24,16 @@ from guestmark.setting.machine import MEMORY
 from guestmark.workloads import coldstart
 from guestmark.workloads.coldstart import (
     PAGE_CACHE,
-    Caches,
+    CacheState,
     ColdstartWorkload,
-    Launch,
     OneStart,
+    StartKind,
     Starts,
     pattern_of,
 )
 from guestmark.workloads.common.starting import (
-    Moments,
-    Started,
+    StartedMachine,
+    StartMoments,
     declared_memory,
     list_processes,
     refuse_too_many,
@@ -57,7 +57,7 @@ class ColdstartTrial(ColdstartWorkload):
         super().__init__(plan, cell)
         self._pattern = pattern_of(cell.levels)
         self._caches = cell.levels[PAGE_CACHE]
-        self._first: Started | None = None
+        self._first: StartedMachine | None = None
         self._platform: Platform | None = None
 
     @classmethod
@@ -81,11 +81,11 @@ class ColdstartTrial(ColdstartWorkload):
             return "its machines run elsewhere: their starts cannot be timed from here"
         launch = cls.params_of(cell.workload).launch
         kind = cell.platform.inner.description
-        if launch is Launch.RESUMED and (cell.platform.is_nested or (kind.own_kernel and not kind.guest)):
+        if launch is StartKind.RESUMED and (cell.platform.is_nested or (kind.own_kernel and not kind.guest)):
             return "its processes trace each other, and cannot be stopped from outside"
-        if launch is Launch.RESUMED and kind.guest and not kind.boots_firmware:
+        if launch is StartKind.RESUMED and kind.guest and not kind.boots_firmware:
             return "it has no monitor that stops it, and its processes trace each other"
-        if cell.levels[PAGE_CACHE] is Caches.DROPPED and not os.access(_DROP, os.W_OK):
+        if cell.levels[PAGE_CACHE] is CacheState.DROPPED and not os.access(_DROP, os.W_OK):
             return "the page cache cannot be dropped: that takes root"
         return ""
 
@@ -93,7 +93,7 @@ class ColdstartTrial(ColdstartWorkload):
     def machine(self, platform: Platform) -> Iterator[Machine]:
         """Starts the first machine of the trial, which fills caches and shows how long a start takes."""
         self._platform = platform
-        first = self._first = Started.start(platform, self.cell)
+        first = self._first = StartedMachine.start(platform, self.cell)
         try:
             yield first.machine
         finally:
@@ -101,10 +101,10 @@ class ColdstartTrial(ColdstartWorkload):
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Makes all starts of the trial. Raises `MachineError` for one that fails or leaves something behind."""
-        ways: dict[Launch, Callable[[], list[OneStart]]] = {
-            Launch.NEW: self._start_machines,
-            Launch.FORK: lambda: self._repeat_start(self._fork_agent),
-            Launch.RESUMED: lambda: self._repeat_start(self._stop_and_resume),
+        ways: dict[StartKind, Callable[[], list[OneStart]]] = {
+            StartKind.NEW: self._start_machines,
+            StartKind.FORK: lambda: self._repeat_start(self._fork_agent),
+            StartKind.RESUMED: lambda: self._repeat_start(self._stop_and_resume),
         }
         starts = ways[self.params.launch]()
         self.facts.add(Starts(starts=starts))
@@ -147,7 +147,7 @@ class ColdstartTrial(ColdstartWorkload):
 
     def _start_burst(self, platform: Platform, number: int) -> list[OneStart]:
         """Starts this many machines at the same moment; none is ended before all of them run."""
-        there: list[Started] = []
+        there: list[StartedMachine] = []
         decided = time.monotonic()
         try:
             run_at_once([lambda: there.append(self._start_one(platform, decided))] * number)
@@ -179,8 +179,8 @@ class ColdstartTrial(ColdstartWorkload):
         run_at_once([lambda number=number: one(number) for number in range(count)])  # type: ignore[misc]
         return found
 
-    def _start_one(self, platform: Platform, decided: float) -> Started:
-        started = Started.start(platform, without_placement(self.cell), decided)
+    def _start_one(self, platform: Platform, decided: float) -> StartedMachine:
+        started = StartedMachine.start(platform, without_placement(self.cell), decided)
         try:
             started.touch_memory(self.params.touch, self.limit_s)
         except BaseException:
@@ -191,7 +191,7 @@ class ColdstartTrial(ColdstartWorkload):
     @contextlib.contextmanager
     def _cold_cache(self) -> Iterator[Callable[[], None]]:
         """Yields a function that empties the page cache, if asked for, and verifies that with a file of its own."""
-        if self._caches is Caches.WARM:
+        if self._caches is CacheState.WARM:
             yield lambda: None
             return
         scratch = keeper().directory("cache", scratch_parent())
@@ -233,7 +233,7 @@ class ColdstartTrial(ColdstartWorkload):
         return OneStart(exists - decided, 0.0, answered - exists, time.monotonic() - answered, 0.0)
 
 
-def _split_phases(moments: Moments, ends: tuple[float, float]) -> OneStart:
+def _split_phases(moments: StartMoments, ends: tuple[float, float]) -> OneStart:
     ordered, gone = ends
     return OneStart(
         moments.exists,

@@ -76,7 +76,7 @@ def judge_flushes(
     if _has_counters(machine, disk):
         assert machine.query is not None
         blocks = machine.query("query-block")
-        verdict = of_qemu(blocks, disk.spec.name, guest_flushes, host_flushes)
+        verdict = judge_qemu_counters(blocks, disk.spec.name, guest_flushes, host_flushes)
     elif guest_flushes == 0:
         verdict = _NONE_SENT
     elif disk.spec.loop:
@@ -89,7 +89,7 @@ def judge_flushes(
         verdict = None
     if verdict is not None:
         return verdict
-    how = _seen_once(machine, disk)
+    how = _watch_flush_once(machine, disk)
     return Verdict(how.reached, f"{guest_flushes} sent by the guest; {how.why}", how.word)
 
 
@@ -110,7 +110,7 @@ def _judge_without_counters(machine: Machine, disk: AttachedDisk, *, flushed: bo
         return Verdict(Reached.NO, "the workload asks for no flush", Durability.NOTHING)
     if own:
         return Verdict(Reached.YES, "the host's kernel flushes its own filesystem", Durability.REACHED)
-    return _seen_once(machine, disk)
+    return _watch_flush_once(machine, disk)
 
 
 def _has_counters(machine: Machine, disk: AttachedDisk) -> bool:
@@ -118,7 +118,7 @@ def _has_counters(machine: Machine, disk: AttachedDisk) -> bool:
     return machine.query is not None and disk.spec.bus is not Bus.VHOST_USER
 
 
-def of_qemu(
+def judge_qemu_counters(
     blocks: list[dict[str, object]], name: str, guest_flushes: int, host_flushes: int | None
 ) -> Verdict | None:
     """Judges by `query-block` and the counters; None if QEMU has not counted (`host_flushes` None)."""
@@ -141,7 +141,7 @@ def of_qemu(
     return Verdict(reached, why, Durability.CLAIMED if reached is Reached.YES else Durability.LOST)
 
 
-def _seen_once(machine: Machine, disk: AttachedDisk) -> Verdict:
+def _watch_flush_once(machine: Machine, disk: AttachedDisk) -> Verdict:
     pid = machine.vmm_pid
     assert pid is not None
     try:
@@ -201,13 +201,13 @@ def _find_io_processes(machine: Machine, disk: AttachedDisk, pid: int) -> list[i
     """Returns the processes that do the disk's input and output."""
     if disk.spec.is_directory:
         return [disk.server or pid]
-    if not _done_by_child(disk):
+    if not _is_served_by_child(disk):
         return [pid]
     place = machine.place
     return [process for process in place.list_descendants(pid) if _is_untraced(place, process)]
 
 
-def _done_by_child(disk: AttachedDisk) -> bool:
+def _is_served_by_child(disk: AttachedDisk) -> bool:
     """Tells whether another process than the hypervisor's first does a disk's requests.
 
     User-Mode Linux's own is busy tracing others, and vhost-user is served by a daemon.
@@ -347,17 +347,17 @@ def _read_counters(machine: Machine) -> Counters:
         machine.vmm_pid is None
     ):  # the host itself: what is below it is not ours to count, but for loop devices
         on_loop = any(disk.spec.loop for disk in machine.disks)
-        written, flushed = _of_guest(machine) if on_loop else (None, None)
+        written, flushed = _read_guest_counters(machine) if on_loop else (None, None)
         return Counters(guest_written=written, guest_flushes=flushed)
     stats = machine.vmm_stats()
     vmm_cpu_s = None
     if "vmm_user_s" in stats:
         beside = sum(_cpu_of(machine, process) for process in _find_daemons(machine, machine.vmm_pid))
         vmm_cpu_s = stats["vmm_user_s"] + stats["vmm_system_s"] + beside
-    guest_written, guest_flushes = _of_guest(machine)
+    guest_written, guest_flushes = _read_guest_counters(machine)
     served = any(disk.spec.bus is Bus.VHOST_USER or disk.spec.is_directory for disk in machine.disks)
     own = machine.query is not None and not served
-    host = _of_qemu(machine.query) if own else _of_processes(machine, machine.vmm_pid)
+    host = _read_qemu_counters(machine.query) if own else _read_process_counters(machine, machine.vmm_pid)
     if any(disk.spec.bus is Bus.NVME for disk in machine.disks):
         host["host_flushes"] = None  # QEMU's nvme device does not count them
     return Counters(
@@ -369,7 +369,7 @@ def _read_counters(machine: Machine) -> Counters:
     )
 
 
-def _of_qemu(query: Any) -> dict[str, int | None]:
+def _read_qemu_counters(query: Any) -> dict[str, int | None]:
     """Sums over our drives what QEMU counted for the guest's requests."""
     unsafe = {
         entry["device"]
@@ -390,7 +390,7 @@ def _of_qemu(query: Any) -> dict[str, int | None]:
     }
 
 
-def _of_processes(machine: Machine, pid: int) -> dict[str, int | None]:
+def _read_process_counters(machine: Machine, pid: int) -> dict[str, int | None]:
     """Returns what the hypervisor's processes passed to the host's kernel.
 
     This includes a few kilobytes of console and channel. It is unknown for processes that use io_uring, whose requests
@@ -401,7 +401,7 @@ def _of_processes(machine: Machine, pid: int) -> dict[str, int | None]:
     total = {"wchar": 0, "syscw": 0, "rchar": 0}
     servers = [disk.server for disk in machine.disks if disk.server is not None]
     # Other descendants carry the channel and serve the root.
-    children = machine.place.list_descendants(pid) if any(map(_done_by_child, machine.disks)) else []
+    children = machine.place.list_descendants(pid) if any(map(_is_served_by_child, machine.disks)) else []
     for process in servers or (pid, *children):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             try:
@@ -434,7 +434,7 @@ def _cpu_of(machine: Machine, process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _USER_HZ
 
 
-def _of_guest(machine: Machine) -> tuple[int | None, int | None]:
+def _read_guest_counters(machine: Machine) -> tuple[int | None, int | None]:
     """Returns bytes written to, and flush requests sent to, the guest's own disks, as its block layer counts them."""
     written, flushed = 0, 0
     for disk in machine.disks:

@@ -22,7 +22,7 @@ class Source(msgspec.Struct, frozen=True):
     content: str = ""
 
 
-def _whole_blocks(amount: str) -> str:
+def _parse_whole_blocks(amount: str) -> str:
     size = parse_size(amount)
     if size < _BLOCK or size % _BLOCK:
         raise ValueError(f"{amount!r} is not a whole number of 4 KiB blocks")
@@ -47,7 +47,7 @@ def _check_depth(in_flight: int) -> int:
 class MovedBytes(Params, frozen=True, kw_only=True):
     """Moves `amount` of `content` (`file`: the first bytes of a file of yours instead)."""
 
-    amount: Annotated[str, param("how much to move", "size", parse=_whole_blocks, default="1500M")]
+    amount: Annotated[str, param("how much to move", "size", parse=_parse_whole_blocks, default="1500M")]
     content: Annotated[str, param("content of the bytes", accepts=Literal["zero", "one", "random"])] = (
         "random"
     )

@@ -10,7 +10,7 @@ from guestmark.page.nodes import Chart
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
 
-def seconds_of(result: CellResult, phases: Sequence[Metric]) -> list[float]:
+def average_phase_seconds(result: CellResult, phases: Sequence[Metric]) -> list[float]:
     """Returns the mean seconds of each phase in a cell; 0 for those it does not have, or for all."""
     return [result.summary[metric.name].mean if metric.name in result.summary else 0.0 for metric in phases]
 

@@ -40,7 +40,7 @@ _known: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundProgram:
     """A program on a machine; `warning` is empty if it is the host's own file."""
 
     program: Program
@@ -65,7 +65,7 @@ class Lookup:
 
 def find_same(
     agent: Agent, name: str, *, path: str | None, cwd: str, cell: Cell, here: Lookup | None = None
-) -> Found:
+) -> FoundProgram:
     """Finds a command on the machine and compares its SHA-256 with the host's.
 
     For a large program that takes an emulated machine seconds. There a machine tells SHA-256 and XXH3 (128 bits) once,
@@ -78,25 +78,25 @@ def find_same(
     """
     found = agent.which(name, path=path, cwd=cwd)
     here = here or Lookup(name, path, cwd)
-    host = _on_host(here.name, os.defpath if here.path is None else here.path, here.cwd)
+    host = _find_on_host(here.name, os.defpath if here.path is None else here.path, here.cwd)
     digest, xxh3 = _digest_there(agent, found, host)
     program = Program(
         path=found, sha256=digest, host_path=host.path, host_sha256=host.sha256, xxh3=xxh3 or None
     )
     if host.sha256 == digest:
-        return Found(program)
+        return FoundProgram(program)
     if cell.shares_root:
         raise AttestationError(
             f"the workload is not the same program: {host.path} has SHA-256 {host.sha256} on the host, "
             f"{found} has {digest} on the machine"
         )
-    if build := build_of(cell, os.path.basename(name), host.path):
-        return Found(program, build.said, build)
-    return Found(program, f"{found} is another file than on this host (SHA-256 {digest[:12]}… there)")
+    if build := describe_builds(cell, os.path.basename(name), host.path):
+        return FoundProgram(program, build.said, build)
+    return FoundProgram(program, f"{found} is another file than on this host (SHA-256 {digest[:12]}… there)")
 
 
 @dataclass(frozen=True, slots=True)
-class _OnHost:
+class _ProgramOnHost:
     """A command on this host; the digest is empty if it is missing or not readable."""
 
     path: str = ""
@@ -104,7 +104,7 @@ class _OnHost:
     size: int = 0
 
 
-def _on_host(name: str, path: str, cwd: str) -> _OnHost:
+def _find_on_host(name: str, path: str, cwd: str) -> _ProgramOnHost:
     if "/" in name:
         found: str | None = os.path.join(cwd, name)
     else:
@@ -112,14 +112,14 @@ def _on_host(name: str, path: str, cwd: str) -> _OnHost:
         folders = [os.path.join(cwd, part) for part in path.split(os.pathsep)]
         found = shutil.which(name, path=os.pathsep.join(folders))
     if found is None:
-        return _OnHost()
+        return _ProgramOnHost()
     try:
-        return _OnHost(found, sha256_here(found), os.stat(found).st_size)
+        return _ProgramOnHost(found, compute_sha256(found), os.stat(found).st_size)
     except OSError:
-        return _OnHost(found)
+        return _ProgramOnHost(found)
 
 
-def _digest_there(agent: Agent, found: str, host: _OnHost) -> tuple[str, str]:
+def _digest_there(agent: Agent, found: str, host: _ProgramOnHost) -> tuple[str, str]:
     """Returns the SHA-256 of a file on the machine, and its XXH3 when the host's file is large."""
     if host.size < _LARGE:
         return agent.sha256(found).sha256, ""
@@ -156,7 +156,7 @@ def judge_exit(
     if result.timed_out:
         raise failed(Cause.TIME_LIMIT, f"the command {Cause.TIME_LIMIT.words} {format_duration(limit_s)}")
     if result.signal is not None:
-        raise failed(Cause.OUT_OF_MEMORY if result.oom_killed else Cause.SIGNAL, _killed_by(result))
+        raise failed(Cause.OUT_OF_MEMORY if result.oom_killed else Cause.SIGNAL, _describe_killing(result))
     if result.oom_killed:
         raise failed(Cause.OUT_OF_MEMORY, f"{Cause.OUT_OF_MEMORY.words} and a process was killed")
     if result.status not in statuses:
@@ -180,7 +180,7 @@ def quote_output(output: str) -> str:
     return f": {line}" if len(line) <= _TAIL else f": …{line[-_TAIL:]}"
 
 
-def sha256_here(path: str) -> str:
+def compute_sha256(path: str) -> str:
     """Returns the SHA-256 of a file of this host, recomputed only when it has changed. Raises `OSError`."""
     status = os.stat(path)
     return _compute_digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
@@ -192,7 +192,7 @@ def _compute_digest(path: str, _mtime_ns: int, _size: int, _inode: int) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _killed_by(result: ExecResult) -> str:
+def _describe_killing(result: ExecResult) -> str:
     number = result.signal or 0
     try:
         name = signal.Signals(number).name
@@ -203,7 +203,7 @@ def _killed_by(result: ExecResult) -> str:
     return f"the command {Cause.SIGNAL.words} {name}"
 
 
-def build_of(cell: Cell, name: str, host_path: str) -> Build | None:
+def describe_builds(cell: Cell, name: str, host_path: str) -> Build | None:
     """Describes the builds of a program on the cell's machine and on this host; None if both are the same."""
     architecture = cell.platform.foreign_architecture
     if architecture is None:
@@ -256,7 +256,7 @@ def check_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, type
     name = argv[0]
     path = env.get("PATH", _DEFAULT_PATH)
     files = [os.path.join(cwd, file) for file in _list_candidates(name, path)]
-    reasons = {file: _why_not(file) for file in files}
+    reasons = {file: _explain_unrunnable(file) for file in files}
     if None in reasons.values():
         return
     # As execvp has it: a file that is there but may not be executed says more than the directories without one.
@@ -282,7 +282,7 @@ def _list_candidates(name: str, path: str) -> list[str]:
     return [f"{directory or '.'}/{name}" for directory in path.split(os.pathsep)]
 
 
-def _why_not(file: str) -> tuple[str, str] | None:
+def _explain_unrunnable(file: str) -> tuple[str, str] | None:
     """Returns why a file cannot be run, and what to do about it; None if it can.
 
     The reason is empty if there is no such file.
@@ -326,7 +326,7 @@ def _suggest_program(name: str, path: str, cwd: str) -> str:
     """Suggests what to do about a program that is nowhere."""
     if "/" in name:
         return f"there is no such file (seen from {cwd})"
-    if _why_not(os.path.join(cwd, name)) is None:
+    if _explain_unrunnable(os.path.join(cwd, name)) is None:
         return f"a program in the current directory is called ./{name}"
     from difflib import get_close_matches
 

@@ -42,7 +42,7 @@ _LEAST_LEFT = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class StartMoments:
     """Moments of one start in seconds after the decision to create; `ordered` and `gone` are those of its end."""
 
     exists: float
@@ -54,7 +54,7 @@ class Moments:
 
 
 @dataclass(slots=True)
-class Started:
+class StartedMachine:
     """A running machine, with moments like those of `Moments` but on the monotonic clock itself."""
 
     machine: Machine
@@ -64,7 +64,7 @@ class Started:
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @classmethod
-    def start(cls, platform: Platform, cell: Cell, decided: float | None = None) -> Started:
+    def start(cls, platform: Platform, cell: Cell, decided: float | None = None) -> StartedMachine:
         """Starts a machine and waits for its first answer. Raises as `Platform.start`."""
         begin = time.monotonic() if decided is None else decided
         with contextlib.ExitStack() as stack:
@@ -81,7 +81,7 @@ class Started:
         if done.pages * 4096 < size and done.pages * 65536 < size:
             raise MachineError(f"the machine touched {done.pages} pages, which are not {size} bytes")
 
-    def compute_moments(self) -> Moments:
+    def compute_moments(self) -> StartMoments:
         """Returns the moments so far.
 
         Raises `MachineError` for a machine whose first instruction cannot have been when its clock says.
@@ -96,7 +96,7 @@ class Started:
             )
         program = min(max(program, began), self.answered)
         times = (began, program, self.answered, self.touched)
-        return Moments(*(moment - self.decided for moment in times))
+        return StartMoments(*(moment - self.decided for moment in times))
 
     @property
     def executed_at(self) -> float:

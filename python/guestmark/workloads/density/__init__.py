@@ -39,7 +39,7 @@ _COUNT = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"
 _MOST = 1000
 
 
-class Crowd(Params, frozen=True, kw_only=True):
+class DensityParams(Params, frozen=True, kw_only=True):
     """Runs `command` again and again in every machine for `time`; each has touched `touch` bytes of memory before.
 
     Idle machines are watched for `idle`.
@@ -79,7 +79,7 @@ class Crowd(Params, frozen=True, kw_only=True):
     ]
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class HeldMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that a fleet holds; `groups` is None if its machines have no control groups for memory."""
 
     machines: int
@@ -92,7 +92,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 class Fleet(Fact, kw_only=True):
     """Observations of the fleet of one trial, machine by machine."""
 
-    held: list[Held] = msgspec.field(name="fleet_memory")
+    held: list[HeldMemory] = msgspec.field(name="fleet_memory")
     starts_s: list[float] = msgspec.field(name="fleet_starts_s")
     solo: float = msgspec.field(name="fleet_solo_rate")  # runs a second
     # By their number on the way there: runs a second of all together.
@@ -114,7 +114,7 @@ GUESTS = Setting(
 )
 
 
-class DensityWorkload(Workload[Crowd]):
+class DensityWorkload(Workload[DensityParams]):
     """A fleet of machines on this host."""
 
     name = "density"
@@ -124,7 +124,7 @@ class DensityWorkload(Workload[Crowd]):
     runs_command = True
 
     @classmethod
-    def describe_params(cls, params: Crowd) -> str:
+    def describe_params(cls, params: DensityParams) -> str:
         """Names the program that all run."""
         return f"density with {shlex.join(params.command)}"[:80]
 
@@ -139,19 +139,19 @@ class DensityWorkload(Workload[Crowd]):
         return True
 
     @classmethod
-    def user_command(cls, params: Crowd) -> Sequence[str]:
+    def user_command(cls, params: DensityParams) -> Sequence[str]:
         """Returns the program that all run."""
         return params.command
 
     @classmethod
-    def find_packages(cls, params: Crowd) -> tuple[str, ...]:
+    def find_packages(cls, params: DensityParams) -> tuple[str, ...]:
         """Returns the packages with the program that all run."""
         from guestmark.workloads.common.program import packages_of_program
 
         return packages_of_program(params.command[0])
 
     @classmethod
-    def trial_class(cls) -> type[Workload[Crowd]]:
+    def trial_class(cls) -> type[Workload[DensityParams]]:
         """Imports what starts a fleet."""
         from guestmark.workloads.density.trial import DensityTrial
 

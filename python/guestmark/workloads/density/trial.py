@@ -20,7 +20,7 @@ from guestmark.setting.memory import HugePages
 from guestmark.stats.scalability import least_squares_slope
 from guestmark.workloads import density
 from guestmark.workloads.common.starting import (
-    Started,
+    StartedMachine,
     control_groups_of,
     declared_memory,
     list_processes,
@@ -29,7 +29,7 @@ from guestmark.workloads.common.starting import (
     spare_memory,
     without_placement,
 )
-from guestmark.workloads.density import GUESTS, DensityWorkload, Fleet, Held
+from guestmark.workloads.density import GUESTS, DensityWorkload, Fleet, HeldMemory
 
 # Percentage of ten seconds in which something waited for memory; beyond it the host would swap or kill.
 _PRESSED = 10.0
@@ -47,7 +47,7 @@ class DensityTrial(DensityWorkload):
         super().__init__(plan, cell)
         self._number = cell.levels[GUESTS]
         self._platform: Platform | None = None
-        self._fleet: list[Started] = []
+        self._fleet: list[StartedMachine] = []
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
@@ -68,7 +68,7 @@ class DensityTrial(DensityWorkload):
     def machine(self, platform: Platform) -> Iterator[Machine]:
         """Starts the first machine of the fleet; the whole fleet ends with it."""
         self._platform = platform
-        first = Started.start(platform, self.cell)
+        first = StartedMachine.start(platform, self.cell)
         self._fleet.append(first)
         try:
             yield first.machine
@@ -127,7 +127,7 @@ class DensityTrial(DensityWorkload):
 
     def _add_machine(self) -> None:
         assert self._platform is not None
-        started = Started.start(self._platform, without_placement(self.cell))
+        started = StartedMachine.start(self._platform, without_placement(self.cell))
         self._fleet.append(started)
         started.machine.attest()
         started.touch_memory(self.params.touch, self.limit_s)
@@ -150,13 +150,13 @@ class DensityTrial(DensityWorkload):
 
     # --- memory -------------------------------------------------------------------------------------------------
 
-    def _measure_memory(self) -> Held:
+    def _measure_memory(self) -> HeldMemory:
         time.sleep(_SETTLE_S)
         groups = [_in_groups(each.machine) for each in self._fleet]
         shares = [_of_processes(list_processes(each.machine)) for each in self._fleet]
         known = [size for size in groups if size is not None]
         huge = sum(share.huge for share in shares)
-        return Held(
+        return HeldMemory(
             machines=len(self._fleet),
             groups=sum(known) + huge if len(known) == len(groups) else None,
             pss=sum(share.pss for share in shares) + huge,
@@ -164,7 +164,7 @@ class DensityTrial(DensityWorkload):
             available=_read_available_memory(),
         )
 
-    def _memory_per_machine(self, held: Sequence[Held]) -> dict[Metric, float]:
+    def _memory_per_machine(self, held: Sequence[HeldMemory]) -> dict[Metric, float]:
         """Returns the bytes that one more machine takes, as slopes over their number."""
         found = {
             density.PSS: least_squares_slope([(each.machines, each.pss) for each in held]),

@@ -12,10 +12,10 @@ from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.factors import decides_on_host
-from guestmark.workloads.exec.command import Command
+from guestmark.workloads.exec.command import ExecParams
 
 
-class ExecWorkload(Workload[Command]):
+class ExecWorkload(Workload[ExecParams]):
     """The user's command, with what runs around it."""
 
     name = "exec"
@@ -24,27 +24,27 @@ class ExecWorkload(Workload[Command]):
     runs_on_disk = True
 
     @classmethod
-    def list_metrics(cls, params: Command) -> tuple[Metric, ...]:
+    def list_metrics(cls, params: ExecParams) -> tuple[Metric, ...]:
         """Returns the user's metrics, then those of every command."""
         return (*(spec.metric for spec in params.metric_specs), *DEFAULT_METRICS)
 
     @classmethod
-    def describe_params(cls, params: Command) -> str:
+    def describe_params(cls, params: ExecParams) -> str:
         """Returns the command as one would type it."""
         return shlex.join(params.argv)
 
     @classmethod
-    def decides_factor(cls, params: Command, factor: str, platform: PlatformSpec) -> bool | None:
+    def decides_factor(cls, params: ExecParams, factor: str, platform: PlatformSpec) -> bool | None:
         """Accepts factors of disks on the host where its disk is an image there."""
         return decides_on_host(params, factor, platform)
 
     @classmethod
-    def user_command(cls, params: Command) -> Sequence[str]:
+    def user_command(cls, params: ExecParams) -> Sequence[str]:
         """Returns the command's words."""
         return params.argv
 
     @classmethod
-    def find_packages(cls, params: Command) -> tuple[str, ...]:
+    def find_packages(cls, params: ExecParams) -> tuple[str, ...]:
         """Returns the packages with the command's program."""
         from guestmark.workloads.common.program import packages_of_program
 
@@ -58,7 +58,7 @@ class ExecWorkload(Workload[Command]):
         return proof_params(cell)
 
     @classmethod
-    def trial_class(cls) -> type[Workload[Command]]:
+    def trial_class(cls) -> type[Workload[ExecParams]]:
         """Imports what runs the command."""
         from guestmark.workloads.exec.trial import ExecTrial
 

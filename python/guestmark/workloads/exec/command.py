@@ -68,7 +68,7 @@ def parameter_of(factor: str) -> str:
     return factor.removeprefix(ARGUMENT)
 
 
-class Command(Params, frozen=True, kw_only=True, omit_defaults=True):
+class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     """The parameters of a cell: the command, what runs around it, and where its output goes.
 
     `command` is the argument list; `{name}` in it stands for an entry of `values`, which `scale` may name. With factors
@@ -153,7 +153,7 @@ class Command(Params, frozen=True, kw_only=True, omit_defaults=True):
         ignore_failure: bool,
         expect: str | None,
         **hooks: str | None,
-    ) -> Command:
+    ) -> ExecParams:
         """Makes the parameters of what a plan gives. Raises `UsageError`, `ValueError` for an unused value."""
         given = {name: text for name, text in hooks.items() if text}
         for name in values:
@@ -184,7 +184,7 @@ class Command(Params, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     @classmethod
-    def read_command(cls, cell: Cell) -> Command:
+    def read_command(cls, cell: Cell) -> ExecParams:
         """Returns the cell's command."""
         return cell.workload.read_params(cls)
 
@@ -212,8 +212,8 @@ def _substitute_values(text: str, values: Mapping[str, str | int | float]) -> st
     return re.sub(r"\{([A-Za-z0-9_-]+)\}", value, text)
 
 
-def command_of(cell: Cell) -> Command | None:
+def command_of(cell: Cell) -> ExecParams | None:
     """Returns the command of a stored cell's workload; None for a workload that runs no command of the user's."""
     kind = workload_kinds().get(cell.workload.name)
     found = None if kind is None else kind.stored_params_of(cell.workload)
-    return found if isinstance(found, Command) else None
+    return found if isinstance(found, ExecParams) else None

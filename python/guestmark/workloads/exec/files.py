@@ -33,7 +33,7 @@ class File(msgspec.Struct, frozen=True):
 
 def describe_files(paths: Sequence[str]) -> list[File]:
     """Describes files with their digests, as a plan holds them. Raises `UsageError` for one that cannot be brought."""
-    from guestmark.workloads.common.program import sha256_here
+    from guestmark.workloads.common.program import compute_sha256
 
     files: dict[str, File] = {}
     for path in paths:
@@ -45,7 +45,7 @@ def describe_files(paths: Sequence[str]) -> list[File]:
                 raise UsageError(
                     f"--push {path}: not a regular file", hint="name each file; directories cannot be brought"
                 )
-            file = File(whole, sha256_here(whole), status.st_size, stat.S_IMODE(status.st_mode) & 0o755)
+            file = File(whole, compute_sha256(whole), status.st_size, stat.S_IMODE(status.st_mode) & 0o755)
         except OSError as error:
             raise UsageError(
                 f"--push {path}: {error.strerror or error}", hint="give a readable file"

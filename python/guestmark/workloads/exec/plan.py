@@ -19,7 +19,7 @@ from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.units import format_count
 from guestmark.plan.matrix import Entry, NullCells, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble_plan, override_outline
-from guestmark.workloads.exec.command import Command, choose_output, command_of, factor_of
+from guestmark.workloads.exec.command import ExecParams, choose_output, command_of, factor_of
 from guestmark.workloads.exec.files import describe_files, describe_input
 
 _FEWEST, _MOST = 10, 10_000  # blocks of commands that are only timed
@@ -101,7 +101,9 @@ def _check_options(options: ExecOptions, argv: Sequence[str]) -> None:
         )
 
 
-def _make_params(options: ExecOptions, number: int, words: list[str], specs: Sequence[MetricSpec]) -> Command:
+def _make_params(
+    options: ExecOptions, number: int, words: list[str], specs: Sequence[MetricSpec]
+) -> ExecParams:
     """Makes the parameters of command `number`, which is these `words`."""
     # Hooks and outputs are given once for all commands, or once for each.
     hooks = {name: texts[number if len(texts) > 1 else 0] for name, texts in options.hooks.items()}
@@ -109,7 +111,7 @@ def _make_params(options: ExecOptions, number: int, words: list[str], specs: Seq
     for name in options.parameters:
         if any("{" + name + "}" in text for text in (*words, *hooks.values())):
             parameters.append(factor_of(name))
-    return Command(
+    return ExecParams(
         argv=words,
         metrics=[spec.to_params() for spec in specs],
         stdin=describe_input(options.stdin_path),
@@ -215,7 +217,7 @@ def _name_commands(
     return found
 
 
-def named_commands(cells: Iterable[Cell]) -> dict[str, str]:
+def spell_named_commands(cells: Iterable[Cell]) -> dict[str, str]:
     """Returns what each command with a name of its own looks like when typed."""
     texts = {
         cell.workload.label: shlex.join(command.argv)

@@ -34,7 +34,7 @@ from guestmark.workloads.common.program import (
     quote_output,
 )
 from guestmark.workloads.exec import ExecWorkload
-from guestmark.workloads.exec.command import Command, parameter_of
+from guestmark.workloads.exec.command import ExecParams, parameter_of
 from guestmark.workloads.exec.files import File, Input, read_stdin
 
 _PIECE = 1 << 20
@@ -132,7 +132,7 @@ class ExecTrial(ExecWorkload):
         commands = set()
         for cell in cells:
             if cell.shares_root:
-                commands.add((*substitute_levels(cell), Command.read_command(cell).cwd or here.cwd))
+                commands.add((*substitute_levels(cell), ExecParams.read_command(cell).cwd or here.cwd))
         for *argv, cwd in sorted(commands):
             check_command(argv, env=here.env, cwd=cwd, typed=here.typed)
 
@@ -150,7 +150,7 @@ class ExecTrial(ExecWorkload):
         lazy = set()
         for cell in cells:
             program = os.path.basename(substitute_levels(cell)[0])
-            if program in _LAZY and Command.read_command(cell).output is StandardOutput.NULL:
+            if program in _LAZY and ExecParams.read_command(cell).output is StandardOutput.NULL:
                 lazy.add(program)
         remarks = []
         for name in sorted(lazy):
@@ -366,12 +366,12 @@ class ExecTrial(ExecWorkload):
 
 def substitute_levels(cell: Cell) -> list[str]:
     """Returns the cell's command with its levels in place of `{name}`."""
-    return [substitute_in_text(word, cell) for word in Command.read_command(cell).argv]
+    return [substitute_in_text(word, cell) for word in ExecParams.read_command(cell).argv]
 
 
 def substitute_in_text(text: str, cell: Cell) -> str:
     """Returns the text with the cell's levels in place of `{name}`."""
-    for name in Command.read_command(cell).parameters:
+    for name in ExecParams.read_command(cell).parameters:
         if name in cell.factors:
             text = text.replace("{" + parameter_of(name) + "}", cell.factors[name])
     return text
@@ -379,13 +379,13 @@ def substitute_in_text(text: str, cell: Cell) -> str:
 
 def names_disk(cell: Cell) -> bool:
     """Tells whether the command, or what runs around it, says where it uses the disk; otherwise it runs there."""
-    texts = Command.read_command(cell).placeholder_texts
+    texts = ExecParams.read_command(cell).placeholder_texts
     return DISK.strip("{}") not in cell.factors and any(DISK in text for text in texts)
 
 
 def proof_params(cell: Cell) -> dict[str, Any]:
     """Returns parameters of `powercut` for what the command's own syncs promise; none if it cannot be rerun so."""
-    command = Command.read_command(cell)
+    command = ExecParams.read_command(cell)
     if command.push or command.stdin is not None or not cell.shares_root:
         return {}
     before = [command.hooks[name] for name in ("setup", "prepare") if name in command.hooks]

@@ -111,7 +111,7 @@ def _check_job(text: str, values: Mapping[str, object]) -> None:
         raise ValueError(f"the job file needs values.{name}")
 
 
-class FioJob(Params, frozen=True, kw_only=True):
+class FioParams(Params, frozen=True, kw_only=True):
     """A job file, by its text or its path. `${NAME}` in it is an entry of `values`.
 
     `host_disk` is as in the workload `sysbench`.
@@ -146,7 +146,7 @@ class FioJob(Params, frozen=True, kw_only=True):
         file: str | None,
         values: Mapping[str, str | int | float],
         disks: list[dict[str, Any]],
-    ) -> FioJob:
+    ) -> FioParams:
         """Reads the job file. Raises `ValueError` for a file or a job that cannot be run."""
         if (file is None) == (job is None):
             raise ValueError("give either file, the path of a job file, or job, its text")
@@ -160,7 +160,7 @@ class FioJob(Params, frozen=True, kw_only=True):
         )
 
 
-class FioWorkload(Workload[FioJob]):
+class FioWorkload(Workload[FioParams]):
     """A job file of the user's."""
 
     name = "fio"
@@ -170,12 +170,12 @@ class FioWorkload(Workload[FioJob]):
     programs = (Program("fio", "fio"),)
 
     @classmethod
-    def describe_params(cls, params: FioJob) -> str:
+    def describe_params(cls, params: FioParams) -> str:
         """Names the job file, where there is one."""
         return f"fio {params.name}".strip()
 
     @classmethod
-    def decides_factor(cls, params: FioJob, factor: str, platform: PlatformSpec) -> bool | None:
+    def decides_factor(cls, params: FioParams, factor: str, platform: PlatformSpec) -> bool | None:
         """Rejects `threads` for a job that does not use it."""
         if factor == THREADS.name:
             return None if THREADS_VARIABLE in find_variables(params.job) else False
@@ -184,7 +184,7 @@ class FioWorkload(Workload[FioJob]):
     @classmethod
     def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
         """Takes the syncs of the same job as acknowledgements, its files laid out before."""
-        params = cell.workload.read_params(FioJob)
+        params = cell.workload.read_params(FioParams)
         return {
             "method": "syncs",
             "command": ["fio", "--output-format=json", JOB_FILE],
@@ -194,7 +194,7 @@ class FioWorkload(Workload[FioJob]):
         }
 
     @classmethod
-    def trial_class(cls) -> type[Workload[FioJob]]:
+    def trial_class(cls) -> type[Workload[FioParams]]:
         """Imports what runs fio."""
         from guestmark.workloads.fio.trial import FioTrial
 

@@ -11,7 +11,7 @@ from guestmark.workloads.base import Sections, Workload
 from guestmark.workloads.boot import ALL as BOOT_METRICS
 from guestmark.workloads.common.metrics import LAUNCHING
 from guestmark.workloads.common.moved import SourcedBytes
-from guestmark.workloads.guestfs.session import SESSION, Rounds, number_of_calls
+from guestmark.workloads.guestfs.session import SESSION, GuestfsApiParams, number_of_calls
 
 _PROGRAMS = (Program("guestfish", "guestfish"),)
 _OF_GUEST = frozenset({"memory", "smp", "placement"})
@@ -20,7 +20,7 @@ _OF_DISK = frozenset(
 )
 
 
-class GuestfishBytes(SourcedBytes, frozen=True, kw_only=True):
+class GuestfishParams(SourcedBytes, frozen=True, kw_only=True):
     """guestfish uses the command `method`; `fill` allows only `content` one and zero."""
 
     method: Annotated[
@@ -39,7 +39,7 @@ class GuestfishBytes(SourcedBytes, frozen=True, kw_only=True):
         return made
 
 
-class GuestfishWorkload(Workload[GuestfishBytes]):
+class GuestfishWorkload(Workload[GuestfishParams]):
     """Bytes that libguestfs moves."""
 
     name = "guestfish"
@@ -50,24 +50,24 @@ class GuestfishWorkload(Workload[GuestfishBytes]):
     peer = True
 
     @classmethod
-    def describe_params(cls, params: GuestfishBytes) -> str:
+    def describe_params(cls, params: GuestfishParams) -> str:
         """Names guestfish's command and the amount."""
         return f"guestfish {params.method} of {params.amount}"
 
     @classmethod
-    def moved_bytes(cls, params: GuestfishBytes) -> int | None:
+    def moved_bytes(cls, params: GuestfishParams) -> int | None:
         """Returns the bytes that need room on the target."""
         return params.amount_bytes
 
     @classmethod
-    def trial_class(cls) -> type[Workload[GuestfishBytes]]:
+    def trial_class(cls) -> type[Workload[GuestfishParams]]:
         """Imports what runs guestfish."""
         from guestmark.workloads.guestfs.upload import GuestfishTrial
 
         return GuestfishTrial
 
 
-class GuestfsApiWorkload(Workload[Rounds]):
+class GuestfsApiWorkload(Workload[GuestfsApiParams]):
     """A session of many calls."""
 
     name = "guestfs-api"
@@ -78,25 +78,25 @@ class GuestfsApiWorkload(Workload[Rounds]):
     only_factors = _OF_GUEST
 
     @classmethod
-    def describe_params(cls, params: Rounds) -> str:
+    def describe_params(cls, params: GuestfsApiParams) -> str:
         """Says how many calls a session makes."""
         return f"libguestfs session of {number_of_calls(params.rounds)} calls"
 
     @classmethod
-    def trial_class(cls) -> type[Workload[Rounds]]:
+    def trial_class(cls) -> type[Workload[GuestfsApiParams]]:
         """Imports what runs guestfish."""
         from guestmark.workloads.guestfs.own_guest import GuestfsApiTrial
 
         return GuestfsApiTrial
 
 
-class Launches(Params, frozen=True, kw_only=True):
+class GuestfsRunParams(Params, frozen=True, kw_only=True):
     """`phases` adds a second launch to each trial, with libguestfs's messages, from which phases are read."""
 
     phases: Annotated[bool, param("launch a second time for the phases")] = True
 
 
-class GuestfsRunWorkload(Workload[Launches]):
+class GuestfsRunWorkload(Workload[GuestfsRunParams]):
     """A launch and nothing else."""
 
     name = "guestfs-run"
@@ -106,12 +106,12 @@ class GuestfsRunWorkload(Workload[Launches]):
     only_factors = _OF_GUEST
 
     @classmethod
-    def describe_params(cls, params: Launches) -> str:
+    def describe_params(cls, params: GuestfsRunParams) -> str:
         """Says what is typed."""
         return "guestfish run"
 
     @classmethod
-    def trial_class(cls) -> type[Workload[Launches]]:
+    def trial_class(cls) -> type[Workload[GuestfsRunParams]]:
         """Imports what runs guestfish."""
         from guestmark.workloads.guestfs.own_guest import GuestfsRunTrial
 

@@ -29,7 +29,7 @@ from guestmark.workloads import boot
 from guestmark.workloads.base import P, Workload
 from guestmark.workloads.boot.trial import compute_durations
 from guestmark.workloads.common.metrics import LAUNCH
-from guestmark.workloads.guestfs import Launches, libguestfs, session
+from guestmark.workloads.guestfs import GuestfsRunParams, libguestfs, session
 from guestmark.workloads.guestfs.libguestfs import Guestfs, Mark, Timeline
 from guestmark.workloads.guestfs.session import CALLS, WALL
 
@@ -43,7 +43,7 @@ _KEPT = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class GuestfishSession:
     """Times on the host's monotonic clock at which guestfish started and each mark arrived; and what it printed."""
 
     started_at: float
@@ -59,7 +59,7 @@ def machine(platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
     return HostPlatform().start(replace(cell, platform=HOST, factors=where))
 
 
-def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_s: float) -> Session:
+def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_s: float) -> GuestfishSession:
     """Runs guestfish in the guest `outer`, as `libguestfs.run` does here; checks the accelerator after the first mark.
 
     Raises `WorkloadError` with guestfish's message when a command fails or time is up, `AttestationError` when its QEMU
@@ -98,7 +98,7 @@ def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_
         )
     printed = guestfish.read_text()
     _attest_printed(printed, accelerator)
-    return Session(started_at, marks, printed)
+    return GuestfishSession(started_at, marks, printed)
 
 
 def _contains(sign: bytes) -> Callable[[bytes], bool]:
@@ -192,7 +192,7 @@ def version() -> str:
     return asked.stdout.strip() or libguestfs.GUESTFISH
 
 
-class GuestfsApiTrial(OwnGuestTrial[session.Rounds]):
+class GuestfsApiTrial(OwnGuestTrial[session.GuestfsApiParams]):
     """`guestfs-api`: one launch, one session; seconds and calls a second without the launch."""
 
     def prepare(self, machine: Machine) -> None:
@@ -240,7 +240,7 @@ _BEFORE = (rb"finished building supermin appliance", rb"finished testing qemu fe
 _ENDING = (boot.POWEROFF, boot.EXIT)
 
 
-class GuestfsRunTrial(OwnGuestTrial[Launches]):
+class GuestfsRunTrial(OwnGuestTrial[GuestfsRunParams]):
     """A silent launch for the times of start and shutdown, then a verbose one for the phases."""
 
     ONCE = True

@@ -17,7 +17,7 @@ CALLS = Metric("rate", "calls/s", Better.HIGHER)
 SESSION = (WALL, CALLS, LAUNCH)
 
 
-class Rounds(Params, frozen=True, kw_only=True):
+class GuestfsApiParams(Params, frozen=True, kw_only=True):
     """A session makes a filesystem and then, `rounds` times, a directory with files that it works on and removes."""
 
     rounds: Annotated[int, param("directories to fill and remove", ge=1, le=10_000)] = 16

@@ -102,7 +102,7 @@ def _check_size(size: str) -> str:
     return format_size(number)
 
 
-class Fetched(Params, frozen=True, kw_only=True):
+class NetbootParams(Params, frozen=True, kw_only=True):
     """`port` is the file server's on the host; 0 takes any free one, which keeps runs apart.
 
     `kernel` ends each boot in a kernel, fetched like the files, whose agent answers; then a trial is one round.
@@ -118,7 +118,7 @@ class Fetched(Params, frozen=True, kw_only=True):
     kernel: Annotated[bool, param("end each boot in a kernel whose agent answers")] = False
 
 
-def metrics_of_rounds(params: Fetched) -> tuple[Metric, ...]:
+def metrics_of_rounds(params: NetbootParams) -> tuple[Metric, ...]:
     """Returns the metrics for these parameters, in table order."""
     return (*ALL, *((KERNEL, HANDOVER) if params.kernel else ()), *file_metrics(params.files))
 
@@ -193,7 +193,7 @@ class InnerBoot(msgspec.Struct, kw_only=True):
     command_line: list[str]
 
 
-class NetbootWorkload(Workload[Fetched]):
+class NetbootWorkload(Workload[NetbootParams]):
     """Rounds of downloads by iPXE."""
 
     name = "netboot"
@@ -201,12 +201,12 @@ class NetbootWorkload(Workload[Fetched]):
     factors = FACTORS
 
     @classmethod
-    def list_metrics(cls, params: Fetched) -> tuple[Metric, ...]:
+    def list_metrics(cls, params: NetbootParams) -> tuple[Metric, ...]:
         """Returns the metrics of a round, and of the start."""
         return metrics_of_rounds(params)
 
     @classmethod
-    def describe_params(cls, params: Fetched) -> str:
+    def describe_params(cls, params: NetbootParams) -> str:
         """Says how many files of which size are fetched."""
         return f"{params.files} × {params.size} by iPXE"
 
@@ -217,7 +217,7 @@ class NetbootWorkload(Workload[Fetched]):
         return factor in _MACHINE or (own and platform.inner.description.boots_firmware)
 
     @classmethod
-    def trial_class(cls) -> type[Workload[Fetched]]:
+    def trial_class(cls) -> type[Workload[NetbootParams]]:
         """Imports what boots and captures."""
         from guestmark.workloads.netboot.trial import NetbootTrial
 

@@ -126,7 +126,7 @@ def run_inside(guest: Guest, cell: Cell, limit_s: float) -> Inside:
         )
     measurements = [
         Measurement(metric, reply.values[metric.name], (reply.values[metric.name],))
-        for metric in netboot.metrics_of_rounds(cell.workload.read_params(netboot.Fetched))
+        for metric in netboot.metrics_of_rounds(cell.workload.read_params(netboot.NetbootParams))
         if metric.name in reply.values
     ]
     return Inside(measurements, reply.warnings, reply.boot)

@@ -18,7 +18,7 @@ from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.estimands import iteration_matrix
 from guestmark.stats.repetition import best_iterations, estimate_scatter
-from guestmark.workloads.common.phase_bars import draw_phase_bars, seconds_of
+from guestmark.workloads.common.phase_bars import average_phase_seconds, draw_phase_bars
 from guestmark.workloads.netboot import DOWNLOAD, HANDOVER, KERNEL, SCRIPT, START, Lease, Netboot
 
 _NAMES = (*(metric.name.removesuffix("_s") for metric in START), "files", "kernel", "handover")
@@ -65,7 +65,11 @@ def said_lease(lease: Lease) -> str:
 def _average_phases(result: CellResult) -> list[float]:
     files = next((found.files for found in latest_first(result) if found.files), 0)
     download = result.summary[DOWNLOAD.name].mean if DOWNLOAD.name in result.summary else 0.0
-    return [*seconds_of(result, START), files * download, *seconds_of(result, (KERNEL, HANDOVER))]
+    return [
+        *average_phase_seconds(result, START),
+        files * download,
+        *average_phase_seconds(result, (KERNEL, HANDOVER)),
+    ]
 
 
 def _read_lease(result: CellResult) -> Lease | None:

@@ -26,7 +26,7 @@ from guestmark.setting.network import (
     Nic,
     Protocol,
 )
-from guestmark.workloads.netboot import Fetched, rom
+from guestmark.workloads.netboot import NetbootParams, rom
 from guestmark.workloads.netboot.content import Serving
 from guestmark.workloads.netboot.nested import inner_of
 
@@ -78,7 +78,7 @@ class Settings:
         nic = levels[NIC]
         firmware = levels[FIRMWARE]
         network = levels[NETWORK]
-        if cell.platform.is_nested and cell.workload.read_params(Fetched).kernel:
+        if cell.platform.is_nested and cell.workload.read_params(NetbootParams).kernel:
             raise UsageError(
                 "a boot inside an outer guest ends with its files",
                 hint="leave out params.kernel, or use --on tcg or kvm",
@@ -163,7 +163,7 @@ class Settings:
 
 def _read_serving(cell: Cell) -> Serving:
     protocol = cell.levels[PROTOCOL]
-    certificate = cell.workload.read_params(Fetched).certificate
+    certificate = cell.workload.read_params(NetbootParams).certificate
     if protocol is Protocol.HTTPS and not certificate:
         raise UsageError(
             "protocol=https needs a certificate that the ROM was built to trust",

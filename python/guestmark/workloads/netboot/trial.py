@@ -140,12 +140,12 @@ class NetbootTrial(NetbootWorkload):
             with mine.capture(capture):
                 wall_s = self._download_files(mine, numbers, capture)
             measurements = self._analyse_capture(mine, capture, wall_s)
-            return [*measurements, *self._handed_over(mine)] if self._kernel else measurements
+            return [*measurements, *self._boot_kernel(mine)] if self._kernel else measurements
         finally:
             self._keep_capture(capture)
             capture.unlink(missing_ok=True)
 
-    def _handed_over(self, machine: NetbootMachine) -> list[Measurement]:
+    def _boot_kernel(self, machine: NetbootMachine) -> list[Measurement]:
         """Has the kernel fetched and booted; measures how long its files took, and its agent's answer."""
         kernel = self._kernel
         assert kernel is not None
@@ -189,13 +189,13 @@ class NetbootTrial(NetbootWorkload):
 
     def _await_request(self, machine: NetbootMachine, kind: str, ends: float, capture: Path) -> Request:
         request = machine.control.next(
-            lambda: self._check_content(machine, capture), lambda: ends - time.monotonic()
+            lambda: self._check_progress(machine, capture), lambda: ends - time.monotonic()
         )
         if request is None:
             raise NetbootError(f"the downloads took longer than {self.limit_s:.0f} s", machine)
         if request.kind == kind:
             return request
-        self._check_content(machine, capture)
+        self._check_progress(machine, capture)
         # iPXE's error numbers begin with the errno and lead to a page of its web site.
         if request.kind == "failed":
             code = request.values.get("errno", "?")
@@ -211,7 +211,7 @@ class NetbootTrial(NetbootWorkload):
             )
         raise NetbootError(f"iPXE asked for {request.kind!r} instead of {kind!r}", machine)
 
-    def _check_content(self, machine: NetbootMachine, capture: Path) -> None:
+    def _check_progress(self, machine: NetbootMachine, capture: Path) -> None:
         machine.check_running()
         assert self._server is not None
         if (status := self._server.poll()) is not None:

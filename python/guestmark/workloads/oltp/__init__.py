@@ -69,7 +69,7 @@ _DIRECTORY = "/var/tmp"
 _SMALLEST = 5 << 20
 
 
-class Sizes(msgspec.Struct, kw_only=True):
+class ServerSizes(msgspec.Struct, kw_only=True):
     """The basis of a server's settings: its own cache, the size of its log, and the user's settings."""
 
     buffer: str
@@ -95,7 +95,7 @@ def _target_on_host(kind: str) -> list[dict[str, Any]]:
     return [{"role": "target", "location": _DIRECTORY, "host": kind}]
 
 
-class OltpTest(Params, frozen=True, kw_only=True):
+class OltpParams(Params, frozen=True, kw_only=True):
     """`time` ends a measurement, or `transactions` when that is not 0; `buffer` is the server's own cache, `log` the
     size of its log, `settings` any others of its settings. `host_disk` is as in the workload `sysbench`.
     """
@@ -160,7 +160,7 @@ class OltpTest(Params, frozen=True, kw_only=True):
     ]
 
     @classmethod
-    def make(cls, *, settings: dict[str, str | int | bool], **given: Any) -> OltpTest:
+    def make(cls, *, settings: dict[str, str | int | bool], **given: Any) -> OltpParams:
         """Checks what belongs together. Raises `ValueError` for a test without end and for a setting that is ours."""
         from guestmark.workloads.oltp.databases import KINDS
 
@@ -174,9 +174,9 @@ class OltpTest(Params, frozen=True, kw_only=True):
         return cls(settings=texts, **given)
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> ServerSizes:
         """What the server's settings follow from."""
-        return Sizes(buffer=self.buffer, log=self.log, settings=self.settings)
+        return ServerSizes(buffer=self.buffer, log=self.log, settings=self.settings)
 
 
 # The name of the server's program; sysbench has none.
@@ -196,7 +196,7 @@ class Oltp(Fact, kw_only=True):
     server_log: str | None = None  # its end, when something went wrong
 
 
-class OltpWorkload(Workload[OltpTest]):
+class OltpWorkload(Workload[OltpParams]):
     """A database server and sysbench as its client."""
 
     name = "oltp"
@@ -206,23 +206,23 @@ class OltpWorkload(Workload[OltpTest]):
     programs = (Program("sysbench", "sysbench"),)
 
     @classmethod
-    def describe_params(cls, params: OltpTest) -> str:
+    def describe_params(cls, params: OltpParams) -> str:
         """Names the server and the test."""
         return f"{_TITLES[params.server]} {params.test}"
 
     @classmethod
-    def decides_factor(cls, params: OltpTest, factor: str, platform: PlatformSpec) -> bool | None:
+    def decides_factor(cls, params: OltpParams, factor: str, platform: PlatformSpec) -> bool | None:
         """Accepts factors of disks on the host where its disk is an image there."""
         return decides_on_host(params, factor, platform)
 
     @classmethod
     def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
         """Takes rows that the same server commits with the same settings as acknowledgements."""
-        params = cell.workload.read_params(OltpTest)
+        params = cell.workload.read_params(OltpParams)
         return {"method": params.server, "settings": params.settings}
 
     @classmethod
-    def find_packages(cls, params: OltpTest) -> tuple[str, ...]:
+    def find_packages(cls, params: OltpParams) -> tuple[str, ...]:
         """Returns the packages that this host's server was installed by; none if it is not here, or no package's."""
         from guestmark.foreign.packages import find_owner
         from guestmark.workloads.oltp.databases import KINDS
@@ -239,7 +239,7 @@ class OltpWorkload(Workload[OltpTest]):
         return tuple(sorted(names))
 
     @classmethod
-    def trial_class(cls) -> type[Workload[OltpTest]]:
+    def trial_class(cls) -> type[Workload[OltpParams]]:
         """Imports what runs the server."""
         from guestmark.workloads.oltp.trial import OltpTrial
 

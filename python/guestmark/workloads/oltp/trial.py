@@ -32,7 +32,7 @@ from guestmark.workloads.common.durability import Below, Changes
 from guestmark.workloads.common.factors import THREADS, warn_of_shared_processors
 from guestmark.workloads.common.moving import sync_everything, target_of, to_measurements
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit
-from guestmark.workloads.oltp import SERVER, Oltp, OltpTest, OltpWorkload
+from guestmark.workloads.oltp import SERVER, Oltp, OltpParams, OltpWorkload
 from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, find_sysbench
 from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, find_prepared
@@ -117,8 +117,8 @@ def _warn_of_threads(cell: Cell) -> str:
     return f"{cell.id}: {said}" if said else ""
 
 
-def _read_params(cell: Cell) -> OltpTest:
-    return cell.workload.read_params(OltpTest)
+def _read_params(cell: Cell) -> OltpParams:
+    return cell.workload.read_params(OltpParams)
 
 
 # Shares on which the hypervisor's user owns all files.

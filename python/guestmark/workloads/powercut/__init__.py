@@ -36,7 +36,7 @@ def _parse_limit(text: str) -> float | None:
     return parse_duration(text) if text else None
 
 
-class Cut(Params, frozen=True, kw_only=True):
+class PowercutParams(Params, frozen=True, kw_only=True):
     """How records are written, and how what is left of them is judged.
 
     Each of `records` is written and made durable by `method`; `states` is how many crash states are judged: 300 if not
@@ -108,7 +108,7 @@ class Cut(Params, frozen=True, kw_only=True):
     disks: list[dict[str, Any]]
 
     @classmethod
-    def make(cls, *, states: int | None, **given: Any) -> Cut:
+    def make(cls, *, states: int | None, **given: Any) -> PowercutParams:
         """Derives the disk; on the host an image is mounted through a loop device.
 
         Raises `ValueError` for parameters of another method.
@@ -140,7 +140,7 @@ class Cut(Params, frozen=True, kw_only=True):
         return {**plain, "statuses": list(self.statuses)}
 
 
-class PowercutWorkload(Workload[Cut]):
+class PowercutWorkload(Workload[PowercutParams]):
     """Crash states of a disk."""
 
     name = "powercut"
@@ -150,22 +150,22 @@ class PowercutWorkload(Workload[Cut]):
     compared = False
 
     @classmethod
-    def describe_params(cls, params: Cut) -> str:
+    def describe_params(cls, params: PowercutParams) -> str:
         """Says how records are made durable."""
         return f"power cut: {params.words}"
 
     @classmethod
-    def adapts_to_time(cls, params: Cut) -> bool:
+    def adapts_to_time(cls, params: PowercutParams) -> bool:
         """Stops choosing states when a check takes too long for the time that is left."""
         return bool(params.check)
 
     @classmethod
-    def decides_factor(cls, params: Cut, factor: str, platform: PlatformSpec) -> bool | None:
+    def decides_factor(cls, params: PowercutParams, factor: str, platform: PlatformSpec) -> bool | None:
         """Accepts on the host what an image there can have."""
         return True if not platform.is_guest and factor in _OF_IMAGE else None
 
     @classmethod
-    def trial_class(cls) -> type[Workload[Cut]]:
+    def trial_class(cls) -> type[Workload[PowercutParams]]:
         """Imports what writes and judges."""
         from guestmark.workloads.powercut.trial import PowercutTrial
 

@@ -77,8 +77,8 @@ class Acknowledging:
         self, agent: Agent, argv: Sequence[str], directory: str, mark: Callable[[int], None], limit_s: float
     ) -> int:
         self.lines = []
-        printed = Printed()
-        room = Room(agent, directory, printed, self._note)
+        printed = PrintedLines()
+        room = DiskRoom(agent, directory, printed, self._note)
         program = agent.background(argv, stdin=True, cwd=directory, hear=printed.add_output)
         deadline = time.monotonic() + limit_s
         while program.is_running and time.monotonic() < deadline:
@@ -131,7 +131,7 @@ class Acknowledging:
             ) from error
 
 
-class Printed:
+class PrintedLines:
     """A program's output: lines of its standard output until they are taken, and the last ones of its errors."""
 
     def __init__(self) -> None:
@@ -178,10 +178,12 @@ class Printed:
         return f": {' | '.join(lines[-3:])}" if lines else ""
 
 
-class Room:
+class DiskRoom:
     """Watches how much of its disk a program leaves free, and says so once it is full."""
 
-    def __init__(self, agent: Agent, directory: str, printed: Printed, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, agent: Agent, directory: str, printed: PrintedLines, note: Callable[[str], None]
+    ) -> None:
         self._agent, self._directory = agent, directory
         self._printed = printed
         self._note = note

@@ -12,7 +12,7 @@ from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.powercut import records
 from guestmark.powercut.records import Method
 from guestmark.powercut.recovery import Recovered
-from guestmark.workloads.oltp import Sizes
+from guestmark.workloads.oltp import ServerSizes
 from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import Account, Database
 from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, find_prepared
@@ -34,7 +34,9 @@ class Rows:
         self._method = method
         self._kind: Database = KINDS[method.value]()
         self._account = account
-        self._settings = self._kind.derive_settings(Sizes(buffer="32M", log="8M", settings=dict(settings)), 1)
+        self._settings = self._kind.derive_settings(
+            ServerSizes(buffer="32M", log="8M", settings=dict(settings)), 1
+        )
         self._server: Server | None = None
 
     @property

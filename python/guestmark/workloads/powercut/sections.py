@@ -46,7 +46,7 @@ def conclude_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
                 Span(result.cell.id, Tone.NAME),
                 ": ",
                 Span(str(found.word), _choose_tone(found)),
-                f", {_comes_to(found)}",
+                f", {_describe_verdict(found)}",
             )
         )
         for result, found in shown
@@ -66,7 +66,7 @@ def conclude_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def _collect_proofs(workload: WorkloadResult) -> list[tuple[CellResult, Proven]]:
-    return [(result, found) for result in workload.shown_cells if (found := proof_of(result)) is not None]
+    return [(result, found) for result in workload.shown_cells if (found := find_proof(result)) is not None]
 
 
 def _choose_tone(found: Proven) -> Tone:
@@ -77,15 +77,15 @@ def _describe_log(found: Proven) -> str:
     return found.kept.rpartition("/")[2]
 
 
-def _comes_to(found: Proven) -> str:
+def _describe_verdict(found: Proven) -> str:
     """Says how many crash states lose what was acknowledged; for other verdicts, why."""
     records = describe_acknowledged(found)
     if found.word in {Durability.CONSISTENT, Durability.BROKEN}:
         return _describe_consistency(found)
     if found.word in {Durability.PROVEN, Durability.PART}:
-        return f"none of {found.states:,} crash states loses any of {records}{not_covered(found)}"
+        return f"none of {found.states:,} crash states loses any of {records}{describe_unsynced(found)}"
     if not found.losing:
-        return f"{found.why}{not_covered(found)}"
+        return f"{found.why}{describe_unsynced(found)}"
     dropped = ""
     if found.asked and found.flushes < found.asked:
         dropped = f"; of {found.asked} flushes this host saw {found.flushes or 'none'}"
@@ -164,7 +164,7 @@ def describe_acknowledged(found: Proven) -> str:
 _FILES_NAMED = 3
 
 
-def not_covered(found: Proven) -> str:
+def describe_unsynced(found: Proven) -> str:
     """Says what the program left on the disk without a sync, as the end of a sentence; empty if it synced all."""
     if not found.unsynced:
         return ""
@@ -186,21 +186,21 @@ def _describe_uncovered(file: Unsynced) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
+class ProgramPromise:
     """A program's documented promise, and the faults that an earlier study found; None if it did not cover it."""
 
     words: str
     published: int | None
 
 
-def _read_promises(workload: WorkloadResult) -> Promised | None:
+def _read_promises(workload: WorkloadResult) -> ProgramPromise | None:
     kind = registry.workload_kind("powercut")
     params = kind.stored_params_of(workload.cells[0].cell.workload) if workload.cells else None
-    return Promised(params.promise, params.published) if params is not None and params.promise else None
+    return ProgramPromise(params.promise, params.published) if params is not None and params.promise else None
 
 
 def build_proof_table(
-    headings: Sequence[str], found: Sequence[tuple[RowName, Proven]], promised: Promised | None = None
+    headings: Sequence[str], found: Sequence[tuple[RowName, Proven]], promised: ProgramPromise | None = None
 ) -> Table:
     """Builds a row for each proof, with what the program `promised`."""
     columns = [
@@ -223,7 +223,7 @@ def build_proof_table(
     return Table(_TITLE, tuple(headings), tuple(columns), rows, heading=_TITLE)
 
 
-def _said_before(promised: Promised | None) -> tuple[Cell, ...]:
+def _said_before(promised: ProgramPromise | None) -> tuple[Cell, ...]:
     if promised is None:
         return ()
     return word_cell(promised.words), word_cell(
@@ -231,7 +231,7 @@ def _said_before(promised: Promised | None) -> tuple[Cell, ...]:
     )
 
 
-def proof_of(result: CellResult) -> Proven | None:
+def find_proof(result: CellResult) -> Proven | None:
     """Returns the last proof among a cell's trials."""
     found = [proof.proven for trial in result.trials if (proof := trial.facts.find_fact(Proof)) is not None]
     return found[-1] if found else None
@@ -272,11 +272,13 @@ def summarize_proof(found: Proven) -> str:
         lost = describe_acknowledged(found)
         return (
             f"{found.word}: {found.first_loss}; {found.losing:,} of {counts} lose some of {lost}; "
-            f"{found.why}{not_covered(found)}{_describe_confirmation(found.again)}{checked}{kept}"
+            f"{found.why}{describe_unsynced(found)}{_describe_confirmation(found.again)}{checked}{kept}"
         )
     repairs = f", {found.repaired} need repairs ({found.first_repair})" if found.repaired else ", 0 repairs"
     kept_all = f"{describe_acknowledged(found)}, 0 lost"
-    return f"{found.word}: {counts}, {kept_all}{repairs}; {found.why}{not_covered(found)}{checked}{kept}"
+    return (
+        f"{found.word}: {counts}, {kept_all}{repairs}; {found.why}{describe_unsynced(found)}{checked}{kept}"
+    )
 
 
 def _describe_confirmation(again: Again | None) -> str:

@@ -121,7 +121,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         """Returns why nothing can be proven on this host."""
         target = cell.view(Disks).target
         params = cls.params_of(cell.workload)
-        if why := _no_log(target) or _not_here(params.needs, params.package):
+        if why := _explain_no_log(target) or _explain_missing_program(params.needs, params.package):
             return why
         if len(cell.platform.layers) > _DEEPEST:
             return "writes are logged on this host, for a guest in it and for one inside that"
@@ -286,7 +286,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         try:
             if isinstance(self._command, Acknowledging):
                 self._command.follow_program(())
-            found = self._once_more()
+            found = self._prove_on_fresh_machine()
             self._stopped = found.stopped == INTERRUPTED
         except GuestmarkError as error:
             return None, Again(
@@ -298,7 +298,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         )  # fmt: skip
         return found.explanation, again
 
-    def _once_more(self) -> Proven:
+    def _prove_on_fresh_machine(self) -> Proven:
         assert self._platform is not None
         with self._start_machine(self._platform) as machine:
             self._mount_disk(machine)
@@ -322,7 +322,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             self.tell(f"judging once more with {format_count(len(added), 'sync')} added")
             try:
                 self._command.follow_program(added)
-                found = self._once_more()
+                found = self._prove_on_fresh_machine()
                 self._stopped = found.stopped == INTERRUPTED
             except GuestmarkError as error:
                 self.warnings.append(f"a sync could not be added to the program: {error.message}")
@@ -441,7 +441,7 @@ class PowercutTrial(powercut.PowercutWorkload):
 
 
 @functools.cache
-def _not_here(needs: str, package: str) -> str:
+def _explain_missing_program(needs: str, package: str) -> str:
     """Returns why the program of a plan is not available; empty if it is."""
     if not needs:
         return ""
@@ -456,7 +456,7 @@ def _not_here(needs: str, package: str) -> str:
     return f"it is not installed here (apt install {package})" if package else f"{needs} fails here"
 
 
-def _no_log(target: DiskSpec) -> str:
+def _explain_no_log(target: DiskSpec) -> str:
     """Returns why there can be no log of what is written to a target; empty if there can."""
     if target.is_directory:
         return f"{target.filesystem} is a directory of this host, whose own disk has no log of writes"

@@ -16,7 +16,7 @@ from guestmark.setting.base import is_disk_setting
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.factors import decides_on_host
 from guestmark.workloads.common.metrics import BELOW, THROUGHPUT
-from guestmark.workloads.sysbench.options import FACTORS, OPTIONS, TESTS, SysbenchRun
+from guestmark.workloads.sysbench.options import FACTORS, OPTIONS, TESTS, SysbenchParams
 
 EVENTS_RATE = Metric("events_per_s", "1/s", Better.HIGHER)
 TOTAL_TIME = Metric("total_time_s", "s")
@@ -81,7 +81,7 @@ class Sysbench(Fact, kw_only=True):
 _LABELLING = {"fileio": ("file_test_mode",), "memory": ("memory_oper",), "cpu": ("cpu_max_prime",)}
 
 
-class SysbenchWorkload(Workload[SysbenchRun]):
+class SysbenchWorkload(Workload[SysbenchParams]):
     """One of sysbench's tests."""
 
     name = "sysbench"
@@ -90,18 +90,18 @@ class SysbenchWorkload(Workload[SysbenchRun]):
     programs = (Program("sysbench", "sysbench"),)
 
     @classmethod
-    def list_metrics(cls, params: SysbenchRun) -> tuple[Metric, ...]:
+    def list_metrics(cls, params: SysbenchParams) -> tuple[Metric, ...]:
         """Returns the metrics of the test."""
         return metrics_of_test(params.test)
 
     @classmethod
-    def describe_params(cls, params: SysbenchRun) -> str:
+    def describe_params(cls, params: SysbenchParams) -> str:
         """Names the test, and the option that tells such runs apart."""
         more = (params.options[name] for name in _LABELLING.get(params.test, ()))
         return " ".join(["sysbench", params.test, *more])
 
     @classmethod
-    def decides_factor(cls, params: SysbenchRun, factor: str, platform: PlatformSpec) -> bool | None:
+    def decides_factor(cls, params: SysbenchParams, factor: str, platform: PlatformSpec) -> bool | None:
         """Rejects options of other tests, and disks where there are none; a loop device is like a guest's disk."""
         option = OPTIONS.get(factor)
         if option is not None:
@@ -111,7 +111,7 @@ class SysbenchWorkload(Workload[SysbenchRun]):
         return decides_on_host(params, factor, platform)
 
     @classmethod
-    def trial_class(cls) -> type[Workload[SysbenchRun]]:
+    def trial_class(cls) -> type[Workload[SysbenchParams]]:
         """Imports what runs sysbench."""
         from guestmark.workloads.sysbench.trial import SysbenchTrial
 

@@ -166,7 +166,7 @@ def _choose_limits(test: str, given: Mapping[str, str]) -> dict[str, str]:
     return limits
 
 
-class SysbenchRun(Params, frozen=True, kw_only=True, omit_defaults=True):
+class SysbenchParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     """A test, its options without what factors set, and its disk.
 
     `host_disk` is the disk of `fileio` on the host: a directory of its own filesystem, or a formatted image that is
@@ -191,7 +191,7 @@ class SysbenchRun(Params, frozen=True, kw_only=True, omit_defaults=True):
     }
 
     @classmethod
-    def make(cls, *, test: str, disks: str, **texts: str | None) -> SysbenchRun:
+    def make(cls, *, test: str, disks: str, **texts: str | None) -> SysbenchParams:
         """Fills in defaults. Raises `ValueError` for an option of another test and for what would not end."""
         given: dict[str, str] = {}
         for name, option in OPTIONS.items():

@@ -28,7 +28,7 @@ from guestmark.workloads.common.moving import sync_everything, target_of, to_mea
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit
 from guestmark.workloads.sysbench import Sysbench, SysbenchWorkload
 from guestmark.workloads.sysbench import output as sysbench_report
-from guestmark.workloads.sysbench.options import NO_FLAGS, OPTIONS, SysbenchRun
+from guestmark.workloads.sysbench.options import NO_FLAGS, OPTIONS, SysbenchParams
 from guestmark.workloads.sysbench.output import Report
 
 _DEFAULT_MEMORY = "1G"  # of QEMU's and UML's guests
@@ -43,15 +43,15 @@ def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
             disk = cell.view(Disks).target
             _check_size(cell, options, disk)
             found += [
-                lies_of_memory(options, _memory_of(cell)),
-                _lies_of_host_cache(cell, options, disk),
+                explain_cached_files(options, _memory_of(cell)),
+                _explain_host_cache(cell, options, disk),
             ]
         for remark in filter(None, found):
             remarks.setdefault(remark, []).append(cell.id)
     return [f"{_name_cells(ids)}: {remark}" for remark, ids in remarks.items()]
 
 
-def lies_of_memory(options: Mapping[str, str], memory: int) -> str:
+def explain_cached_files(options: Mapping[str, str], memory: int) -> str:
     """Returns why the figure would mislead: the files fit into the machine's memory (bytes), whose cache is used.
 
     Empty if it does not.
@@ -65,7 +65,7 @@ def lies_of_memory(options: Mapping[str, str], memory: int) -> str:
     )
 
 
-def _lies_of_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> str:
+def _explain_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> str:
     """Returns why a guest's O_DIRECT ends in the host's page cache; empty if it does not."""
     if "direct" not in options["file_extra_flags"] or disk.cache.direct:
         return ""
@@ -115,9 +115,9 @@ _NO_LIMIT = "Both event and time limits are disabled, running an endless test"
 _MIB = 1 << 20
 
 
-def options_of(cell: Cell) -> dict[str, str]:
+def merge_options(cell: Cell) -> dict[str, str]:
     """Returns sysbench's options in a cell: those of the workload, overridden by levels of factors."""
-    given: dict[str, str] = dict(cell.workload.read_params(SysbenchRun).options)
+    given: dict[str, str] = dict(cell.workload.read_params(SysbenchParams).options)
     given |= {name: level for name, level in cell.factors.items() if name in OPTIONS}
     if "file_total_size" in given:
         # Whole requests in every file: a scaled size may leave a part of one, which O_DIRECT refuses.
@@ -134,7 +134,7 @@ class SysbenchTrial(SysbenchWorkload):
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         self._found = self.facts.add(Sysbench())
-        self._options = options_of(cell)
+        self._options = merge_options(cell)
         self._env = {"PATH": plan.context.path, "LC_ALL": "C"}
         self._cwd = "/"
         self._on_host = cell.platform.is_this_host
@@ -146,7 +146,7 @@ class SysbenchTrial(SysbenchWorkload):
         path = plan.context.path
         if any(cell.shares_root for cell in cells) and shutil.which(SYSBENCH, path=path) is None:
             raise PlatformUnusableError("sysbench is not installed", hint=f"install the package {PACKAGE}")
-        return check_cells([(cell, options_of(cell)) for cell in cells])
+        return check_cells([(cell, merge_options(cell)) for cell in cells])
 
     def prepare(self, machine: Machine) -> None:
         """Finds sysbench; for fileio mounts the disk and makes the files, then empties the machine's caches."""
@@ -162,7 +162,7 @@ class SysbenchTrial(SysbenchWorkload):
         self.facts.add(disk.facts, TARGET)
         self._check_room(machine)
         memory = machine.agent.read_facts().mem_total_kib * 1024
-        lie = lies_of_memory(self._options, memory)
+        lie = explain_cached_files(self._options, memory)
         self.warnings += [lie] if lie else []
         if self._options["file_test_mode"] != "seqwr":  # which makes its files itself
             self._found.prepare_s = self._run_sysbench(machine, "prepare").wall_s
@@ -182,7 +182,7 @@ class SysbenchTrial(SysbenchWorkload):
         report, result = self._run_measured(machine)
         changes = below.read_changes(flushed=report.files is not None and report.files.fsyncs_per_s > 0)
         changes.add_facts(self.facts)
-        files = _of_files(report, self._options)
+        files = _file_rates(report, self._options)
         if not self._made:
             self._remove_files(machine)
         moved = round(files[THROUGHPUT] * report.total_time_s)
@@ -294,7 +294,7 @@ def _of_memory(report: Report) -> list[tuple[Metric, float]]:
     return values if memory.mib_per_s is None else [(THROUGHPUT, memory.mib_per_s * _MIB), *values]
 
 
-def _of_files(report: Report, options: Mapping[str, str]) -> dict[Metric, float]:
+def _file_rates(report: Report, options: Mapping[str, str]) -> dict[Metric, float]:
     """Returns fileio's rates in bytes a second.
 
     Raises `WorkloadError` when sysbench's figures contradict each other.

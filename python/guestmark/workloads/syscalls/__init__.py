@@ -59,7 +59,7 @@ def _order_calls(calls: list[str]) -> list[str]:
     return [name for name in SYSTEM_CALLS if name in calls]
 
 
-class Mix(Params, frozen=True, kw_only=True):
+class SyscallsParams(Params, frozen=True, kw_only=True):
     """Does each operation at least `operations` times and for `time`; `calls` limits them to some."""
 
     operations: Annotated[int, param("fewest executions of each call", ge=1, le=10_000_000)] = 50
@@ -91,7 +91,7 @@ class Syscalls(Fact, kw_only=True):
     calls: dict[str, Call] | None = msgspec.field(name="syscalls", default=None)
 
 
-class SyscallsWorkload(Workload[Mix]):
+class SyscallsWorkload(Workload[SyscallsParams]):
     """Nanoseconds of each operation, their geometric mean, and exits, stops or flushes per operation."""
 
     name = "syscalls"
@@ -101,19 +101,19 @@ class SyscallsWorkload(Workload[Mix]):
     only_factors = frozenset({"memory", "smp", "cpu", "machine", "kernel", "kernel_args", "placement"})
 
     @classmethod
-    def list_metrics(cls, params: Mix) -> tuple[Metric, ...]:
+    def list_metrics(cls, params: SyscallsParams) -> tuple[Metric, ...]:
         """Returns one metric for each call that is named, and what all calls have in common."""
         return call_metrics(params.calls)
 
     @classmethod
-    def describe_params(cls, params: Mix) -> str:
+    def describe_params(cls, params: SyscallsParams) -> str:
         """Names the calls, unless it is all of them."""
         if len(params.calls) == len(SYSTEM_CALLS):
             return "system calls"
         return f"system calls: {', '.join(params.calls)}"
 
     @classmethod
-    def trial_class(cls) -> type[Workload[Mix]]:
+    def trial_class(cls) -> type[Workload[SyscallsParams]]:
         """Imports the agent's client with it."""
         from guestmark.workloads.syscalls.trial import SyscallsTrial
 

@@ -22,7 +22,7 @@ from guestmark.platforms import counters
 from guestmark.platforms.base import Machine
 from guestmark.platforms.counters import read_processor_s
 from guestmark.workloads import syscalls
-from guestmark.workloads.common.program import sha256_here, warn_of_clocks
+from guestmark.workloads.common.program import compute_sha256, warn_of_clocks
 from guestmark.workloads.syscalls import Call, Syscalls, SyscallsWorkload
 
 _HOST_CPU = "host_cpu_s"
@@ -46,7 +46,7 @@ class SyscallsTrial(SyscallsWorkload):
         """
         row = self._architecture
         given = agents.find_agent(row) if row else None
-        found, here = machine.agent.sha256(PROGRAM).sha256, sha256_here(str(given or find_agent_binary()))
+        found, here = machine.agent.sha256(PROGRAM).sha256, compute_sha256(str(given or find_agent_binary()))
         if row is not None:
             said = f"another build: {NAME} {__version__}, {row.name}"
             self.facts.add(Build(said=said, architecture=row.name, same_source=True))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.core.errors import PlatformUnusableError
-from guestmark.workloads.oltp import Sizes
+from guestmark.workloads.oltp import ServerSizes
 
 if TYPE_CHECKING:
     from guestmark.agent.background import Background
@@ -185,7 +185,7 @@ class Database(ABC):
         return str(Path(found).resolve())
 
     @abstractmethod
-    def derive_settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
+    def derive_settings(self, sizes: ServerSizes, threads: int) -> dict[str, str]:
         """Returns the server's settings, the user's included, by name."""
 
     @abstractmethod

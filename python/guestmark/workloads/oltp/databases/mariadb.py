@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Mapping
 
-from guestmark.workloads.oltp import Sizes
+from guestmark.workloads.oltp import ServerSizes
 from guestmark.workloads.oltp.databases.base import Database, Link, Session
 
 DATABASE = "sbtest"
@@ -46,7 +46,7 @@ class MariaDB(Database):
         """The program mariadbd."""
         return self.programs["mariadbd"]
 
-    def derive_settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
+    def derive_settings(self, sizes: ServerSizes, threads: int) -> dict[str, str]:
         """Returns settings under which input and output are the same everywhere, and caches begin empty.
 
         No io_uring and no log mapped into memory, which MariaDB would choose by kernel and filesystem.

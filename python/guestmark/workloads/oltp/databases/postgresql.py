@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from guestmark.core.units import parse_size
-from guestmark.workloads.oltp import Sizes
+from guestmark.workloads.oltp import ServerSizes
 from guestmark.workloads.oltp.databases.base import Database, Link, Session
 
 # Where Debian has the programs; elsewhere they are on the PATH.
@@ -63,7 +63,7 @@ class PostgreSQL(Database):
 
         return [str(folder) for folder in sorted(_VERSIONS.glob("*/bin"), key=version, reverse=True)]
 
-    def derive_settings(self, sizes: Sizes, threads: int) -> dict[str, str]:
+    def derive_settings(self, sizes: ServerSizes, threads: int) -> dict[str, str]:
         """Returns settings with a log that may grow as far as was asked, and without listening on the network."""
         return {
             "shared_buffers": f"{parse_size(sizes.buffer) >> 20}MB",
