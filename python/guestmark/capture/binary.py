@@ -31,6 +31,7 @@ MOST_SEQUENCES = 8
 @functools.cache
 def _find_binary(override: str | None) -> Path:
     found = find_own_program(NAME, override, variable="GUESTMARK_CAPTURE")
+    # A fresh checkout has not built it yet.
     if found is None and run_setup("capture"):
         found = find_own_program(NAME, override, variable="GUESTMARK_CAPTURE")
     if found is None:
@@ -209,6 +210,7 @@ def handle_signals(
     """Send signals to `handlers` while the context lasts, if this is the main thread; other threads cannot set
     handlers.
     """
+    # Python lets only the main thread set signal handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -117,6 +117,7 @@ class Distributions:
     def _lay_out(cls, endpoints: list[Endpoint], frame: Frame) -> Distributions:
         low = min(_axis_beginning(endpoint) for endpoint in endpoints)
         high = max(h[-1][1] for endpoint in endpoints if (h := endpoint.histogram))
+        # The axis begins and ends at a third of a decade, near 1, 2 and 5 times a power of ten.
         first = math.floor(math.log10(low) * 3) / 3
         last = max(math.ceil(math.log10(high) * 3) / 3, first + 1 / 3)
 
@@ -158,6 +159,7 @@ def _lay_out_row(endpoint: Endpoint, begin: int, x: Callable[[float], float], fr
     bins: dict[int, float] = {}
     spent: dict[int, float] = {}
     for low, high, count in endpoint.histogram or ():
+        # Bins are logarithmic, so their middle is the geometric mean; 0 has no logarithm.
         middle = math.sqrt(max(low, 1e-9) * high)
         at = bin_of(middle)
         bins[at] = bins.get(at, 0) + count
@@ -274,6 +276,7 @@ class Sequences:
         extent = f"{sequence.packets:,} packets, {format_seconds(sequence.duration_s)}"
         last = max(1e-9, *(point.t for point in points))
         first = min(point.t for point in points)
+        # An axis from 0 is easier to read, unless most of it would be empty.
         if first <= _LATE * last or last <= first:
             first = 0.0
         streams = []
@@ -318,6 +321,7 @@ def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where i
     spans: Iterable[Span],
     ends: tuple[float, float],
 ) -> Stream:
+    # Usually the server sends the data, so its drawing is the larger one.
     height = 300 if role == "server" else 180
     most = max(point.to for point in sent)
     first, last = ends
@@ -335,6 +339,7 @@ def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where i
             steps += [(x(point.t), y(highest)), (x(point.t), y(point.acked))]
             highest = point.acked
     dots: dict[tuple[int, int, bool], Dot] = {}
+    # Repeated packets are drawn last, so that they lie above those sent once.
     for point in sorted(sent, key=lambda point: point.kind == "repeated"):
         repeated = point.kind == "repeated"
         label = f"{format_seconds(point.t)}: {format_size(point.to)}{', sent again' if repeated else ''}"

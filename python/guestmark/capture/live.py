@@ -32,6 +32,7 @@ def capture_packets(interface: str, supervised: Supervised, *, whole: bool = Fal
     """
     # A tool writes packets out at once, and its messages are told only if it fails.
     length = str(_WHOLE if whole else _HEADERS)
+    # dumpcap counts its buffer in MiB, tcpdump in KiB.
     commands = (
         ["dumpcap", "-q", "-i", interface, "-s", length, "-B", str(_BUFFER_MIB), "-w", "-"],
         ["tcpdump", "-U", "-i", interface, "-s", length, "-B", str(_BUFFER_MIB << 10), "-w", "-"],

@@ -28,6 +28,7 @@ def write_parquet(selection: Selection, by: str, output: Path, options: list[str
                 "there are no connections to write", hint="see what the capture holds: --format table"
             )
         names = pl.read_csv(rows, n_rows=0).columns
+        # polars would infer types from the first rows, whose columns may all be empty.
         schema: dict[str, type[pl.DataType]] = {}
         for name in names:
             number: type[pl.DataType] = pl.Float64 if _is_fraction(name) else pl.Int64

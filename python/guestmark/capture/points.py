@@ -210,11 +210,14 @@ def _merge_ends(client: Connection, server: Connection, lost: int) -> tuple[Conn
     shares = [{part.cause: part.share for part in verdict.cause_shares(causes)} for causes in (near, far)]
     apart = max((abs(share - shares[1].get(cause, 0.0)) for cause, share in shares[0].items()), default=0.0)
     whole = client.duration_s
+    # Each end's own time is only seen without the path's delay at the point next to it.
     own = {name: _cause_seconds(near, name) for name in _OF_CLIENT} | {
         name: _cause_seconds(far, name) for name in _OF_SERVER
     }
+    # Both ends may work at the same time, but together they cannot take longer than the connection lasted.
     shrink = min(1.0, whole / (sum(own.values()) or 1.0))
     own = {name: value * shrink for name, value in own.items()}
+    # Both points see the whole path, so neither counts more.
     path = {name: (_cause_seconds(near, name) + _cause_seconds(far, name)) / 2 for name in _OF_PATH}
     if not lost:
         path["unknown_s"] += path["recovery_s"]
@@ -226,6 +229,7 @@ def _merge_ends(client: Connection, server: Connection, lost: int) -> tuple[Conn
     else:
         path["unknown_s"] = left
     confidences = {client.confidence, server.confidence}
+    # The answer is no better than the less certain of the two.
     confidence = next((known for known in ("low", "medium", "high") if known in confidences), None)
     if apart > _TELLING and confidence == "high":
         confidence = "medium"

@@ -26,6 +26,7 @@ from guestmark.capture.units import format_percent, format_seconds, format_size
 from guestmark.page.text import make_inert
 
 _CAPTURED = {"no-start": "no start", "no-end": "no end", "middle": "no start, no end"}
+# Columns of the screen from which on all headings, or the four most important ones, are shown; the widest table.
 WIDE, MIDDLE, WIDEST = 160, 100, 220
 # Marks that are explained once, below the table.
 _SAID_ONCE = {"offload"}
@@ -51,6 +52,7 @@ def host_port(address: str, port: int | None) -> str:
     address = make_inert(address)
     if port is None:
         return address
+    # Brackets tell the colons of an IPv6 address from that of the port, as in URLs (RFC 3986).
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
@@ -154,6 +156,7 @@ def _round_trip(connection: Connection) -> str:
 def _format_window(connection: Connection) -> str:
     """Return the smallest and the largest window of the end that received most."""
     client, server = connection.client, connection.server
+    # Only the window of the end that received most can have held the transfer up.
     receiver = client if server.unique_bytes >= client.unique_bytes else server
     least, most = receiver.window_min, receiver.window_max
     return "–" if least is None or most is None else f"{format_size(least)} – {format_size(most)}"
@@ -237,6 +240,7 @@ def _describe_unanswered_syn(connection: Connection) -> str:
     client, server = connection.client, connection.server
     if connection.captured != "no-end" or server.packets or client.payload_bytes:
         return ""
+    # Every repetition of the first SYN counts as a retransmission.
     times = client.retransmissions + 1
     return f"SYN not answered, sent {times} times" if times > 1 else "SYN not answered"
 

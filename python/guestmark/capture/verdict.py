@@ -25,7 +25,9 @@ NAMES = {
     "network": "network",
     "window": "receive window closed",
 }
+# Causes that are named even if they took no time: who is slow is the question.
 _ALWAYS = ("client", "server")
+# No packet is to blame for these.
 _NO_PACKETS = {"idle", "unknown"}
 _TOLD = 3  # longest waits that are named
 
@@ -109,6 +111,7 @@ class Doubt:
 
 
 _BEGUN_BEFORE = {"no-start", "middle"}
+# Shares of the time, or of the bytes, from which on a verdict is refused; from the last one on it is doubted.
 _REFUSED_UNKNOWN, _REFUSED_MISSING, _REFUSED_MERGED, _DOUBTED = 1 / 3, 0.1, 1 / 3, 0.05
 
 

@@ -116,6 +116,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
         if explained is not None:
             found.explanation, cures = explained
         found.coverage = chosen.coverage_of([state.cut for state in survey.states])
+    # The check may pass whatever it is told, or run without a world of its own; the report says so.
     found.blind, found.alone, found.checks = blind, alone, check.runs
     judged = _judged_states(survey)
     found.kept = str(
@@ -223,6 +224,7 @@ def _make_refusal(answer: Answer) -> WorkloadError:
 def forge_unacknowledged_line(lines: Sequence[bytes]) -> bytes:
     """Return a line that looks like the last one, but that the program never printed."""
     last = lines[-1]
+    # A number far beyond the last one is missing for sure; a check that passes nevertheless does not look.
     numbers = list(re.finditer(rb"\d+", last))
     if not numbers:
         return last + b"-never"

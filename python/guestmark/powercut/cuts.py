@@ -151,6 +151,7 @@ def choose_cuts(
     With `most` there are about that many in all.
     """
     flushed = _flushed_counts(entries)
+    # Survivals of these kinds draw no random numbers.
     none = random.Random(0)
     found: dict[Outcome, Cut] = {}
     kinds: dict[CutKind, list[Outcome]] = {kind: [] for kind in CutKind}
@@ -308,6 +309,7 @@ def _flushed_counts(entries: Sequence[Entry]) -> list[int]:
     """Return for every number of requests how many of them the last completed flush covers."""
     covered = [0]
     for position, entry in enumerate(entries):
+        # Requests that were written while the flush was going on need not be covered by it.
         done = position if entry.covers is None else min(entry.covers, position)
         covered.append(max(covered[-1], done) if entry.is_flush else covered[-1])
     return covered

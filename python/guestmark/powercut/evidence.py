@@ -83,6 +83,7 @@ def keep_evidence(  # noqa: PLR0917 (what there is to know)
     """
     parent = evidence_directory()
     parent.mkdir(parents=True, exist_ok=True)
+    # The random part tells two proofs of the same second apart.
     target = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     target.mkdir()
     copy_without_zeroes(files.base, target / _BASE)
@@ -98,6 +99,7 @@ def keep_evidence(  # noqa: PLR0917 (what there is to know)
         (target / _TOLD).write_bytes(b"".join(line + b"\n" for line in check.lines))
     (target / _ABOUT).write_text(json.dumps(about, indent=1))
     taken = 0
+    # Names begin with the time, so the newest come first; the one just kept always stays.
     for number, old in enumerate(sorted(parent.iterdir(), reverse=True)):
         taken += sum(file.stat().st_blocks * 512 for file in old.iterdir())
         if number and (number >= _KEPT or taken > _KEPT_BYTES):

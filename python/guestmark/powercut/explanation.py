@@ -114,6 +114,7 @@ def minimize_failing(every: Sequence[T], fails: Callable[[Sequence[T]], bool]) -
         size = -(-len(left) // parts)
         chunks = [left[start : start + size] for start in range(0, len(left), size)]
         without = [[each for other in chunks if other is not chunk for each in other] for chunk in chunks]
+        # A single chunk that fails shrinks the set most; only then is each chunk left out.
         found = next((chunk for chunk in chunks if fails(chunk)), None)
         if found is not None:
             left, parts = found, 2
@@ -175,6 +176,7 @@ def _first_difference(one: Path, other: Path) -> int:
 
 def _apply_difference(difference: Difference, work: Path, failing: Path) -> None:
     target, source = work / difference.path, failing / difference.path
+    # A file may have become a directory, or the other way round, so the old one goes first.
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
     elif difference.change is not Change.CONTENT or not source.is_file():

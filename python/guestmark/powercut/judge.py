@@ -179,6 +179,7 @@ def judge_cuts(
             min(recovery.count_workers(evidence.filesystem, mounted=evidence.reader is not None), len(cuts))
             or 1
         )
+        # Each worker gets consecutive cuts, so that its image only ever advances.
         share = -(-len(cuts) // count)
         with ThreadPoolExecutor(count) as pool:
             parts = []
@@ -218,6 +219,7 @@ def _judge_some(
             exact = evidence.is_exact(entries, cut)
             left = recovers.recover(image, evidence.names, newest, exact=exact)
             image.unlink()
+            # Nothing can be read from a damaged disk, so the very first record counts as lost.
             gone = 0 if left.damage and newest >= 0 else evidence.lost(newest, left.files)
             found.append(Crash(cut, newest, gone, left.damage or "; ".join(left.repairs[:2]), left.lost))
     return found

@@ -93,6 +93,7 @@ def prove_durability(asked: ProofRequest) -> Proven:
     with WriteLog(asked.files.log) as log:
         main = log.entries[: part.end]
         seen = part.read_acknowledgements(log)
+        # Before the first record nothing can be lost.
         start = max(part.start, seen.first_request)
         chosen = cuts.choose_cuts(
             main,

@@ -301,6 +301,7 @@ def why_not_recoverable(filesystem: str, *, mounted: bool = False) -> str:
 
 def count_workers(filesystem: str, *, mounted: bool = False) -> int:
     """Return how many states to judge at once; mounting mostly waits, which needs no processor."""
+    # Older kernels refuse to mount two copies of one btrfs at the same time.
     if filesystem == "btrfs" and not _TEMPORARY_ID.exists():
         return 1
     processors = min(_MOST_PROCESSORS, os.cpu_count() or 1)

@@ -85,6 +85,7 @@ class Bench:
 
     def judge_cuts(self, cuts: Sequence[Cut]) -> list[CrashState]:
         """Judge these states at once, and return them in no particular order."""
+        # In this order each worker's image only advances.
         in_order = sorted(cuts, key=lambda cut: (cut.kept, cut.after))
         share = -(-len(in_order) // len(self._workers)) or 1
         parts = []
@@ -95,6 +96,7 @@ class Bench:
         try:
             return [state for part in parts for state in part.result()]
         except BaseException:
+            # Workers look at this between two states, so that Ctrl-C need not wait for a whole batch.
             self._stopped.set()
             raise
 
@@ -171,6 +173,7 @@ def start_bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
                 return _Worker(replay, stack.enter_context(recovers))
 
             workers = [worker(number, check) for number in range(count)]
+            # A check that remembers would confirm its own answer.
             lone_check = check.without_memory()
             made = Bench(workers, worker(count, lone_check), lone_check, disk.acknowledged)
             stack.callback(made.close)
@@ -261,6 +264,7 @@ def conduct_survey(
             _record_states(bench, survey, bench.judge_cuts(batch), counts)
             done += len(batch)
             rate = len(batch) / max(time.monotonic() - at, 1e-3)
+            # One quick batch may not be typical, so the next is at most four times as large.
             size = int(min(max(rate * _BATCH_S, bench.worker_count), 4 * size, _LARGEST_BATCH))
         survey.stopped = why if done < len(order) else ""
     except Interrupted:

@@ -69,6 +69,7 @@ class WriteLog:
     def __init__(self, path: Path, sector: int = 512) -> None:
         self._file = path.open("rb")
         size = path.stat().st_size
+        # An empty file cannot be mapped.
         self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
         self.entries: Sequence[Entry] = tuple(self._read_entries(sector, size))
 
