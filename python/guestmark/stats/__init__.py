@@ -4,6 +4,7 @@ Importing this costs numpy.
 """
 
 import guestmark.core.single_threaded_blas  # noqa: F401  (before anything imports numpy)
+from guestmark.stats.cell_answers import Answers, SlowComparison, compare_slow_runs, compare_trials
 from guestmark.stats.compare import (
     Comparison,
     Estimand,
@@ -40,7 +41,6 @@ from guestmark.stats.repetition import (
     warmup_needed,
 )
 from guestmark.stats.tails import CellRuns, Unseen, bound_unseen_events, describe_cell_runs
-from guestmark.stats.trials import Answers, SlowComparison, compare_slow_runs, compare_trials
 from guestmark.stats.validity import (
     Finding,
     Severity,

@@ -14,6 +14,7 @@ from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, CellStatus, LeftOut, Plan, Trial, TrialStatus, WorkloadSpec
 from guestmark.stats import estimands
 from guestmark.stats.across_runs import NO_HISTORY, History
+from guestmark.stats.cell_answers import Answers, widen_answers, withdraw_answers
 from guestmark.stats.compare import (
     WIDENED_REASON,
     Comparison,
@@ -34,7 +35,6 @@ from guestmark.stats.machines import shared_half_width
 from guestmark.stats.noise import Null, find_disturbed_blocks
 from guestmark.stats.paired import Summary, log_ratios, summarise_trials
 from guestmark.stats.tails import failed_share
-from guestmark.stats.trials import Answers, widen_answers, withdraw_answers
 from guestmark.stats.validity import CarryOver, Finding, severe_by_cell, subtract_carry_over
 
 Array = NDArray[np.float64]

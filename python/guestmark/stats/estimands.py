@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine
+from guestmark.stats.cell_answers import Answers, compare_trials
 from guestmark.stats.compare import Comparison, Verdict, downgrade_verdict, null_differs
 from guestmark.stats.repetition import warmup_needed
 from guestmark.stats.tails import as_costs
-from guestmark.stats.trials import Answers, compare_trials
 from guestmark.stats.validity import CarryOver, Finding, Severity, subtract_carry_over
 
 Array = NDArray[np.float64]

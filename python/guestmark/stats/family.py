@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from guestmark.stats import paired
+from guestmark.stats.cell_answers import Answers
 from guestmark.stats.compare import MANY_QUESTIONS_REASON, Comparison, Verdict, downgrade_verdict
 from guestmark.stats.special import student_t_quantile
-from guestmark.stats.trials import Answers
 
 Question = TypeVar("Question")
 

@@ -9,11 +9,11 @@ from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure_cell
 from guestmark.page.text import Inline, Span, Tone, line
 from guestmark.report.sections.verdict_words import LEGEND, mark_verdict, verdict_tone
 from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.stats.cell_answers import Answers, SlowComparison
 from guestmark.stats.compare import Comparison
 from guestmark.stats.estimands import median_first_run
 from guestmark.stats.tails import CellRuns
 from guestmark.stats.total import LARGEST_EVENT
-from guestmark.stats.trials import Answers, SlowComparison
 
 _RATIO = (Align.POINT, Align.LEFT, Align.LEFT)  # ×1.05 [1.04, 1.06] *
 _TOTALS = (

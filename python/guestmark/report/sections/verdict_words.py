@@ -4,8 +4,8 @@ from guestmark.core.metric import Better, Metric
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.text import Tone
+from guestmark.stats.cell_answers import SlowComparison
 from guestmark.stats.compare import Comparison, Verdict, label_verdict
-from guestmark.stats.trials import SlowComparison
 
 TONES = {
     Verdict.FASTER: Tone.FASTER,

@@ -20,6 +20,7 @@ from guestmark.stats import (
     describe_cell_runs,
     sign_flip_p,
 )
+from guestmark.stats.cell_answers import withdraw_answers
 from guestmark.stats.tails import (
     count_slow_runs,
     effective_size,
@@ -38,7 +39,6 @@ from guestmark.stats.total import (
     unseen_share,
     with_unseen,
 )
-from guestmark.stats.trials import withdraw_answers
 from tests.framework.known import known
 
 
