@@ -310,8 +310,8 @@ def exec(  # noqa: A001 (as the command is called)
     """Measure a command on these platforms, as `guestmark exec` does, and return the result.
 
     A string is split as a shell would, but no shell runs it. `settings` are factors with their levels; `parameters`
-    replace `{name}` in the command; `env` is added to the environment of this process. `policy` are `baseline`,
-    `blocks`, `precision`, `margin`, `time_limit_s`, `trial_limit_s`, `warmup`, `iterations` and `seed`.
+    replace `{name}` in the command; `env` is added to the environment of this process. `policy` may hold the
+    `baseline` and any field of `plan.policy_options.PolicyOptions`, such as `blocks`.
     """
     words = shlex.split(command) if isinstance(command, str) else list(command)
     caller = Caller.current()

@@ -166,26 +166,27 @@ CONFLICTS = (
 
 @cache
 def list_policy_options() -> dict[str, Option]:
-    """The declarations by the name of their field, in the order of the help."""
+    """Lists the declarations by the name of their field, in the order of the help."""
     hints = get_type_hints(PolicyOptions, include_extras=True)
-    found = {field.name: hints[field.name].__metadata__[0] for field in fields(PolicyOptions)}
-    return {**found, "budget_s": BUDGET}
+    options = {field.name: hints[field.name].__metadata__[0] for field in fields(PolicyOptions)}
+    # The budget is no part of the policy: the policy is chosen to fit into it.
+    return {**options, "budget_s": BUDGET}
 
 
 def find_policy_option(name: str, help: str = "") -> Option:  # noqa: A002 - as the field that it replaces
-    """The declaration of one option, with another `help` where a command uses it in its own way."""
+    """Returns the declaration of one option, with another `help` where a command uses it in its own way."""
     option = list_policy_options()[name]
     return replace(option, help=help) if help else option
 
 
 def collect_given_values(options: PolicyOptions) -> dict[str, Any]:
-    """The values that were given, by the name of their field."""
-    every = {field.name: getattr(options, field.name) for field in fields(PolicyOptions)}
-    return {name: value for name, value in every.items() if value is not None}
+    """Collects the values that were given, by the name of their field."""
+    values = {field.name: getattr(options, field.name) for field in fields(PolicyOptions)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def find_plan_conflicts(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each contradiction between keys of a plan: the key, and what is wrong."""
+    """Yields each contradiction between keys of a plan: the key, and what is wrong."""
     options = list_policy_options()
     for conflict in CONFLICTS:
         for other in conflict.others:
