@@ -40,7 +40,8 @@ _ACTIVE = re.compile(
 )
 
 
-_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # what begins a formula in some spreadsheet
+# Some spreadsheet takes text for a formula that begins with one of these, and runs it.
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _NUMBER = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", re.ASCII)
 
 
@@ -85,7 +86,9 @@ def _spell_out(character: str, *, lines: bool) -> str:
     code = ord(character)
     if 0xD800 <= code <= 0xDFFF:
         return "\ufffd"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def line(text: str, tone: Tone = Tone.PLAIN) -> Inline:

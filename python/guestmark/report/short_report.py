@@ -122,12 +122,13 @@ def _is_small_print(node: Node) -> bool:
 
 
 def _shown_cells(workloads: Sequence[WorkloadResult]) -> list[CellResult]:
-    return [
-        result
-        for workload in workloads
-        for result in workload.shown_cells
-        if result.cell.null_of is None and result.status is not CellStatus.UNUSABLE
-    ]
+    """Return the cells that have a row: copies show the noise, and failures are listed below the table."""
+    shown = []
+    for workload in workloads:
+        for result in workload.shown_cells:
+            if result.cell.null_of is None and result.status is not CellStatus.UNUSABLE:
+                shown.append(result)
+    return shown
 
 
 # --- the table ----------------------------------------------------------------------------------------------

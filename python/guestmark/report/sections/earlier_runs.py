@@ -25,11 +25,12 @@ def make_nodes(analysis: Analysis) -> list[Node]:
             compared.append((result, earlier))
     if not compared:
         return []
+    # Of many cells only those are listed of which a change is shown.
     few = len(compared) <= _MOST_UNCHANGED
     listed = [(result, earlier) for result, earlier in compared if few or earlier.changed]
-    names = {
-        name: title for workload in analysis.workloads for name, title in name_in_sentences(workload).items()
-    }
+    names: dict[str, str] = {}
+    for workload in analysis.workloads:
+        names |= name_in_sentences(workload)
     items: list[Inline] = [_describe_cell(names[result.cell.id], earlier) for result, earlier in listed]
     if rest := len(compared) - len(listed):
         others = "the others" if listed else "all cells"

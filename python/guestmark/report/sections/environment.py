@@ -218,11 +218,11 @@ def _describe_binary(binary: Binary, *, whole: bool) -> str:
         shown = digest if whole else f"{digest[:_DIGEST_DIGITS]}…"
         sides = ", ".join(side for side in binary.digests if side != _HERE or "host" not in binary.digests)
         return f"{binary.path} is the same on {sides}: SHA-256 {shown} in {binary.trials} of {binary.trials} trials"
-    sides = "; ".join(
-        f"{side} {' and '.join(digest if whole else digest[:_DIGEST_DIGITS] for digest in digests)}"
-        for side, digests in binary.digests.items()
-    )
-    return f"{binary.path} is NOT the same: SHA-256 {sides}"
+    differing = []
+    for side, digests in binary.digests.items():
+        shown = " and ".join(digests if whole else (digest[:_DIGEST_DIGITS] for digest in digests))
+        differing.append(f"{side} {shown}")
+    return f"{binary.path} is NOT the same: SHA-256 {'; '.join(differing)}"
 
 
 def _describe_flags(missing: tuple[str, ...], *, whole: bool) -> str:
@@ -243,7 +243,9 @@ def _prefix(name: str, value: object) -> str:
 
 
 def _count(count: object, what: str) -> str:
-    return "" if count is None else f"{count} {what}{'' if count == 1 else 's'}"
+    if count is None:
+        return ""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _format_bytes(size: object) -> str:

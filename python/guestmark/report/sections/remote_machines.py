@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from guestmark.core.machine_facts import Connection, LibvirtMachine, RemoteMachine
 from guestmark.core.units import format_count
@@ -52,16 +52,17 @@ def _describe_machine(machine: RemoteMachine) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _describe_freshness(ways: Iterable[str]) -> str:
+def _describe_freshness(ways: Collection[str]) -> str:
     """Return what made the machine fresh before its trials.
 
     The first trial, with none before it, may name a part of what is named for the others.
     """
-    distinct = [way for way in ways if not any(way and way in other and other != way for other in ways)]
-    return ", or ".join(
-        f"fresh by {way}" if way else "nothing was done before its trials to make it fresh"
-        for way in distinct
-    )
+    texts = []
+    for way in ways:
+        if way and any(way in other and other != way for other in ways):
+            continue
+        texts.append(f"fresh by {way}" if way else "nothing was done before its trials to make it fresh")
+    return ", or ".join(texts)
 
 
 def _describe_hypervisor(machine: RemoteMachine) -> str:
