@@ -304,8 +304,8 @@ class Conversation:
     ) -> Iterator[bytes]:
         first = frames.frame_call(call_id, asked)
         if len(first) > MAX_FRAME:
-            said = f"{name}: arguments and environment are {len(first)} bytes, more than {MAX_FRAME}"
-            raise CallError(wire.Failure(kind=wire.Kind.BAD_REQUEST, message=said))
+            message = f"{name}: arguments and environment are {len(first)} bytes, more than {MAX_FRAME}"
+            raise CallError(wire.Failure(kind=wire.Kind.BAD_REQUEST, message=message))
         yield first
         if data is None:
             return

@@ -84,8 +84,8 @@ class _Reader:
         if not self._is_complete() and not self._wait(lambda _: self._is_complete()):
             raise WorkloadError("the system calls took longer than their limit", hint="see --trial-limit")
         if not self._is_complete():
-            said = self._output[self._at :].decode(errors="replace").strip()
-            raise WorkloadError(f"the system calls cannot be measured: {said or 'the program ended'}")
+            output = self._output[self._at :].decode(errors="replace").strip()
+            raise WorkloadError(f"the system calls cannot be measured: {output or 'the program ended'}")
         body = self._at + _HEADER
         end = body + self._frame_length()
         event = msgspec.msgpack.decode(bytes(self._output[body:end]), type=Said)
@@ -96,6 +96,6 @@ class _Reader:
         return int.from_bytes(self._output[self._at : self._at + _HEADER], "little")
 
     def _is_complete(self) -> bool:
-        there = len(self._output) - self._at
+        received = len(self._output) - self._at
         # A length beyond that of any frame is the beginning of an error message.
-        return there >= _HEADER and self._frame_length() <= min(there - _HEADER, _LONGEST_FRAME)
+        return received >= _HEADER and self._frame_length() <= min(received - _HEADER, _LONGEST_FRAME)

@@ -129,12 +129,12 @@ def _find_cached() -> Iterator[Kernel]:
 
 def _find_readable() -> Iterator[Kernel]:
     """Yields the distribution's kernels in /boot that this user may read, with their modules, the newest first."""
-    there = {
+    readable = {
         (_version_key(release), release): (image, modules)
         for release, image, modules in find_installed()
         if os.access(image, os.R_OK)
     }
-    for (_, release), (image, modules) in sorted(there.items(), reverse=True):
+    for (_, release), (image, modules) in sorted(readable.items(), reverse=True):
         yield _add_elf(release, image, modules, f"installed in {image.parent}")
 
 

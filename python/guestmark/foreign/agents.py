@@ -134,8 +134,8 @@ def _has_libc(architecture: Architecture) -> bool:
     if shutil.which(architecture.cross.name) is None:
         return False
     asked = [architecture.cross.name, "-print-file-name=libc.a"]
-    said = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=20).stdout.strip()
-    return os.path.isabs(said) and os.path.exists(said)
+    path = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=20).stdout.strip()
+    return os.path.isabs(path) and os.path.exists(path)
 
 
 def _rust_packages(*, sources: bool) -> str:
@@ -216,10 +216,10 @@ def _find_toolchains() -> tuple[Toolchain, ...]:
         cargo, rustc = folder / "cargo", folder / "rustc"
         if not (cargo.exists() and rustc.exists()):
             continue
-        said = subprocess.run([rustc, "--version"], capture_output=True, text=True, check=False).stdout
-        words = said.split()
+        version = subprocess.run([rustc, "--version"], capture_output=True, text=True, check=False).stdout
+        words = version.split()
         if len(words) > 1 and _parse_version(words[1]) >= _LEAST_RUST:
-            chains.append(Toolchain(cargo, rustc, said.strip()))
+            chains.append(Toolchain(cargo, rustc, version.strip()))
     return tuple(chains)
 
 

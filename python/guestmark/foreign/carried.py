@@ -88,7 +88,7 @@ def _place_part(part: Path, home: Path) -> Path:
 def _run_tar(arguments: list[str], archive: str) -> None:
     done = subprocess.run(["tar", *arguments], capture_output=True, text=True, check=False, timeout=_TAR_S)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no message"])[0]
+        message = (done.stderr.strip().splitlines() or ["no message"])[0]
         raise GuestmarkError(
-            f"{archive}: {said}", hint="check the free space, and that the archive is complete"
+            f"{archive}: {message}", hint="check the free space, and that the archive is complete"
         )

@@ -79,23 +79,23 @@ def run_command(
 def _await_exit(
     process: subprocess.Popen[bytes], what: str, begin: float, about_s: float | None, progress: Progress
 ) -> None:
-    told = begin
+    reported = begin
     while True:
         try:
             process.wait(_POLL_S)
         except subprocess.TimeoutExpired:
             progress.check_cancelled()
             now = time.monotonic()
-            if now - told >= _TELL_S:
-                told = now
+            if now - reported >= _TELL_S:
+                reported = now
                 progress.step(what, now - begin, about_s)
         else:
             return
 
 
 def _find_reason(log: Path, status: int) -> str:
-    said = log.read_text(errors="replace").rpartition("\n==== ")[2]
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    output = log.read_text(errors="replace").rpartition("\n==== ")[2]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     telling = [line for line in lines if line.lower().startswith(("error", "e:")) or "error:" in line.lower()]
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
@@ -122,16 +122,16 @@ def install_packages(packages: Sequence[str], progress: Progress) -> bool:
     what = "installing packages"
     command = ["/bin/sh", "-c", _SCRIPT, "guestmark", str(root), str(log), *packages]
     begin = time.monotonic()
-    said = False
+    announced = False
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while True:
             try:
                 process.wait(_POLL_S)
                 break
             except subprocess.TimeoutExpired:
-                if not said:
+                if not announced:
                     progress.say(f"{what}: {' '.join(packages)}")
-                said = True
+                announced = True
                 progress.step(what, time.monotonic() - begin, INSTALLING_ABOUT_S)
     progress.done(what, time.monotonic() - begin)
     if process.returncode not in (0, _CANNOT_INSTALL):

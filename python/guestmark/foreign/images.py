@@ -241,8 +241,8 @@ def _run_tool(
         cwd=cwd,
     )
     if done.returncode not in good:
-        said = " ".join((done.stderr or done.stdout).split()) or f"exit status {done.returncode}"
-        raise ValueError(f"{program} failed: {said[:200]}")
+        message = " ".join((done.stderr or done.stdout).split()) or f"exit status {done.returncode}"
+        raise ValueError(f"{program} failed: {message[:200]}")
 
 
 def _remove_privileges(root: Path) -> None:

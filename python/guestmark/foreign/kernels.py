@@ -72,7 +72,9 @@ def list_missing(architecture: Architecture) -> list[Program]:
     """Returns the programs that are needed to get the kernel and not installed."""
     if architecture.kernel is Source.DISTRIBUTION:
         return []
-    return [each for each in (*_BUILD_PROGRAMS, architecture.cross) if shutil.which(each.name) is None]
+    return [
+        program for program in (*_BUILD_PROGRAMS, architecture.cross) if shutil.which(program.name) is None
+    ]
 
 
 def about_s(architecture: Architecture) -> float:
@@ -243,8 +245,8 @@ def describe_given(architecture: Architecture, wanted: str) -> Kernel:
 
 def check_configuration(config: str, name: str) -> None:
     """Raises `GuestmarkError` naming the options that every guest needs and a kernel's configuration lacks."""
-    there = set(re.findall(r"^CONFIG_(\w+)=[ym]$", config, re.MULTILINE))
-    lacking = [option for option in REQUIRED if option not in there]
+    options = set(re.findall(r"^CONFIG_(\w+)=[ym]$", config, re.MULTILINE))
+    lacking = [option for option in REQUIRED if option not in options]
     if lacking:
         raise GuestmarkError(
             f"{name} was configured without {', '.join(lacking)}, so no guest of guestmark's can boot from it",

@@ -118,8 +118,8 @@ class Packages:
 
     def list_dependencies(self, package: str, pattern: str) -> list[str]:
         """Returns the packages that this one depends on and whose names match."""
-        said = self._query_cache("depends", "--important", package)
-        names = (line.split()[-1] for line in said.splitlines() if "Depends:" in line)
+        output = self._query_cache("depends", "--important", package)
+        names = (line.split()[-1] for line in output.splitlines() if "Depends:" in line)
         return [name for name in names if re.match(pattern, name)]
 
     def download_packages(
@@ -193,11 +193,11 @@ def describe_archives(archives: Iterable[Path]) -> Mapping[str, Package]:
     """Returns the packages in archives, by name."""
     found = {}
     for archive in archives:
-        said = subprocess.run(
+        fields = subprocess.run(
             ["dpkg-deb", "-W", f"--showformat={FORMAT}", str(archive)],
             capture_output=True, text=True, check=True, timeout=60,
         ).stdout  # fmt: skip
-        package = Package(*said.strip().split("\t"))
+        package = Package(*fields.strip().split("\t"))
         found[package.name] = package
     return found
 

@@ -67,8 +67,8 @@ def _try_program(program: Path, text: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ValueError(f"the QEMU of {text} does not run here: {error}") from error
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise ValueError(f"the QEMU of {text} does not run with this host's libraries: {said[:200]}")
+        message = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        raise ValueError(f"the QEMU of {text} does not run with this host's libraries: {message[:200]}")
 
 
 def list_versions() -> list[str]:
@@ -90,8 +90,8 @@ def _unpack_from_apt(version: str) -> Path:
 def _fetch_version(version: str, root: Path) -> None:
     known = list_versions()
     if version not in known:
-        there = f"they have {', '.join(known)}" if known else "they have none; apt-get update reads them"
-        raise ValueError(f"the package sources have no QEMU {version}: {there}")
+        available = f"they have {', '.join(known)}" if known else "they have none; apt-get update reads them"
+        raise ValueError(f"the package sources have no QEMU {version}: {available}")
     tell_user(f"fetching QEMU {version} from the package sources, once")
     wanted = [
         f"{_host_emulator().package}={version}",
@@ -106,8 +106,8 @@ def _fetch_version(version: str, root: Path) -> None:
         )  # fmt: skip
         archives = sorted(scratch.glob("*.deb"))
         if done.returncode or len(archives) < len(wanted):
-            said = done.stderr.strip().splitlines()[-1:] or ["nothing was said"]
-            raise ValueError(f"apt-get download of QEMU {version} failed: {said[0]}")
+            message = done.stderr.strip().splitlines()[-1:] or ["no message"]
+            raise ValueError(f"apt-get download of QEMU {version} failed: {message[0]}")
         for archive in archives:
             subprocess.run(
                 ["dpkg-deb", "-x", archive, root], check=True, capture_output=True, timeout=_FETCH_S

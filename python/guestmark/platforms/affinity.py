@@ -85,7 +85,7 @@ class Seat:
             raise AttestationError("cannot find out where the machine runs: its process is gone")
         for _, asked, found, name in self._list_threads([pid, *processes.list_descendants(pid)]):
             _require_processors(name, asked, found)
-        for thread in _tasks(os.getpid()):
+        for thread in procfs.list_threads(os.getpid()):
             if found := _read_allowed(os.getpid(), thread):
                 _require_processors("the control plane", frozenset(placement.control), found)
         return Placed(
@@ -102,7 +102,7 @@ class Seat:
         """Yields each thread: its id, the processors it should have, those it has, and how errors call it."""
         numbers = {thread: number for number, thread in enumerate(self.virtual)}
         for pid in pids:
-            for thread in _tasks(pid):
+            for thread in procfs.list_threads(pid):
                 found = _read_allowed(pid, thread)
                 # The thread has ended.
                 if not found:
@@ -211,17 +211,15 @@ def check_processor_lists(cells: Iterable[Cell]) -> None:
         choose_processors(_cached_topology(usable_processors()), level, 1)
 
 
-def find_vcpu_threads(told: Iterable[Mapping[str, Any]], pid: int | None) -> tuple[int, ...]:
-    """Returns the threads of QEMU's virtual processors, from its answer `told` to `query-cpus-fast`.
+def find_vcpu_threads(answer: Iterable[Mapping[str, Any]], pid: int | None) -> tuple[int, ...]:
+    """Returns the threads of QEMU's virtual processors, from its `answer` to `query-cpus-fast`.
 
     `pid` is QEMU's process as this host sees it. Raises `MachineError` if one of the threads is not QEMU's: a guest
     that has taken QEMU over must not make guestmark move other programs' threads.
     """
     ours = processes.map_threads(pid) if pid is not None else {}
     with require_shape():
-        numbers = [
-            int(one["thread-id"]) for one in sorted(told, key=lambda processor: processor["cpu-index"])
-        ]
+        numbers = [int(vcpu["thread-id"]) for vcpu in sorted(answer, key=lambda vcpu: vcpu["cpu-index"])]
     if others := [number for number in numbers if number not in ours]:
         raise MachineError(f"QEMU's monitor names a thread that QEMU does not have: {others[0]}")
     return tuple(ours[number] for number in numbers)
@@ -276,7 +274,7 @@ def _read_number(file: Path, otherwise: int) -> int:
 def _move_all(processors: Collection[int], others: Iterable[int]) -> None:
     """Moves all threads of this process and of `others`; threads they start later inherit the processors."""
     for pid in (os.getpid(), *others):
-        for thread in _tasks(pid):
+        for thread in procfs.list_threads(pid):
             # The thread has ended.
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(thread, processors)
@@ -289,10 +287,6 @@ def _process_of(thread: int) -> int:
             if line.startswith("Tgid:"):
                 return int(line.split()[1])
     return 0
-
-
-def _tasks(pid: int) -> list[int]:
-    return procfs.list_threads(pid)
 
 
 def _read_allowed(pid: int, thread: int) -> frozenset[int]:

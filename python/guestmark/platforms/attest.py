@@ -79,10 +79,10 @@ def _attest_directory(guest: Guest, disk: AttachedDisk) -> Disk:
     if spec.filesystem is Filesystem.NINE_P:
         wanted = choose_security_model(spec)
         words = guest.place.read(f"/proc/{guest.vmm_pid}/cmdline").split("\0")
-        told = next((word for word in words if word.startswith(f"local,id={spec.name},")), "")
+        option = next((word for word in words if word.startswith(f"local,id={spec.name},")), "")
         # QEMU's option syntax writes a comma in a value twice.
         path = str(directory).replace(",", ",,")
-        found = told.removeprefix(f"local,id={spec.name},path={path},")
+        found = option.removeprefix(f"local,id={spec.name},path={path},")
         _require_disk_value(disk, "security model", f"security_model={wanted}", found, guest)
         how += f", security model {wanted}"
     if cache := choose_share_cache(spec):
@@ -162,12 +162,12 @@ def _find_open_flags(guest: Guest, process: int, image: str) -> int | None:
         try:
             if guest.place.read_links(f"/proc/{process}/fd/{descriptor}") != [image]:
                 continue
-            told = guest.place.read(f"/proc/{process}/fdinfo/{descriptor}")
+            fields = guest.place.read(f"/proc/{process}/fdinfo/{descriptor}")
         except OSError:
             continue
         return next(
             # The kernel prints the flags of open() in octal; see proc_pid_fdinfo(5).
-            (int(line.split()[1], 8) for line in told.splitlines() if line.startswith("flags:")),
+            (int(line.split()[1], 8) for line in fields.splitlines() if line.startswith("flags:")),
             None,
         )
     return None
@@ -265,7 +265,7 @@ def measure_backing(guest: Guest) -> Backing | None:
     start, found = max(sizes.items(), key=lambda item: item[1].get("Size", 0))
     # Addresses in numa_maps have no leading zeros.
     places = dict(line.split(" ", 2)[:2] for line in policies.splitlines())
-    told = guest.query("query-balloon") if BALLOON in guest.cell.levels and guest.query else None
+    balloon = guest.query("query-balloon") if BALLOON in guest.cell.levels and guest.query else None
     return Backing(
         page_bytes=found["KernelPageSize"],
         resident_bytes=found["Rss"] + found.get("Private_Hugetlb", 0) + found.get("Shared_Hugetlb", 0),
@@ -273,7 +273,7 @@ def measure_backing(guest: Guest) -> Backing | None:
         thp_allowed="\nTHP_enabled:\t1" in status,
         thp_bytes=found.get("AnonHugePages", 0) + found.get("ShmemPmdMapped", 0),
         policy=places.get(start, places.get(start.lstrip("0"), "")),
-        left_bytes=told["actual"] if told else None,
+        left_bytes=balloon["actual"] if balloon else None,
         mergeable=start in mergeable,
         merged_bytes=_read_merged_bytes(process),
         reports_free=_negotiated_free_reporting(guest) if FREE_PAGE_REPORTING in guest.cell.levels else None,

@@ -244,19 +244,19 @@ def attest_process(pid: int | None, writable: Iterable[Path]) -> Confined | None
     except OSError:
         return None
     status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    said = next(
+    report = next(
         (word.removeprefix(_REPORT_VARIABLE) for word in environment if word.startswith(_REPORT_VARIABLE)), ""
     ).split(",")
-    own = {where for word, where in _OWN_MOUNTS.items() if word in said}
+    own = {where for word, where in _OWN_MOUNTS.items() if word in report}
     return Confined(
         mounts=_mounts_are_read_only(seen, {os.path.realpath(path) for path in writable} | own),
-        landlock="landlock" in said,
+        landlock="landlock" in report,
         seccomp=status.get("Seccomp") == _FILTERED,
         no_new_privileges=status.get("NoNewPrivs") == "1",
         capabilities=int(status.get("CapEff", "0"), 16).bit_count(),
         namespaces=list_own_namespaces(folder),
-        sockets=_list_socket_kinds(said),
-        rings=_NO_RINGS not in said,
+        sockets=_list_socket_kinds(report),
+        rings=_NO_RINGS not in report,
     )
 
 
@@ -270,15 +270,15 @@ def list_own_namespaces(folder: Path, others: Path = Path("/proc/self")) -> list
     return found
 
 
-def _list_socket_kinds(said: list[str]) -> list[str] | None:
-    if _FILTER not in said:
+def _list_socket_kinds(report: list[str]) -> list[str] | None:
+    if _FILTER not in report:
         return None
     kinds = []
-    if "own-sockets" in said:
+    if "own-sockets" in report:
         kinds.append("own")
-    elif "no-sockets" not in said:
+    elif "no-sockets" not in report:
         kinds.append("local")
-    if "no-network" not in said:
+    if "no-network" not in report:
         kinds.append("network")
     return kinds
 

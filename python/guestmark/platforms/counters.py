@@ -177,10 +177,10 @@ def read_kvm_counters(query: Query, pid: int | None, debugfs: Path = _DEBUGFS) -
     except UnknownCommandError:
         return _read_debugfs(pid, debugfs)
     for processor in answer:
-        for one in processor["stats"]:
-            if _is_counted(one["name"]) and isinstance(one["value"], int):
-                key = f"kvm_{one['name']}"
-                totals[key] = totals.get(key, 0.0) + one["value"]
+        for counter in processor["stats"]:
+            if _is_counted(counter["name"]) and isinstance(counter["value"], int):
+                key = f"kvm_{counter['name']}"
+                totals[key] = totals.get(key, 0.0) + counter["value"]
     return totals
 
 
@@ -224,9 +224,9 @@ def read_processor_s(pid: int | None) -> float | None:
     if pid is None:
         return None
     total = None
-    for one in (pid, *processes.list_descendants(pid)):
+    for member in (pid, *processes.list_descendants(pid)):
         with contextlib.suppress(OSError, IndexError, ValueError):
-            total = (total or 0.0) + _read_process_s(one)
+            total = (total or 0.0) + _read_process_s(member)
     return total
 
 
@@ -242,7 +242,7 @@ def _read_process_s(pid: int) -> float:
 def describe_kinds(counted: Mapping[str, float]) -> str:
     """Returns the kinds of exits with a notable share of all exits, the most frequent first."""
     every = counted.get("kvm_exits", 0.0)
-    told = sorted(
+    notable = sorted(
         (
             (value, name.removeprefix(KVM_PREFIX))
             for name, value in counted.items()
@@ -250,4 +250,4 @@ def describe_kinds(counted: Mapping[str, float]) -> str:
         ),
         reverse=True,
     )
-    return ", ".join(f"{name} {figures.format_number(value, int(value < 1000))}" for value, name in told)
+    return ", ".join(f"{name} {figures.format_number(value, int(value < 1000))}" for value, name in notable)

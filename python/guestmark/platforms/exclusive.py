@@ -244,11 +244,11 @@ def _wait_for_holder(policy: LockPolicy, name: str, path: str, other: LockHolder
             f"{name} is in use by {other}",
             hint="omit --no-wait to wait for it: simultaneous measurements would disturb each other",
         )
-    said, now = f"waiting for {name}, which is in use by {other}", time.monotonic()
-    if now - _state.told.get(said, -_ANNOUNCE_EVERY_S) >= _ANNOUNCE_EVERY_S:
+    message, now = f"waiting for {name}, which is in use by {other}", time.monotonic()
+    if now - _state.told.get(message, -_ANNOUNCE_EVERY_S) >= _ANNOUNCE_EVERY_S:
         waited = f" ({now - begin:.0f} s so far)" if now - begin > 1 else ""
-        policy.tell(f"{said}{waited}\n  {path} is its lock")
-        _state.told[said] = now
+        policy.tell(f"{message}{waited}\n  {path} is its lock")
+        _state.told[message] = now
     time.sleep(_PAUSE_S)
 
 
@@ -268,11 +268,11 @@ def _open_lock_file(path: Path) -> int:
 
 def _is_still_at(file: int, path: Path) -> bool:
     try:
-        there = path.lstat()
+        current = path.lstat()
     except FileNotFoundError:
         return False
     ours = os.fstat(file)
-    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+    return (ours.st_dev, ours.st_ino) == (current.st_dev, current.st_ino)
 
 
 def _is_world_writable(place: Path) -> bool:

@@ -197,10 +197,12 @@ def _find_ended_helper(process: HypervisorProcess) -> tuple[str, Cause] | None:
         if status is not None:
             helper.console.wait_for_end()
             lines = [line.strip() for line in helper.console.read_text().splitlines() if line.strip()]
-            said = f": {lines[-1][:400]}" if lines else "; it printed nothing"
+            last_words = f": {lines[-1][:400]}" if lines else "; it printed nothing"
             if status in _SIGKILLED:
                 return f"{name} {Cause.KILLED.words}", Cause.KILLED
-            return f"{name} ended with status {status}{said}", classify_message(Speaker.ANY, said).cause
+            return f"{name} ended with status {status}{last_words}", classify_message(
+                Speaker.ANY, last_words
+            ).cause
     return None
 
 

@@ -99,11 +99,11 @@ class PlatformVariant:
     def __init__(self, platform: Startable, levels: Mapping[str, str]) -> None:
         self._platform = platform
         self._levels = dict(levels)
-        told = (
+        words = (
             f"{name}={_stamp_file(level) if name in FILE_FACTORS else level}"
             for name, level in levels.items()
         )
-        self.name = " ".join([platform.name, *told])
+        self.name = " ".join([platform.name, *words])
 
     def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Machine]:
         """See `Platform.start`."""

@@ -310,8 +310,8 @@ def _find_confined_in(scratch: Path) -> Iterator[int]:
             continue
         with contextlib.suppress(OSError):
             if Path(os.readlink(folder / "cwd").removesuffix(" (deleted)")).is_relative_to(scratch):
-                said = (folder / "status").read_text().splitlines()
-                if "NoNewPrivs:\t1" in said and "Seccomp:\t2" in said:
+                status = (folder / "status").read_text().splitlines()
+                if "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status:
                     yield int(folder.name)
 
 

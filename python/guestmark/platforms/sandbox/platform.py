@@ -78,8 +78,8 @@ class SandboxPlatform(HostLike):
         state = below / "run" if scratch.is_relative_to("/run") else Path("/run")
         sandbox = Sandbox(below / "root", state / "guestmark", scratch, (str(find_agent_binary()), "serve"))
         with contextlib.ExitStack() as stack:
-            for each in (scratch, *limited):
-                stack.callback(keeper().remove, each)
+            for directory in (scratch, *limited):
+                stack.callback(keeper().remove, directory)
             lifeline, prepared, go = (Pipe(stack) for _ in range(3))
             command = [
                 str(find_agent_binary()), "sandbox", f"--at={below}", f"--complaints={console}",

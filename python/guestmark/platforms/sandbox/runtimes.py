@@ -138,16 +138,16 @@ def _podman_command(sandbox: Sandbox) -> list[str]:
     Its storage is as fresh as the sandbox, so the user's own containers are not touched.
     """
     storage = [f"{option}={sandbox.state / option.lstrip('-')}" for option in _AS_ROOT]
-    told, limits = [PODMAN.name], ["--interactive"]
+    command, limits = [PODMAN.name], ["--interactive"]
     # The user namespace that podman would make for a user exists already, and these variables tell it so.
     if os.geteuid() != 0:
         configured = ("_CONTAINERS_USERNS_CONFIGURED=done", f"_CONTAINERS_ROOTLESS_UID={os.geteuid()}")
         # Podman would make directories in the user's home.
         own = f"HOME={sandbox.state.parent}"
-        told = ["env", *configured, own, PODMAN.name, "--storage-driver=vfs"]
+        command = ["env", *configured, own, PODMAN.name, "--storage-driver=vfs"]
         limits += ["--ulimit=host", f"--env=HOME={os.environ.get('HOME', '/')}"]
     return [
-        *told, *storage, "--cgroup-manager=cgroupfs", "--events-backend=none", "run", "--rm", *limits,
+        *command, *storage, "--cgroup-manager=cgroupfs", "--events-backend=none", "run", "--rm", *limits,
         "--cgroups=disabled", "--network=none", "--log-driver=none", "--env-host", "--workdir=/",
         "--tmpfs=/run", "--rootfs", str(sandbox.root), *sandbox.program,
     ]  # fmt: skip

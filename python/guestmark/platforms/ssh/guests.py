@@ -115,10 +115,10 @@ class RemotePlace(OuterPlace):
 
     def locate_file(self, path: Path) -> str:
         """Copies the file into the agent's directory, with which it is removed."""
-        there = str(self._directory / f"{len(path.name)}-{path.name}")
+        copy = str(self._directory / f"{len(path.name)}-{path.name}")
         with self.using_agent() as agent:
-            agent.write_file(there, _read_pieces(path), timeout_s=_FILE_S)
-        return there
+            agent.write_file(copy, _read_pieces(path), timeout_s=_FILE_S)
+        return copy
 
     def tsc_khz(self) -> int | None:
         """Returns the rate that the agent's program reports there.
@@ -143,8 +143,8 @@ class RemotePlace(OuterPlace):
         with self.using_agent() as agent:
             made = agent.exec(["sh", "-c", f"mkfifo {pipe}.in {pipe}.out"], timeout_s=10.0)
         if made.status != 0:
-            said = made.stderr.decode(errors="replace").strip()
-            raise MachineError(f"{self._remote.session.dest} has no place for a guest's lines: {said}")
+            errors = made.stderr.decode(errors="replace").strip()
+            raise MachineError(f"{self._remote.session.dest} has no place for a guest's lines: {errors}")
         session = self._remote.session
         connection = _Connection(session.way, _LINE.format(pipe=pipe))
         self._connections.append(connection)
@@ -336,8 +336,8 @@ class RemoteGuestPlatform:
         except CallError:
             raise
         except MachineError as error:
-            told = AttestationError if isinstance(error, AttestationError) else MachineError
-            raise told(
+            kind = AttestationError if isinstance(error, AttestationError) else MachineError
+            raise kind(
                 f"on {self._spec.outer}: {error.message}",
                 hint=error.hint,
                 console=error.console,

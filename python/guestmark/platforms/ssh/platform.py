@@ -60,10 +60,11 @@ def restart_machine(cell: Cell, dest: str, deadline: float) -> bool:
         if ready is not None:
             raise UsageError(f"{cell.id}: ready needs restart", hint="--set restart=COMMAND")
         return False
-    status, said = _run_command(command, dest, deadline)
+    status, last_words = _run_command(command, dest, deadline)
     if status != 0:
         raise MachineError(
-            f"{dest} was not restarted: {_describe_status(status)}{said}", hint=f"try it by hand: {command}"
+            f"{dest} was not restarted: {_describe_status(status)}{last_words}",
+            hint=f"try it by hand: {command}",
         )
     if ready is not None:
         await_ready(ready, dest, deadline)
@@ -73,12 +74,12 @@ def restart_machine(cell: Cell, dest: str, deadline: float) -> bool:
 def await_ready(command: str, dest: str, deadline: float) -> None:
     """Runs the command once a second until it succeeds. Raises `MachineError` at the deadline."""
     while True:
-        status, said = _run_command(command, dest, deadline)
+        status, last_words = _run_command(command, dest, deadline)
         if status == 0:
             return
         if time.monotonic() + _BOOT_PAUSE_S > deadline:
             raise MachineError(
-                f"{dest} did not become ready: {_describe_status(status)}{said}",
+                f"{dest} did not become ready: {_describe_status(status)}{last_words}",
                 hint=f"try it by hand: {command}",
             )
         time.sleep(_BOOT_PAUSE_S)
@@ -191,26 +192,26 @@ class Remote:
         found = self._found
         if found is None:
             return []
-        said = []
+        remarks = []
         if found.is_this_host:
-            said.append(f"{self.session.dest} is this very host, under another name")
+            remarks.append(f"{self.session.dest} is this very host, under another name")
         try:
             last = self.agent.find_last_reading()
         except GuestmarkError:
-            return said
-        here, there = last.host_ns - self.first.host_ns, last.guest_ns - self.first.guest_ns
-        if here <= 0:
-            return said
-        drift, error = there / here - 1, (last.round_trip_ns + self.first.round_trip_ns) / 2 / here
+            return remarks
+        host_ns, machine_ns = last.host_ns - self.first.host_ns, last.guest_ns - self.first.guest_ns
+        if host_ns <= 0:
+            return remarks
+        drift, error = machine_ns / host_ns - 1, (last.round_trip_ns + self.first.round_trip_ns) / 2 / host_ns
         connection = found.connection
         connection.last_round_trip_ns = last.round_trip_ns
         connection.clock_drift, connection.clock_drift_error = drift, error
         if abs(drift) > _DRIFT + error:
-            said.append(
-                f"the clocks disagree: {here / 1e9:.6g} s on this host's, {there / 1e9:.6g} s on "
+            remarks.append(
+                f"the clocks disagree: {host_ns / 1e9:.6g} s on this host's, {machine_ns / 1e9:.6g} s on "
                 f"{self.session.dest} ({drift:+.2%})"
             )
-        return said
+        return remarks
 
 
 class SshPlatform:
@@ -379,12 +380,12 @@ def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteM
     hello, facts = agent.hello(), agent.read_facts()
     if hello.arch != arch:
         raise AttestationError(f"{dest} is not what it reported: asked {arch}, found {hello.arch}")
-    told = _ask_machine(agent)
+    answers = _ask_machine(agent)
     leaf = _run_query(agent, [PROGRAM, "hypervisor"])
-    vendor, product = told.get("vendor", ""), told.get("product", "")
+    vendor, product = answers.get("vendor", ""), answers.get("product", "")
     return RemoteMachine(
         dest=dest,
-        machine=_hash_machine_id(told.get("id") or hello.hostname),
+        machine=_hash_machine_id(answers.get("id") or hello.hostname),
         kernel=_sanitize_line(hello.kernel),
         arch=_sanitize_line(hello.arch),
         boot_id=_sanitize_line(hello.boot_id),
@@ -392,15 +393,17 @@ def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteM
         cpu=_sanitize_line(facts.cpu_model),
         memory_bytes=facts.mem_total_kib * 1024,
         clocksource=_sanitize_line(facts.clocksource),
-        hypervisor="uml" if told.get("uml") else name_hypervisor(leaf, vendor, product, told.get("xen", "")),
+        hypervisor="uml"
+        if answers.get("uml")
+        else name_hypervisor(leaf, vendor, product, answers.get("xen", "")),
         hypervisor_leaf=leaf,
         vendor=vendor,
         product=product,
-        microcode=told.get("microcode", ""),
-        governor=told.get("governor", ""),
+        microcode=answers.get("microcode", ""),
+        governor=answers.get("governor", ""),
         mitigations={
             name.removeprefix("mitigation "): value
-            for name, value in told.items()
+            for name, value in answers.items()
             if name.startswith("mitigation ") and value
         },
         is_this_host=hello.boot_id == read_host_boot_id(),

@@ -80,12 +80,12 @@ def is_final(said: str) -> bool:
 def explain_failure(dest: str, said: str, why: str, *, gone: bool) -> MachineError:
     """Returns the error for a session that had begun: `why` its agent failed, and whether the other side had `gone`."""
     last = last_inert_line(said)
-    told = (
+    message = (
         f"the connection to {dest} was lost{f': {last}' if last else ''}"
         if gone
         else f"the agent on {dest} failed"
     )
-    return MachineError(f"{told} ({why})", hint=f"see whether it still answers: ssh {dest}", console=said)
+    return MachineError(f"{message} ({why})", hint=f"see whether it still answers: ssh {dest}", console=said)
 
 
 GREETING = "guestmark-ssh-1"
@@ -413,8 +413,8 @@ class Session:
             words = self._read_line(deadline).split(" ")
             if words[0] == GREETING:
                 # uname prints two words, or is not installed.
-                said = words[1:] if len(words) > 2 else []
-                system, arch, boot_id = (*said, "", "", "")[:3]
+                names = words[1:] if len(words) > 2 else []
+                system, arch, boot_id = (*names, "", "", "")[:3]
                 return Greeting(system, arch, boot_id)
             self._check_chatter()
 

@@ -174,8 +174,8 @@ def _skip_parity_trials(cell: Cell) -> list[str]:
 
     Empty if btrfs may need parity, or if the cell has a list of initcalls of its own.
     """
-    said = list_kernel_words(cell.levels)
-    if any(word.startswith("initcall_blacklist=") for word in said) or any(
+    words = list_kernel_words(cell.levels)
+    if any(word.startswith("initcall_blacklist=") for word in words) or any(
         disk.filesystem is Filesystem.BTRFS for disk in cell.view(Disks)
     ):
         return []

@@ -201,10 +201,12 @@ class EmulatedHost(Host):
         Raises `AttestationError` if programs see another architecture.
         """
         here = super().attest()
-        said = self.agent.exec(["uname", "-m"], timeout_s=_SETUP_S).stdout.decode(errors="replace").strip()
-        if said != self._row.machine_name:
+        machine_name = (
+            self.agent.exec(["uname", "-m"], timeout_s=_SETUP_S).stdout.decode(errors="replace").strip()
+        )
+        if machine_name != self._row.machine_name:
             raise AttestationError(
-                f"programs are not emulated: asked {self._row.machine_name}, uname -m says {said!r}"
+                f"programs are not emulated: asked {self._row.machine_name}, uname -m says {machine_name!r}"
             )
         return EmulatedPrograms(
             kernel=here.kernel,
@@ -212,7 +214,7 @@ class EmulatedHost(Host):
             boot_id=here.boot_id,
             processors=here.processors,
             placement=here.placement,
-            programs_arch=said,
+            programs_arch=machine_name,
             emulated=self._covers,
         )
 

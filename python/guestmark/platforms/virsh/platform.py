@@ -158,12 +158,12 @@ def attest_domain(found: RemoteMachine, agent: Agent, domain: str) -> LibvirtMac
     described = _describe_domain(domain)
     root = ElementTree.fromstring(run_virsh(domain, "dumpxml", domain))
     done = agent.exec(["/bin/sh", "-c", _CARDS], timeout_s=_S, output_limit=_OUTPUT)
-    there = set(done.stdout.decode(errors="replace").lower().split())
+    identities = set(done.stdout.decode(errors="replace").lower().split())
     uuid = (root.findtext("uuid") or "").lower()
     cards = {(mac.get("address") or "").lower() for mac in root.iterfind("devices/interface/mac")}
-    if uuid in there:
+    if uuid in identities:
         described.known_by = "its UUID"
-    elif cards & there:
+    elif cards & identities:
         described.known_by = "a network card"
     else:
         raise AttestationError(
@@ -177,8 +177,8 @@ def attest_domain(found: RemoteMachine, agent: Agent, domain: str) -> LibvirtMac
 def _describe_domain(domain: str) -> Libvirt:
     root = ElementTree.fromstring(run_virsh(domain, "dumpxml", domain))
     cpu = root.find("cpu")
-    said = run_virsh(domain, "version", timeout_s=_VERSION_S)
-    versions = dict(_split_version(line) for line in said.splitlines() if ":" in line)
+    table = run_virsh(domain, "version", timeout_s=_VERSION_S)
+    versions = dict(_split_version(line) for line in table.splitlines() if ":" in line)
     return Libvirt(
         domain=root.findtext("name") or domain,
         uuid=root.findtext("uuid") or "",

@@ -218,7 +218,7 @@ def _run_inside(place: ImageHolder, *command: str) -> str:
     with place.using_agent() as agent:
         done = agent.exec(command, timeout_s=_PROGRAM_S)
     if done.status != 0:
-        said = (done.stderr + b"\n" + done.stdout).decode(errors="replace").split("\n")
-        what = "; ".join(line.strip() for line in said if line.strip())[:300]
+        lines = (done.stderr + b"\n" + done.stdout).decode(errors="replace").split("\n")
+        what = "; ".join(line.strip() for line in lines if line.strip())[:300]
         raise MachineError(f"inside the outer guest: {command[0]} failed: {what or done.status}")
     return done.stdout.decode(errors="replace").strip()

@@ -209,7 +209,7 @@ class OuterGuests:
         others = [cell for cell in self._cells if cell.key == spec.key] or [spec]
         large = OuterSpec(
             spec.layer, spec.cpu, spec.smp, spec.kernel,
-            max(spec.memory, *(one.memory for one in others)), max(spec.ports, *(one.ports for one in others)),
+            max(spec.memory, *(other.memory for other in others)), max(spec.ports, *(other.ports for other in others)),
             spec.placement,
         )  # fmt: skip
         with contextlib.ExitStack() as stack:

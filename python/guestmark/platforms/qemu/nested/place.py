@@ -111,8 +111,8 @@ class OuterPlace:
         with self.using_agent() as agent:
             done = agent.exec(["sh", "-c", _SETUP.format(directory=_DIRECTORY)], timeout_s=60)
         if done.status != 0:
-            said = done.stderr.decode(errors="replace").strip()
-            raise MachineError(f"the outer guest cannot hold others: {said}", console=self.guest.console())
+            errors = done.stderr.decode(errors="replace").strip()
+            raise MachineError(f"the outer guest cannot hold others: {errors}", console=self.guest.console())
         self.has_kvm = b"kvm" in done.stdout
 
     @contextlib.contextmanager

@@ -142,8 +142,8 @@ class NestedPlatform:
             # A hypervisor that was killed closes its sockets well before it is gone, as freeing its memory takes long.
             gone = not held.place.is_alive() and outer.process.wait(EXIT_DEADLINE_S) is not None
             where = f"the outer guest ({self._spec.outer}) ended" if gone else f"inside {self._spec.outer}"
-            told = AttestationError if isinstance(error, AttestationError) else MachineError
-            raise told(
+            kind = AttestationError if isinstance(error, AttestationError) else MachineError
+            raise kind(
                 f"{where}: {error.message}",
                 hint=error.hint,
                 cause=Cause.ENDED if gone else error.cause,
@@ -201,12 +201,12 @@ class NestedGuest(GuestWithin):
                 after = agent.ping()
         except GuestmarkError:
             return []
-        here = after.host_ns - self._before.host_ns
-        there = after.guest_ns - self._before.guest_ns
+        host_ns = after.host_ns - self._before.host_ns
+        outer_ns = after.guest_ns - self._before.guest_ns
         error = (after.round_trip_ns + self._before.round_trip_ns) / 2
-        if abs(there - here) <= _CLOCK_TOLERANCE * here + error:
+        if abs(outer_ns - host_ns) <= _CLOCK_TOLERANCE * host_ns + error:
             return []
         return [
-            f"the clocks of the layers disagree: {here / 1e9:.4g} s on the host's, {there / 1e9:.4g} s on the outer "
-            f"guest's ({there / here - 1:+.1%})"
+            f"the clocks of the layers disagree: {host_ns / 1e9:.4g} s on the host's, {outer_ns / 1e9:.4g} s on the "
+            f"outer guest's ({outer_ns / host_ns - 1:+.1%})"
         ]
