@@ -257,7 +257,7 @@ def _analyse_group(
     findings = _examine_group(group, measured, run_findings)
     evidence = {}
     for metric in metrics:
-        # Carry-over and history are only known for the primary metric.
+        # The carry-over among the findings, and history, are those of the primary metric.
         primary = findings if metric == measured[0] else None
         evidence[metric.name] = _analyse_metric(group, metric, primary)
     shared = _combine_evidence(group, metrics, findings, evidence)

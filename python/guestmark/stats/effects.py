@@ -20,7 +20,8 @@ from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.paired import t_interval
 
 Array = NDArray[np.float64]
-Levels = tuple[str, ...]  # one for each factor, in their order
+# One level for each factor, in their order.
+Levels = tuple[str, ...]
 FEWEST_BLOCKS = 6
 _CONFIDENCE = 0.95
 
@@ -113,6 +114,7 @@ def factorial_effects(factors: Sequence[str], values: Mapping[Levels, Array]) ->
         return ()
     logs = np.log(table).reshape(*map(len, axes), blocks)
     contrasts = [*_main_contrasts(logs, axes), *_interaction_contrasts(logs, axes)]
+    # Bonferroni: all intervals hold together.
     confidence = 1 - (1 - _CONFIDENCE) / len(contrasts)
     found = []
     for at, levels, by_block in contrasts:

@@ -273,6 +273,7 @@ def _test_gate(
     comparison = result.comparison.get(metric)
     stretch = comparison.stretch if comparison else 0.0
     walsh = paired.walsh_averages(d)
+    # A limit from below is tested like one from above with all signs turned.
     limit, side = math.log(gate.limit), 1.0 if gate.above else -1.0
     beyond, _ = paired.one_sided_signed_rank_p(walsh * side, limit * side + stretch)
     _, within = paired.one_sided_signed_rank_p(walsh * side, limit * side - stretch)

@@ -65,6 +65,7 @@ def pool_machines(found: Mapping[str, PastRatio]) -> PooledRatio | None:
     different = []
     for at, name in enumerate(names):
         rest = [number for number in range(len(names)) if number != at]
+        # A single other machine has no variance to predict from.
         if len(rest) < 2:
             continue
         others, other_error, other_between = _random_effects(
@@ -159,6 +160,7 @@ def _random_effects(logs: list[float], variances: list[float]) -> tuple[float, f
     total = sum(weights)
     mean = sum(weight * value for weight, value in zip(weights, logs, strict=True)) / total
     fit = sum(weight * (value - mean) ** 2 for weight, value in zip(weights, logs, strict=True)) / (count - 1)
+    # Below 1 the correction would narrow the interval, which few machines do not justify (Jackson et al. 2017).
     return mean, math.sqrt(max(fit, 1.0) / total), between
 
 

@@ -100,6 +100,7 @@ def _reach_between_runs(per_block: float, history: Sequence[Null]) -> float:
         return 0.0
     earlier = np.array([null.log_ratio for null in history])
     blocks = np.array([null.blocks for null in history])
+    # The scatter of blocks explains a part of each earlier ratio; only the rest is variance between runs.
     between = max(0.0, float(np.mean(earlier**2 - per_block / _Z**2 / blocks)))
     return float(student_t_quantile(earlier.size, 0.975)) * math.sqrt(
         between * earlier.size / (earlier.size + _PRIOR_RUNS)

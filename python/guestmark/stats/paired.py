@@ -45,6 +45,7 @@ def signed_rank_cdf(n: int) -> Array:
         spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
         return np.array([normal_cdf(z) for z in (w + 0.5 - n * (n + 1) / 4) / spread])
     probability = np.ones(1)
+    # Multiplies by (1 + z^rank) / 2, one rank after the other.
     for rank in range(1, n + 1):
         longer = np.zeros(probability.size + rank)
         longer[: probability.size] = probability / 2

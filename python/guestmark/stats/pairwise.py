@@ -151,6 +151,7 @@ def _null_evidence(
                     _block_array(results[result.cell.null_of], metric.name, blocks),
                 )
             )
+    # The ledger keeps null comparisons of the primary metric only.
     if not workload.metrics or metric.name != workload.metrics[0].name:
         return copies, ()
     summaries = {name: result.summary for name, result in results.items()}
@@ -171,6 +172,7 @@ def _allow_for_findings(  # noqa: PLR0917 (all of it is what one comparison is j
     both = list(zip(pair, owners, strict=True))
     spread = math.hypot(*(owner.systematic_spread(name, metric) for name, owner in both))
     reach = sum(owner.noise_reach(name, metric) for name, owner in both)
+    # Two cells were corrected, each with an error of its own, while in a table only one is.
     allowed = widen_interval(comparison, margin, WIDENED_REASON, spread=spread, reach=reach)
     comparison = limit_to_typical_run(hold_to_family_level(allowed), margin)
     reasons = []

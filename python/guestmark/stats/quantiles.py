@@ -68,6 +68,7 @@ def estimate_quantile(
     if len(held) < _FEWEST:
         return Quantile(share, _empirical_quantile(pooled, share), None, n, effective, needed)
     low, high = _enclosing_ranks(effective, share, confidence)
+    # Ranks among the effective values are scaled to ranks among all values, outward.
     first = max(1, math.floor(low / effective * n))
     last = min(n, math.ceil(high / effective * n))
     interval = float(pooled[first - 1]), float(pooled[last - 1])
@@ -85,6 +86,7 @@ def _effective_values(held: Sequence[Array], pooled: Array, share: float, confid
         return float(n)
     room = min(0.5, _SEEN * clusters / n)
     worst = max(_design_effect(held, pooled, at) for at in (share, min(max(share, room), 1 - room)))
+    # Few clusters know their own variance badly: Student's quantile at their number replaces that at n - 1.
     wide, narrow = (t_quantile(max(1, free), (1 + confidence) / 2) for free in (clusters - 1, n - 1))
     return min(n, n / max(1.0, worst) * (narrow / wide) ** 2)
 
@@ -98,6 +100,7 @@ def _design_effect(held: Sequence[Array], pooled: Array, share: float) -> float:
     sizes = np.array([cluster.size for cluster in held], dtype=np.float64)
     below = np.array([float((cluster <= found).sum()) for cluster in held])
     n, p = float(sizes.sum()), float(below.sum() / sizes.sum())
+    # A share of 0 or 1 has no variance to compare.
     if not 0 < p < 1:
         return 1.0
     variance = len(held) / (len(held) - 1) * float(((below - p * sizes) ** 2).sum()) / n**2

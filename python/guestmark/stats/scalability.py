@@ -74,11 +74,13 @@ def fit_law(points: Sequence[tuple[float, float]]) -> Law:
     if np.unique(n).size < 2 or not all(throughput > 0 for _, throughput in points):
         raise ValueError("no scalability without two numbers and throughputs above 0")
     best: tuple[float, Array] | None = None
+    # Two numbers determine one cost beside the rate.
     columns = (1, 2) if np.unique(n).size > 2 else (1,)
     for count in range(len(columns) + 1):
         for some in itertools.combinations(columns, count):
             chosen = (0, *some)
             solved = np.linalg.lstsq(scaled[:, chosen], np.ones_like(n), rcond=None)[0]
+            # The law has no negative costs; the best fit without one of the columns is tried as well.
             if (solved < 0).any() or solved[0] <= 0:
                 continue
             full = np.zeros(3)

@@ -264,6 +264,7 @@ def excess_counts_p(excess: NDArray[np.int64]) -> float:
     sizes = np.abs(excess[excess != 0])
     reach = int(sizes.sum())
     probability = np.ones(1)
+    # Convolves the distribution of the sum with ±size, each sign with probability 1/2.
     for size in sizes.tolist():
         longer = np.zeros(probability.size + 2 * size)
         longer[: probability.size] += probability / 2
@@ -285,6 +286,7 @@ def quantile_ratio(
     ratio = float(np.quantile(cell, quantile) / np.quantile(baseline, quantile))
     if not math.isfinite(ratio) or ratio <= 0:
         return ratio, None
+    # The largest values of both cells together, as many as the quantile leaves above it.
     top = max(1, round((1 - quantile) * 2 * cell.size))
 
     def rejected(log_ratio: float) -> bool:

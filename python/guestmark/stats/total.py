@@ -104,6 +104,7 @@ def trials_to_see(share: float, confidence: float = 0.95) -> int:
     """
     if not 0 < share < 1:
         raise ValueError("the share must lie between 0 and 1")
+    # The small term keeps a whole number from being rounded up by an error in the last place.
     return math.ceil(math.log1p(-confidence) / math.log1p(-share) - 1e-9)
 
 

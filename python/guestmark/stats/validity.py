@@ -225,6 +225,7 @@ def _winsorize(logs: Array) -> Array:
     """Return the values with those over three spreads from the fit of cell and block drawn in to that distance."""
     with np.errstate(all="ignore"):
         fit = np.zeros_like(logs)
+        # Two sweeps are enough for a fit that spikes do not pull.
         for _ in range(2):
             fit += _nan_median(logs - fit, 0)
             fit += _nan_median(logs - fit, 1)
@@ -302,6 +303,7 @@ def _f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) ->
         return None
     shifts = np.append(0.0, full_fit[plain.shape[1] :])
     mine = slice(plain.shape[1] - len(cells), plain.shape[1])
+    # Blocks, cells and levels may be linearly dependent, so only a pseudo-inverse exists.
     covariance = np.linalg.pinv(full.T @ full) * full_rss / left
     shift_scatter = np.zeros((shifts.size, shifts.size))
     shift_scatter[1:, 1:] = covariance[plain.shape[1] :, plain.shape[1] :]

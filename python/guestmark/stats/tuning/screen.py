@@ -65,6 +65,7 @@ def choose_informative(candidates: Sequence[Candidate], number: int) -> list[str
 
 def _choose_greedily(matrix: Matrix, wanted: int) -> tuple[int, ...]:
     """Return the numbers of the rows that add most to the determinant of the information matrix, one by one."""
+    # A weak prior makes the information matrix invertible before enough rows are chosen.
     inverse = np.eye(matrix.shape[1]) * 1e3
     left = list(range(len(matrix)))
     chosen: list[int] = []
@@ -74,6 +75,7 @@ def _choose_greedily(matrix: Matrix, wanted: int) -> tuple[int, ...]:
         best = left.pop(int(np.argmax(gains)))
         chosen.append(best)
         row = matrix[best]
+        # The inverse after one more row, by Sherman and Morrison's formula.
         step = inverse @ row
         inverse -= np.outer(step, step) / (1.0 + row @ step)
     return tuple(sorted(chosen))
