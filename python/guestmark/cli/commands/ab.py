@@ -17,8 +17,8 @@ class Options(MeasureOptions):
 
     Put --- between two programs: ab -- ./old --- ./new.
 
-    One run measures both, in random order in every block, so the host's state favours neither. A path may have a
-    label: old:/boot/vmlinuz-6.1. Several pairs make all their combinations.
+    One run measures both sides, in random order in every block, so the host's state favours neither. A path may carry
+    a label: old:/boot/vmlinuz-6.1. Several pairs span all their combinations.
 
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line is wrong, 3 nothing
     could be measured, 130 interrupted (guestmark resume continues).

@@ -14,17 +14,17 @@ FIRST_BLOCKS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Options(MeasureOptions):
-    """Find the commit that made a command slower, or lose data, as git bisect does, but with "undecided" as a verdict.
+    """Find the commit that made a command slower or lose data, as git bisect does, with "undecided" as a third verdict.
 
     The good commit is built once and kept. Every candidate is measured beside it in one run, in random order, never
     against an earlier figure. A candidate gets 8 blocks, and twice as many while --fail-if is undecided. Both are
     built in temporary worktrees; your checkout stays as it is.
 
-    With --fail-if lost, part or unproven the power of each candidate is cut instead, as by guestmark powercut: this
+    With --fail-if lost, part or unproven, the power of each candidate is cut instead, as by guestmark powercut. This
     finds the commit that removed a sync.
 
     Exit status: 0 the commit was found, 1 the bad commit keeps the limit, 125 only commits that could not be judged are
-    left, 128 or more measuring failed.
+    left, 128 or more could not be measured.
     """
 
     argv: Annotated[

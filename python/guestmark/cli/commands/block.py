@@ -16,8 +16,8 @@ class Options:
     lost, and the next call replaces it.
 
     Exit status: 0 a block is done, 1 it is done but some of its trials failed, 2 the command line is wrong, 3 it could
-    not be measured, 4 nothing is left to do, 69 not possible on this machine, 75 try again later (another process has
-    the block or the last ones, or the ledger's server is away), 130 interrupted.
+    not be measured, 4 nothing is left to do, 69 not possible on this machine, 75 try again later (other processes have
+    the remaining blocks, or the ledger's server is away), 130 interrupted.
     """
 
     run: options.Run

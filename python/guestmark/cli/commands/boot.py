@@ -14,8 +14,8 @@ OPTIONS_FIRST = True
 class Options(MeasureOptions):
     """Measure how guests start and end, phase by phase.
 
-    The phases reach from the hypervisor's start through firmware, kernel, modules, root filesystem and agent to an
-    orderly shutdown, by the host's clock. Every block boots each platform once, in random order.
+    The phases lead from the hypervisor's start through firmware, kernel, modules, root filesystem and agent to an
+    orderly shutdown; the host's clock times them. Every block boots each platform once, in random order.
 
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line is wrong, 3 nothing
     could be measured, 130 interrupted (guestmark resume continues).

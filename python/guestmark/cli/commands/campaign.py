@@ -13,8 +13,8 @@ class Options(MeasureOptions):
     """Compare a host before and after a restart, for instance with another kernel: A B B A, boot by boot.
 
     Every boot is one run of the command and one observation, so intervals show how far boots differ. After a restart,
-    `guestmark campaign NAME` continues, by hand or from a systemd unit (--unit). The end, and --status, compares the
-    sides.
+    `guestmark campaign NAME` continues, by hand or from a systemd unit (--unit). At the end, and with --status, the
+    sides are compared.
 
     Exit status: 0 done, or restart the host now; 2 the command line is wrong, 3 nothing could be measured, 130
     interrupted.

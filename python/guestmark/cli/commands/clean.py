@@ -10,9 +10,9 @@ from guestmark.core.option import Argument, Option
 class Options:
     """Remove what crashes have left behind; with --all the cache, too.
 
-    Runs clean up after themselves, even when killed. This finds what a crash of the machine or an older version has
-    left: scratch directories, disk images, control groups, half-made files in the cache, and stopped processes of a
-    killed guestmark. It touches nothing that a running process uses or that is another user's.
+    Runs clean up after themselves, even when killed. This command finds what a crash of the machine or an older version
+    has left: scratch directories, disk images, control groups, unfinished files in the cache, and stopped processes of
+    a killed guestmark. It touches nothing that a running process uses or that belongs to another user.
     """
 
     directories: Annotated[

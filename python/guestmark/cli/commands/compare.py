@@ -10,15 +10,15 @@ from guestmark.core.units import parse_fraction
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Compare runs, cell by cell, and the environments they were measured in.
+    """Compare runs cell by cell, and the environments they were measured in.
 
     Only ratios to each run's own baseline are compared. Earlier runs of the same cells show how far unchanged runs
-    differ here, and the intervals allow for that. `guestmark ab` is better for a change: it measures both sides at the
-    same time. --confirm does so with two stored runs: one new run measures the programs, guest kernels and QEMUs of
-    both, and its documents are written.
+    differ here, and the intervals allow for that. To judge a change, `guestmark ab` is better: it measures both sides
+    at the same time. --confirm does so with two stored runs: one new run measures the programs, guest kernels and QEMUs
+    of both, and the documents are those of the new run.
 
     `compare a,b,c d,e,f` compares two sides of several runs, with the run as the unit. The runs of a side show how far
-    runs differ, so no earlier ones are needed, and they may be of different machines.
+    runs differ, so no earlier runs are needed, and they may come from different machines.
 
     --fail-if limits the change of a ratio from the first run to the other: 'tcg > +5%' fails if tcg's ratio grew by
     more than 5 %; --fail-above 5% is '> +5%'. Exit status: 0; with a limit also 1 broken, 125 undecided, 128+ a cell

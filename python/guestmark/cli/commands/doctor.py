@@ -10,9 +10,9 @@ from guestmark.core.option import Option
 class Options:
     """Find out which platforms can be used here, by booting them.
 
-    Takes at most 15 s, or 90 s where other programs want more than the processors there are: nothing is called unusable
-    that is only late then. tcg/kvm, a guest inside a guest, gets what the others leave of it; on a slow host --nested
-    gives it enough. Results are kept until the host restarts or the hypervisor changes.
+    This takes at most 15 s, or 90 s if other programs keep all processors busy, so that a platform that is merely slow
+    is not called unusable. tcg/kvm, a guest inside a guest, gets the time that the others leave; on a slow host,
+    --nested gives it enough. Results are kept until the host restarts or the hypervisor changes.
     """
 
     json: Annotated[bool, Option("--json", "Write JSON, for programs.")] = False

@@ -18,8 +18,8 @@ class Options(MeasureOptions):
     """Measure any command on the host and in guests.
 
     Every block starts a fresh machine for each platform, in random order. Guests run the host's own binary, in the
-    current directory with the current environment and user. Another machine (ssh:DEST) runs its own, in the home
-    directory there, unless --push brings the file. With disk factors (--set filesystem=xfs) the command runs in a new
+    current directory with the current environment and user. Another machine (ssh:DEST) runs its own binary, in the home
+    directory there, unless --push copies the file. With disk factors (--set filesystem=xfs) the command runs in a new
     directory on that disk; {disk} in the command stands for its path.
 
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line is wrong, 3 nothing

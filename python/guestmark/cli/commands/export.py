@@ -12,7 +12,7 @@ from guestmark.report.export_format import Format
 class Options:
     """Write a run as JSON, CSV, Parquet, Markdown or HTML, or runs as a bundle to share.
 
-    A bundle is one file with whole runs, all trials included, without names of host and user.
+    A bundle is one file that holds whole runs with all trials, without the names of host and user.
     """
 
     runs: Annotated[

@@ -20,13 +20,13 @@ class Options:
     machine, and with --whole every one, measures all of it in a separate run. All use one ledger that each of them
     reaches (a PostgreSQL server, or a file when this machine is alone). A block stays on one machine. Ctrl-C stops it.
 
-    exec -- COMMAND: the same for one command, on the host unless --on names other platforms.
+    exec -- COMMAND: does the same for one command, on the host unless --on names other platforms.
 
     resume FLEET: continues, from any machine that reaches the ledger.
 
-    show FLEET: results by machine, and for machines of one class together.
+    show FLEET: shows results by machine, and for machines of one class together.
 
-    doctor --machines FILE: what each machine can measure, what makes them differ, and whether the ledger's server has
+    doctor --machines FILE: shows what each machine can measure, how they differ, and whether the ledger's server has
     room for all of them.
 
     Exit status: 0 all measured (lost trials were replaced), 1 some trials failed, something was left out on a machine,

@@ -12,7 +12,7 @@ class Options:
     """Say whether a run keeps its limits, and exit as build servers and `git bisect run` expect.
 
     Several runs, from other times or machines, are judged together. The run is then the unit, because a machine or an
-    hour shifts all blocks of its run alike.
+    hour shifts all blocks of a run alike.
 
     Without --fail-if, the run's own gates are used. If GITHUB_STEP_SUMMARY names a file, a table is appended to it.
 

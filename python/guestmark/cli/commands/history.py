@@ -10,11 +10,11 @@ from guestmark.core.option import Argument, Candidates, Option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Follow the ratios of a run's cells over all runs of this host that asked the same, and find where they changed.
+    """Follow the ratios of a run's cells over all runs of this host with the same question, and find changes.
 
     Apache Otava finds the change points, on log ratios to the baseline of each run. A checkout installs it on first
-    use. A change point is a suspicion: each comes with the commands that show what differs around it and measure both
-    sides side by side.
+    use. A change point is only a suspicion. Each comes with the commands that show what differs around it and that
+    measure both sides side by side.
     """
 
     run: Annotated[

@@ -11,12 +11,12 @@ from guestmark.core.option import Argument, Option
 class Options:
     """Import runs from bundles and other ledgers, and results of other programs.
 
-    The ids of the runs are printed, one on each line. A run that is already there stays as it is. Everything is
-    checked before it is stored, within limits of memory and time. Imported runs can be shown and compared. Only with
-    --trust do `resume` and `compare --confirm` run their commands.
+    The ids of the runs are printed, one per line. A run that is already there stays as it is. Everything is checked
+    before it is stored, within limits of memory and time. Imported runs can be shown and compared; `resume` and
+    `compare --confirm` run their commands only with --trust.
 
     Results of hyperfine, fio and the Phoronix Test Suite become runs of one session each, labelled `foreign`. They can
-    be shown and compared, and never count among earlier runs.
+    be shown and compared, but never count as earlier runs.
     """
 
     sources: Annotated[

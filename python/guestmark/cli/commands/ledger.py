@@ -17,13 +17,13 @@ class Options:
     copy FROM TO: adds every run of FROM (a file or a URL) that TO does not have; repeat it at any time. Runs that your
     key has not signed are marked as imported.
 
-    sign RUN...: shows what these runs would run, without RUN all that are not yours; with --trust they are signed with
-    your key, and are yours.
+    sign RUN...: shows what these runs would execute; without RUN, all runs that are not yours. With --trust they are
+    signed with your key, and become yours.
 
     key: prints your public key, which signs runs and bundles.
 
-    role NAME: prints SQL for the owner of a PostgreSQL database. It makes the tables and a role that can measure and
-    read, but neither change nor remove trials.
+    role NAME: prints SQL for the owner of a PostgreSQL database. It creates the tables and a role that can measure
+    and read, but neither change nor remove trials.
     """
 
     action: Annotated[

@@ -5,26 +5,27 @@ from typing import Annotated
 
 from guestmark.core.option import Argument, Candidates, Option
 
+# What each action takes.
 ACTIONS = {
     "list": "",
     "show": "MACHINE",
     "new": "NAME",
     "check": "MACHINE",
     "trust": "FILE",
-}  # with what each takes
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Define machines of your own by commands in a file, and try whether they can be measured.
 
-    list: prints the machines that are defined: yours, and those that guestmark brings.
+    list: prints the defined machines: yours, and those that guestmark brings.
 
-    show MACHINE: prints the file of one.
+    show MACHINE: prints the file of a machine.
 
-    new NAME: writes a file into your folder of machines, to edit; --from MACHINE begins with another one's.
+    new NAME: writes a file to edit into your folder of machines; --from MACHINE begins with another machine's file.
 
-    check MACHINE: creates machines, and tries all that measuring needs of them: both streams, exit statuses, arguments,
+    check MACHINE: creates machines, and tries everything that measuring needs: both streams, exit statuses, arguments,
     64 MB both ways, 1,000 commands, what is killed, what is left. Each failing point says what to change.
 
     trust FILE: allows the commands of a file that lies elsewhere to be executed, after printing them.

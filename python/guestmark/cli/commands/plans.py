@@ -11,7 +11,8 @@ from guestmark.core.option import Argument, Candidates
 class Options:
     """List the built-in plans, or print one to edit.
 
-    For each you see the question it answers, its cells, and how long it takes here, by earlier runs if there are any.
+    For each plan you see the question that it answers, its cells, and how long it takes here, estimated from earlier
+    runs if there are any.
     """
 
     words: Annotated[

@@ -12,9 +12,9 @@ from guestmark.core.option import Argument, Candidates, Option
 class Options(MeasureOptions):
     """Cut the power at every moment of a guest's writes, and look for lost data.
 
-    Numbered records are made durable one by one on a disk whose writes and flushes are logged as this host's kernel
-    sees them. Crash states of the log are recovered and searched for every acknowledged record. Two controls, one
-    without barriers and one without flushes, must lose some; otherwise nothing is proven.
+    Numbered records are made durable one by one, on a disk whose writes and flushes are logged as this host's kernel
+    sees them. Crash states are built from the log, recovered, and searched for every acknowledged record. Two controls,
+    one without barriers and one without flushes, must lose some records; otherwise nothing is proven.
 
     Exit status: 0 all judged, 1 some failed or a platform was left out, 2 the command line is wrong, 3 nothing could be
     judged, 130 interrupted.

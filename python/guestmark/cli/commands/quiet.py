@@ -19,8 +19,8 @@ class Action(StrEnum):
 class Options:
     """Make the host's speed steadier: governor, turbo, idle states, siblings, interrupts, KSM and others.
 
-    `on` lasts until `off` or a restart of the host; --quiet-host of measuring commands lasts as long as their run.
-    Every change is listed. A host without turbo has another speed: compare only runs with the same settings.
+    `on` lasts until `off` or a restart of the host; --quiet-host of a measuring command lasts as long as its run.
+    Every change is listed. A host without turbo runs at another speed: compare only runs with the same settings.
     """
 
     action: Annotated[Action, Argument("ACTION", "on, off or status.")]

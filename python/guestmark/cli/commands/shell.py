@@ -13,8 +13,8 @@ OPTIONS_FIRST = True
 class Options:
     """Open a shell in the very guest that would be measured.
 
-    It boots as for a trial, in the current directory with the current environment and user. Everything written in it is
-    lost when it ends. Without a terminal, the shell reads its commands from standard input. The exit status is the
+    The guest boots as for a trial, with the current directory, environment and user. Everything written in it is lost
+    when it ends. Without a terminal, the shell reads its commands from standard input. The exit status is the
     shell's.
     """
 

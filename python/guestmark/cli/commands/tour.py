@@ -10,9 +10,9 @@ from guestmark.cli import options
 class Options:
     """See what virtualization costs here, roughly, in one to three minutes.
 
-    Finds out which platforms work, measures one small thing of each kind on them (computing, system calls, memory, a
-    disk, the start of a guest, a file sent into it), and suggests what to run next. It is the plan `tour`, kept in the
-    ledger like any run.
+    The tour finds out which platforms work, measures one small thing of each kind on them (computing, system calls,
+    memory, a disk, the start of a guest, a file sent into it), and suggests what to run next. It runs the plan `tour`,
+    and the run is kept in the ledger like any other.
 
     Exit status: 0 all measured, 1 some trials failed, 2 the command line is wrong, 3 nothing could be measured, 130
     interrupted (guestmark resume continues).

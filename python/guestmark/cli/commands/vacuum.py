@@ -7,6 +7,6 @@ from guestmark.cli import options
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Delete removed runs for good, and free their space on the disk."""
+    """Delete removed runs for good, and free their disk space."""
 
     ledger: options.Ledger = None
