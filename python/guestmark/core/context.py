@@ -75,7 +75,7 @@ class FleetOrder:
 
     def find_machine_class(self, machine: str) -> str:
         """Return the class whose machines share the plan's blocks; empty for a machine that measures all of them."""
-        kinds = {str(each["name"]): str(each["kind"]) for each in self.lab}
+        kinds = {str(machine["name"]): str(machine["kind"]) for machine in self.lab}
         kind = kinds.get(machine, "")
         return kind if kind and not self.whole and list(kinds.values()).count(kind) > 1 else ""
 
@@ -170,5 +170,5 @@ class Context:
 
 def _changed_fields(value: Any, empty: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from those of an empty one."""
-    every = {each.name: getattr(value, each.name) for each in fields(value)}
+    every = {field.name: getattr(value, field.name) for field in fields(value)}
     return {name: field for name, field in every.items() if field != getattr(empty, name)}

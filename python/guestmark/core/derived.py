@@ -68,16 +68,17 @@ def parse_derived(name: str, expression: str, unit: str = "", better: str = "low
 
 def check_names(every: Sequence[Derived], known: Iterable[str]) -> None:
     """Raises `UsageError` for a name that is neither known nor derived by an earlier expression."""
-    there = set(known)
-    for each in every:
-        if each.metric.name in there:
-            raise UsageError(f"metric {each.metric.name} is measured already", hint="choose another name")
-        if missing := sorted(each.operands - there):
+    names = set(known)
+    for derived in every:
+        if derived.name in names:
+            raise UsageError(f"metric {derived.name} is measured already", hint="choose another name")
+        if missing := sorted(derived.operands - names):
             raise UsageError(
-                f"metric {each.metric.name}: nothing measures {', '.join(missing)}",
-                hint=f"known: {', '.join(sorted(there))}",
+                f"metric {derived.name}: nothing measures {', '.join(missing)}",
+                hint=f"known: {', '.join(sorted(names))}",
             )
-        there.add(each.metric.name)
+        # Later expressions may use this one.
+        names.add(derived.name)
 
 
 def add_derived(
@@ -93,10 +94,10 @@ def add_derived(
         },
         **{measurement.metric.name: measurement.value for measurement in measured},
     }
-    for each in every:
-        if each.operands <= known.keys():
-            known[each.metric.name] = value = each.compute_value(known)
-            found.append(Measurement(each.metric, value, (value,)))
+    for derived in every:
+        if derived.operands <= known.keys():
+            known[derived.name] = value = derived.compute_value(known)
+            found.append(Measurement(derived.metric, value, (value,)))
     return found
 
 

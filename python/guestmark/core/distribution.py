@@ -103,8 +103,9 @@ def detect_distribution(root: Path = ROOT) -> Distribution:
         said = {name: value.strip("\"' ") for name, sign, value in pairs if sign}
         break
     ids = f"{said.get('ID', '')} {said.get('ID_LIKE', '')}".split()
-    ids = ["suse" if each.startswith("opensuse") else each for each in ids]
-    known = [_IDS[each] for each in ids if each in _IDS]
+    # openSUSE has an id for each of its editions, such as opensuse-leap.
+    ids = ["suse" if name.startswith("opensuse") else name for name in ids]
+    known = [_IDS[name] for name in ids if name in _IDS]
     return Distribution(known[0] if known else Family.OTHER, said.get("NAME") or "this distribution")
 
 

@@ -181,12 +181,12 @@ def _rank_for_machine(topology: Topology, wanted: int) -> tuple[int, ...]:
     nodes = sorted({processor.node for processor in first}, reverse=True)
     for capacity in classes:
         for node in nodes:
-            fitting = [one for one in by_number if (one.capacity, one.node) == (capacity, node)]
+            fitting = [cpu for cpu in by_number if (cpu.capacity, cpu.node) == (capacity, node)]
             # A core more than needed keeps the emulator on the same node.
             if len(fitting) > wanted or (len(fitting) == wanted and len(by_number) > wanted):
                 return _sort_numbers(fitting[:wanted])
     for capacity in classes:
-        equal = [one for one in by_number if one.capacity == capacity]
+        equal = [cpu for cpu in by_number if cpu.capacity == capacity]
         if len(equal) >= wanted:
             return _sort_numbers(equal[:wanted])
     fastest_first = sorted([*first, *second], key=lambda one: (one in second, -one.capacity, -one.number))
@@ -209,8 +209,8 @@ def _rank_for_emulator(topology: Topology, machine: Collection[int]) -> list[int
         apart, key=lambda one: (one not in first, one.node not in nodes, -one.capacity, -one.number)
     )
     # The control plane's place comes last: a whole core, which is as slow and as far away as there is.
-    control = max((one for one in best_first if one in first), key=best_first.index, default=None)
-    numbers = [one.number for one in best_first if one is not control]
+    control = max((cpu for cpu in best_first if cpu in first), key=best_first.index, default=None)
+    numbers = [cpu.number for cpu in best_first if cpu is not control]
     return numbers if control is None else [*numbers, control.number]
 
 

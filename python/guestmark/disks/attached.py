@@ -236,7 +236,9 @@ class AttachedDisk:
     def _describe_refusal(self, error: CallError, said: list[str]) -> MachineError:
         spec = self.spec
         shown = f" -o {spec.mount_options}" if spec.mount_options else ""
-        kernel = f"; the kernel says: {'; '.join(said[-3:])}" if said else ""
+        kernel = ""
+        if said:
+            kernel = f"; the kernel says: {'; '.join(said[-3:])}"
         return MachineError(
             f"mount -t {spec.filesystem}{shown} {self.device}: {error.message.rpartition(': ')[2]}{kernel}",
             hint=f"check mount={spec.mount_options or filesystem.NO_OPTIONS} and whether the guest's kernel has "

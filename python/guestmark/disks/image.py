@@ -197,8 +197,11 @@ def _make_image(spec: DiskSpec, directories: list[Path], exports: ExitStack, *, 
     if spec.is_device:
         return _format_device(spec)
     image = _make_target_image(spec, directories)
-    image = _log_writes_of(image, exports) if spec.logged else image
-    return _serve_over_nbd(image, exports) if spec.level(PROTOCOL) is Protocol.NBD else image
+    if spec.logged:
+        image = _log_writes_of(image, exports)
+    if spec.level(PROTOCOL) is Protocol.NBD:
+        image = _serve_over_nbd(image, exports)
+    return image
 
 
 def _make_trial_directory(spec: DiskSpec, directories: list[Path]) -> Path:

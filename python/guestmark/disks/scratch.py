@@ -68,8 +68,12 @@ class Store:
 
     def _remove_the_rest(self, directory: Path) -> None:
         for path in directory.iterdir():
-            if path not in self.left:
-                path.unlink() if path.is_file() else shutil.rmtree(path, ignore_errors=True)
+            if path in self.left:
+                continue
+            if path.is_file():
+                path.unlink()
+            else:
+                shutil.rmtree(path, ignore_errors=True)
         # Not empty: something is kept.
         with suppress(OSError):
             directory.rmdir()

@@ -191,16 +191,14 @@ def _explain_dropped_flushes(mount: Mount) -> str:
     """Return why the filesystem drops flushes; empty if it does not."""
     options = set(mount.options)
     if mount.kind == "overlay":
-        return "mounted volatile: it drops every flush" if {"volatile", "fsync=volatile"} & options else ""
-    if mount.kind == "zfs":
-        return (
-            "sync=disabled: it returns from fsync at once"
-            if _read_zfs_sync(mount.source) == "disabled"
-            else ""
-        )
-    return (
-        "mounted without barriers: flushes are not sent to the device" if _WITHOUT_BARRIERS & options else ""
-    )
+        if {"volatile", "fsync=volatile"} & options:
+            return "mounted volatile: it drops every flush"
+    elif mount.kind == "zfs":
+        if _read_zfs_sync(mount.source) == "disabled":
+            return "sync=disabled: it returns from fsync at once"
+    elif _WITHOUT_BARRIERS & options:
+        return "mounted without barriers: flushes are not sent to the device"
+    return ""
 
 
 def _find_upper_directory(mount: Mount, path: str) -> str:
@@ -305,8 +303,12 @@ def _describe_block_device(folder: Path) -> Layer:
                 Loses.UNKNOWN,
                 "the kernel sends it no flush; whether it caches writes cannot be seen",
             )
-    said = f"cache {cache}{', FUA' if fua == '1' else ''}" if cache else "its cache is not known"
-    return Layer(name, loses, why or said)
+    if not why:
+        why = f"cache {cache}" if cache else "its cache is not known"
+        # With FUA a single write can be made durable without flushing the whole cache.
+        if cache and fua == "1":
+            why += ", FUA"
+    return Layer(name, loses, why)
 
 
 def _classify_special_device(folder: Path) -> tuple[Loses, str]:
@@ -335,13 +337,15 @@ def _layers_below_loop(folder: Path, number: str, depth: int) -> Iterator[Layer]
     if identity is None:
         yield Layer(f"{name} on {said}", Loses.UNKNOWN, "its file is unknown without the right to open it")
         return
-    unflushed = _read_line(folder / "queue" / "write_cache") == "write through"
-    why = "the kernel was told that it has no cache, so no flush reaches its file" if unflushed else ""
-    yield Layer(f"{name} on {said}", Loses.FLUSHES if unflushed else Loses.NOTHING, why)
+    if _read_line(folder / "queue" / "write_cache") == "write through":
+        why = "the kernel was told that it has no cache, so no flush reaches its file"
+        yield Layer(f"{name} on {said}", Loses.FLUSHES, why)
+    else:
+        yield Layer(f"{name} on {said}")
     device, inode = identity
     with contextlib.suppress(OSError):
-        there = os.stat(said)
-        if (there.st_dev, there.st_ino) == identity:
+        status = os.stat(said)
+        if (status.st_dev, status.st_ino) == identity:
             yield from _layers_below_file(said, depth - 1)
             return
     on = f"{os.major(device)}:{os.minor(device)}"

@@ -120,15 +120,22 @@ def _make_prototype(path: Path, tree: Path) -> list[str]:
     kind = next((letter for matches, letter in _KINDS if matches(status.st_mode)), None)
     if kind is None:
         raise MachineError(f"{path} is neither a file nor a directory, so it cannot be put on a disk")
-    mode = f"{kind}{'u' if status.st_mode & stat.S_ISUID else '-'}{'g' if status.st_mode & stat.S_ISGID else '-'}"
+    setuid = "u" if status.st_mode & stat.S_ISUID else "-"
+    setgid = "g" if status.st_mode & stat.S_ISGID else "-"
+    mode = f"{kind}{setuid}{setgid}"
     own = f"{mode}{status.st_mode & 0o777:03o} {status.st_uid} {status.st_gid}"
     name = "" if path == tree else f"{path.name} "
     if kind == "-":
         return [f"{name}{own} {path}"]
     if kind == "l":
         return [f"{name}{own} {path.readlink()}"]
-    inside = [line for entry in sorted(path.iterdir()) for line in _make_prototype(entry, tree)]
-    return [f"{name}{own}", *inside, *(["$"] if path != tree else [])]
+    lines = [f"{name}{own}"]
+    for entry in sorted(path.iterdir()):
+        lines += _make_prototype(entry, tree)
+    # A directory ends with this line; the caller ends the root.
+    if path != tree:
+        lines.append("$")
+    return lines
 
 
 _BLKZEROOUT = 0x127F  # linux/fs.h
@@ -218,24 +225,26 @@ def _make_key(spec: DiskSpec) -> str:
 
 def _make_template(spec: DiskSpec, target: Path) -> None:
     raw = target if spec.format is Format.RAW else target.with_suffix(".raw")
-    there = [target.parent]
+    writable = [target.parent]
     form = spec.format
     created = [*form.create, *collect_options(spec, lambda factor: factor.create)]
     arguments = [word for option in created for word in ("-o", option)]
     if spec.filesystem is Filesystem.NONE:
         daemon.run_program(
             "qemu-img", "create", "-q", *form.object_arguments, "-f", form, *arguments, str(target), str(spec.size),
-            writable=there,
+            writable=writable,
         )  # fmt: skip
         return
     try:
-        daemon.run_program("qemu-img", "create", "-q", "-f", "raw", str(raw), str(spec.size), writable=there)
+        daemon.run_program(
+            "qemu-img", "create", "-q", "-f", "raw", str(raw), str(spec.size), writable=writable
+        )
         _format_image(spec, raw)
         if form is not Format.RAW:
             packed = ["-c"] if spec.level(COMPRESSION) else []
             daemon.run_program(
                 "qemu-img", "convert", *form.object_arguments, *packed, "-f", "raw", "-O", form, *arguments, str(raw),
-                str(target), writable=there,
+                str(target), writable=writable,
             )  # fmt: skip
             if form is Format.QCOW2 and spec.preallocation is not Preallocation.OFF:
                 _check_map(target, spec)
@@ -263,10 +272,13 @@ def format_fresh(spec: DiskSpec, device: Path) -> None:
 def _mark_options(spec: DiskSpec) -> tuple[str, ...]:
     """Return the options that give a filesystem the UUID by which a later run recognises it as guestmark's."""
     given = " ".join(spec.mkfs_options)
-    if spec.filesystem is Filesystem.XFS:
-        return () if "uuid=" in given else ("-m", f"uuid={devices.make_mark()}")
-    if spec.filesystem.is_ext or spec.filesystem in {Filesystem.BTRFS, Filesystem.F2FS}:
-        return () if "-U" in given else ("-U", devices.make_mark())
+    is_xfs = spec.filesystem is Filesystem.XFS
+    takes_uuid = spec.filesystem.is_ext or spec.filesystem in {Filesystem.BTRFS, Filesystem.F2FS}
+    # A UUID among the user's own options takes precedence; the device is then theirs to wipe.
+    if is_xfs and "uuid=" not in given:
+        return "-m", f"uuid={devices.make_mark()}"
+    if takes_uuid and "-U" not in given:
+        return "-U", devices.make_mark()
     return ()
 
 

@@ -64,13 +64,18 @@ class DiskWatch:
             now = self._read_settled() or now
         if not now.device:
             wrote = now.files != before.files
-            return None if reads and not wrote else Traffic(wrote=wrote)
+            # Nothing counts what is read from a directory, so that nothing is known of a workload that only reads.
+            if reads and not wrote:
+                return None
+            return Traffic(wrote=wrote)
         written = now.written - before.written
         return Traffic(wrote=written > 0, written=written, read=now.read - before.read)
 
     @property
     def _device(self) -> str:
-        return self._disk.device if self._disk is not None and not self._disk.spec.is_directory else ""
+        if self._disk is None or self._disk.spec.is_directory:
+            return ""
+        return self._disk.device
 
     def _read_settled(self) -> Reading | None:
         """Return the counters once nothing is left in caches."""

@@ -322,7 +322,7 @@ class _OutlineReader:
             with self._problems.collect_at("derived"):
                 check_names(every, {*known, *levels})
         self._derived = tuple(every)
-        known |= {each.metric.name: each.metric for each in every}
+        known |= {derived.name: derived.metric for derived in every}
         first = []
         for number, name in enumerate(self._model.metrics):
             if name in known:

@@ -81,7 +81,11 @@ def override_outline(outline: Outline, given: Overrides) -> Outline:
         entries=_set_entries(shape.entries, settings, frozenset(given.parameters)),
         include=tuple(_set_row(row, settings) for row in shape.include),
     )
-    if given.find is not None and given.find.starts and not any(one.is_guest for one in shape.platforms):
+    if (
+        given.find is not None
+        and given.find.starts
+        and not any(platform.is_guest for platform in shape.platforms)
+    ):
         raise UsageError(
             "--find: nothing is started here of which some may be slow",
             hint="leave 'of starts' out, or measure guests: --on tcg",

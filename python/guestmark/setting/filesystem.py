@@ -144,7 +144,7 @@ MOUNT = DiskSetting(
     default=NO_OPTIONS,
     on=DiskKind.TARGET,
 )
-_SHARE_CACHES = tuple(dict.fromkeys(level for each in Filesystem for level in each.caches))
+_SHARE_CACHES = tuple(dict.fromkeys(level for filesystem in Filesystem for level in filesystem.caches))
 
 
 def _refuse_share_cache(cache: str, disk: Disk, _cell: Cell) -> Refusal | None:

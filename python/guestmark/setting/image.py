@@ -93,7 +93,7 @@ class Format(StrEnum):
 
 FORMAT = DiskSetting(
     "format",
-    f"the image's format: {', '.join(f'{each} ({each.help})' for each in Format)}",
+    f"the image's format: {', '.join(f'{form} ({form.help})' for form in Format)}",
     one_of(*Format),
     tuple(Format),
     read=Format,

@@ -62,12 +62,16 @@ def _attest_hugepages(level: HugePages, guest: StartedGuest) -> Iterator[Check]:
         yield Check("the size of huge pages of the guest's memory", level.bytes, huge)
 
 
+def _parse_hugepages(text: str) -> str:
+    # Levels are spelled `2M` and `1G`; a parser of words compares in lower case.
+    spellings = {pages.lower(): str(pages) for pages in HugePages}
+    return spellings[one_of(*spellings)(text)]
+
+
 HUGEPAGES = MachineSetting(
     "hugepages",
     "huge pages that this host has set aside as the guest's memory",
-    lambda text: {each.lower(): each for each in HugePages}[
-        one_of(*(each.lower() for each in HugePages))(text)
-    ],
+    _parse_hugepages,
     tuple(HugePages),
     read=HugePages,
     default=HugePages.OFF,
@@ -100,8 +104,8 @@ THP = MachineSetting(
 def _attest_prealloc(level: Switch, guest: StartedGuest) -> Iterator[Check]:
     # Only preallocated memory is resident before the guest has touched it.
     if guest.backing is not None and guest.vmm is not None:
-        there = guest.backing.resident_bytes >= guest.vmm.memory_bytes
-        yield Check("all of the guest's memory is there from the start", level is Switch.ON, there)
+        is_resident = guest.backing.resident_bytes >= guest.vmm.memory_bytes
+        yield Check("all of the guest's memory is there from the start", level is Switch.ON, is_resident)
 
 
 PREALLOC = MachineSetting(
