@@ -24,9 +24,12 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
 _NAME_SUFFIXES = {"s": "_s", "ns": "_ns", "B": "_bytes"}
 _TIMES = (WALL, GUEST_WALL, USER, SYSTEM)
 MAX_DECIMALS = 9
-_RATIO_DECIMALS = 4  # nobody measures ratios better than that
-_FAR = 10  # an end of an interval this many times off is shown as "further than that"
-_SKEWED = 1.8  # from this quotient of its ends on, an interval is given by its ends
+# Nobody measures ratios better than that.
+_RATIO_DECIMALS = 4
+# An end of an interval that is this many times off is shown as `<` or `>`: its digits would say nothing.
+_FAR = 10
+# From this quotient of its ends on, ± would hide that an interval is skewed.
+_SKEWED = 1.8
 # Half-widths of a log ratio: from the first on, per cent up and down differ visibly; from the second, nothing is known.
 _WIDE, UNKNOWN = 0.3, math.log(10)
 _TICKS = "▁▂▃▄▅▆▇█"

@@ -9,7 +9,8 @@ from guestmark.page.tables import Row, RowName, Table
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
 _LONGEST_IN_CHART = 32  # characters
-_NONE = "–"  # in place of a level that a cell does not have
+# Stands for the level of a factor that a cell does not have.
+_NONE = "–"
 
 
 def name_rows(

@@ -34,6 +34,7 @@ def tell_json(text: str) -> None:
 
 def redraw(lines: Sequence[str], above: int) -> None:
     """Write lines to a terminal on standard error, over the `above` lines that were written so before."""
+    # ANSI: move up, then clear each line before it is written.
     up = f"\x1b[{above}A" if above else ""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(up + "".join(f"\r\x1b[K{make_inert(line)}\n" for line in lines))

@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 
 _MOST_TICKS = 8
-_LOG_FROM = 8  # how many times the smallest value the largest is before an axis is logarithmic
+# An axis is logarithmic where the largest value is this many times the smallest: small ones would be one dot.
+_LOG_FROM = 8
 _STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 

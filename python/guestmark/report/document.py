@@ -25,7 +25,8 @@ from guestmark.stats.compare import Comparison
 from guestmark.stats.paired import Summary
 from guestmark.stats.stopping import forecast_more_time
 
-CONSOLE_LIMIT = 16_384  # characters of a failed trial's console in the document; the ledger has all of it
+# Characters of a failed trial's console. The ledger has all of it; documents are passed around and stay small.
+CONSOLE_LIMIT = 16_384
 
 
 def make_result_document(
@@ -74,7 +75,8 @@ def make_result_document(
         "noise_floor": [
             {"workload": workload.title, "floor": dict(workload.noise_floors)} for workload in found.workloads
         ],
-        "downgraded": [],  # versions before 0.3 took verdicts back where they now widen intervals
+        # Versions before 0.3 took verdicts back where they now widen intervals. Keys are never removed.
+        "downgraded": [],
         "widened": [
             {"workload": workload.title, "metrics": list(workload.widened)}
             for workload in found.workloads

@@ -66,6 +66,7 @@ def make_page(
         sections.append(Section(Part.VALIDITY, "What limits these figures", tuple(limits), titled=False))
     if with_environment and (host := environment.make_definitions(run)) is not None:
         sections.append(Section(Part.ENVIRONMENT, "Measured on", (host,)))
+    # The small print is about every trial, also of workloads that are not compared.
     small_print = footer.make_nodes(replace(analysis, flagged_blocks=judged.flagged_blocks), run)
     sections.append(Section(Part.FOOTER, "About this run", tuple(small_print), titled=False))
     only = analysis.workloads[0].title if len(analysis.workloads) == 1 else run.plan.name
@@ -98,6 +99,7 @@ def _without_uncompared(analysis: Analysis, *, raced: bool) -> Analysis:
 
 
 def _conclude(analysis: Analysis, judged: Analysis, run: StoredRun, race_nodes: Sequence[Node]) -> list[Node]:
+    # Of a race the sentences are the conclusion; its tables have a section of their own.
     nodes = [*make_conclusion(judged)]
     nodes += [node for node in race_nodes if isinstance(node, Note)]
     for workload in analysis.workloads:

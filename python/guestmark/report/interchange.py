@@ -58,6 +58,7 @@ def _hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] | None
         "min": min(times),
         "max": max(times),
         "times": times,
+        # A list that does not match the times would be taken for other runs.
         **({"memory_usage_byte": memory} if len(memory) == len(times) else {}),
         "exit_codes": [code] * len(times),
         **({"parameters": parameters} if parameters else {}),

@@ -95,6 +95,7 @@ def _claims_of(comparison: RunComparison, limits: Sequence[str]) -> Iterator[Rat
     metric = plan.metrics[0].name
     for gate in parse_limits(limits, plan.cells, {metric}):
         cells = [cell.id for cell in plan.cells if gate.selects_cell(cell)]
+        # A limit to everything is about what can be compared, unless nothing can be.
         if not gate.words:
             cells = [cell for cell in cells if cell in pairs] or cells
         for cell in cells:

@@ -27,7 +27,8 @@ COLUMNS = (
     "run", "workload", "cell", "platform", "baseline", "null_of", "block", "order", "status", "reason",
     "metric", "unit", "better", "value", "iterations", "started_at", "duration_s", "verdict", "doubts",
 )  # fmt: skip
-RUNS = ("warmup_values", "iteration_values")  # every single run, in order; in CSV separated by spaces
+# Columns with every single run, in order; in CSV the values are separated by spaces.
+RUNS = ("warmup_values", "iteration_values")
 _ESTIMATES = {
     Estimand.TYPICAL: "ratio",
     Estimand.TOTAL: "ratio",
@@ -37,7 +38,8 @@ _ESTIMATES = {
 ANSWERS = tuple(
     f"{estimand}_{end}" for estimand, what in _ESTIMATES.items() for end in (what, "low", "high", "verdict")
 )
-FACTOR = "factor_"  # prefix of the columns of factors, which follow `platform`
+# Prefix of the columns of factors, which follow `platform`.
+FACTOR = "factor_"
 _Row = dict[str, Any]
 
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "guestmark-history/1"
 MOST = 2000  # runs of a series
-_MOST_UNUSED = 50  # runs that are listed because they are not counted
+# Each run that is listed as not counted has to be read from the ledger.
+_MOST_UNUSED = 50
 _OTAVA_MISSING = (
     "Apache Otava is not installed beside guestmark. What brings it: pip install --no-deps apache-otava"
 )

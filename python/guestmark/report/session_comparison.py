@@ -33,7 +33,8 @@ class SessionKind(StrEnum):
     SESSION = "session"
 
 
-_Key = tuple[str, str, str | None]  # cell, metric, and the baseline that its ratios are to
+# A cell, a metric, and the baseline of its ratios; without one, the cell's own values.
+_Key = tuple[str, str, str | None]
 
 
 @dataclass(frozen=True, slots=True)

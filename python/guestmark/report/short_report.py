@@ -32,11 +32,15 @@ from guestmark.stats.compare import Comparison, Estimand, label_verdict
 from guestmark.stats.durability import disk_durability, row_durability
 from guestmark.stats.executions import Executions, describe_executions
 
-_WIDE, _WIDEST = 100, 120  # columns from which there is room for the range, and for processor times
+# Widths of a terminal from which there is room for the range, and for processor times.
+_WIDE, _WIDEST = 100, 120
 _PROCESSOR_TIMES = (USER.name, SYSTEM.name)
-_MOST_NAMES = 4  # columns that name a row; with more, workloads have tables of their own
-_RAGGED = 12  # columns that a line may lose to a word that does not fit
-_MOST_REMARKS = 3  # lines of trouble and of slow runs; the details have the rest
+# Workloads share a table only if at most this many columns name its rows.
+_MOST_NAMES = 4
+# Columns that a folded line may lose to a word that does not fit any more.
+_RAGGED = 12
+# Lines of failures, and of slow runs; `--details` has the rest.
+_MOST_REMARKS = 3
 _ENDED = {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
 
 
@@ -46,6 +50,7 @@ def make_short_report(run: StoredRun, analysis: Analysis, *, width: int, latest:
     A race of configurations, and workloads that are not compared, are shown whole. If every workload of the run
     explains its figures (phases of starts, counts of system calls), that is part of the answer.
     """
+    # A race has no baseline, so it has no rows to compare.
     if run.plan.context.tune is not None:
         return make_page(run, analysis, with_published=False, with_environment=False, details=False)
     title = run.plan.title or run.plan.name
@@ -53,6 +58,7 @@ def make_short_report(run: StoredRun, analysis: Analysis, *, width: int, latest:
     if answers := question_answers.make_nodes(analysis):
         asked = title in (question.ask for question in run.plan.questions)
         sections.append(Section(Part.CONCLUSION, title, tuple(answers), titled=not asked))
+    # Explanations of some workloads alone would bury the answers of the others.
     explained = all(kind_sections(workload, run) for workload in analysis.workloads)
     for group in _group_into_tables(analysis.workloads):
         sections.append(_result_section(group, run, width, explained=explained))
@@ -143,6 +149,7 @@ class _ResultTable:
         self._metric = workloads[0].metrics[0]
         self._shown = _shown_cells(workloads)
         self._alone = len(self._shown) == 1
+        # One unit for all rows, so that figures can be compared by eye.
         values = (_typical_value(result, self._metric) for result in self._shown)
         self._unit = figures.choose_table_unit(
             self._metric.unit, [value for value in values if value is not None]

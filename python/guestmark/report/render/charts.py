@@ -18,13 +18,17 @@ from guestmark.page.scales import Axis, ratio_axis, value_axis
 from guestmark.page.text import Tone, escape_for_csv, make_inert
 from guestmark.stats.distribution import median, quantiles
 
-WIDTH = 440  # of the drawing, in its own units: CSS pixels on a screen of about 470
+# Width of the drawing in its own units, which are CSS pixels on a screen of about 470.
+WIDTH = 440
 _LANE = 40
 _FONT_SIZE = 12.5
-_CHARACTER = 7.8  # width of a character where fonts are wide
-_EDGE = 24  # from an end of an axis within which a label is drawn inwards, not cut off
+# Width of a character in the widest usual font, as the width of text is not known before a browser draws it.
+_CHARACTER = 7.8
+# A label this close to an end of the axis is drawn inwards, or it would be cut off.
+_EDGE = 24
 _OVERHANG = 4  # room for dots that stand at an end
-_LETTERED = 0.035  # share of the longest bar from which a part has room for its letter
+# A part of a bar has room for its letter from this share of the longest bar on.
+_LETTERED = 0.035
 _FEW_POINTS = 60  # a line of more has no dots
 _ACCENT = "var(--accent)"
 _COLOURS = {

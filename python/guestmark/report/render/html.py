@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _ORDER = (Part.CONCLUSION, Part.VALIDITY, Part.WORKLOAD, Part.PUBLISHED, Part.ENVIRONMENT)
-_LEADING = 3  # nodes of a result without a picture that are not folded
-_MOST_PADDING = 19  # half digits, as many as the style sheet has classes for
+# Number of nodes that are not folded in a result without a picture.
+_LEADING = 3
+# In half digits: the style sheet has a class for each padding up to this.
+_MOST_PADDING = 19
 _LAID_OUT_TOGETHER = {"note", "chart", "tables"}
 
 

@@ -61,7 +61,8 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 _BOUND = {" ": "\ufdd0", _NO_BREAK: "\ufdd1"}
 _UNBOUND = str.maketrans({sign: space for space, sign in _BOUND.items()})
 _SHORTEST_STACK = 16
-_NARROW = 50  # columns below which names are above their values instead of beside them
+# Below this width names stand above their values instead of beside them.
+_NARROW = 50
 
 
 def print_page(page: Page, console: Console | None = None) -> None:

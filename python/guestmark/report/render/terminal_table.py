@@ -29,11 +29,16 @@ STYLES = {
 }
 SHORTEST_BAR = 5
 LONGEST_BAR = 24
-NOTED = 100  # columns from which there is room for remarks beside cells
-_WORDY = 12  # columns that words at the end of a row are given at least
-_NARROWEST = 8  # the least columns a name gets when room is short
-_SHORT_NAME = 24  # columns a name may take of a narrow terminal
-_SAVES = 0.8  # of the room that names take, numbers with short names may take at most this share
+# From this width on there is room for remarks beside cells.
+NOTED = 100
+# Words at the end of a row get at least this many columns, and are folded in them.
+_WORDY = 12
+# A name is never shortened below this, or nothing of it could be recognized.
+_NARROWEST = 8
+# A name of a divided table takes at most this many columns, as it is repeated in each part.
+_SHORT_NAME = 24
+# Numbers with short names are worth looking up only if they take less than this share of the room of names.
+_SAVES = 0.8
 _GAP = 2
 _Column = list[Text]  # the heading, then a text for each row
 

@@ -23,7 +23,8 @@ from guestmark.stats.published import find_figure
 from guestmark.workloads import boot
 
 _BEFORE_KERNEL = (boot.VMM, boot.FIRMWARE)
-_KERNEL = (boot.ENTRY, boot.KERNEL)  # before its first line it unpacks itself
+# A kernel unpacks itself before its first line: both phases are its own.
+_KERNEL = (boot.ENTRY, boot.KERNEL)
 _APPLIANCE = (*_KERNEL, boot.MODULES, boot.ROOT, boot.AGENT)
 _ON_DISK = frozenset({Durability.PROVEN, Durability.PART, Durability.REACHED})
 

@@ -127,6 +127,7 @@ def describe_slow_runs(workload: WorkloadResult, baseline: CellResult) -> list[t
     """
     groups: dict[tuple[str, str, Verdict], list[str]] = {}
     names = name_in_sentences(workload)
+    # The baseline's own slow runs stand beside those of each other cell.
     others = [result for result in workload.shown_cells if result is not baseline]
     for result in others:
         slow = None if result.answers is None else result.answers.slow

@@ -13,7 +13,8 @@ from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.conditions.surroundings import describe_changes
 from guestmark.stats.earlier_runs import EarlierComparison, compare_earlier_runs
 
-_MOST_UNCHANGED = 6  # cells that are listed when all of them are as before
+# Cells without a change are listed up to this number; more are only counted.
+_MOST_UNCHANGED = 6
 
 
 def make_nodes(analysis: Analysis) -> list[Node]:

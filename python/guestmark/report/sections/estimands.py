@@ -114,6 +114,7 @@ def _runs_tables(workload: WorkloadResult, answered: _Answered) -> list[Table]:
             slow_runs.append(answers.slow)
     if not rows:
         return []
+    # The baseline has no comparison of its own, but its runs are described by those of the others.
     baseline = workload.baseline
     if baseline is not None and baseline not in (result for result, *_ in rows):
         rows.insert(0, (baseline, slow_runs[0].baseline, None))

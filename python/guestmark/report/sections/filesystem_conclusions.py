@@ -15,7 +15,8 @@ from guestmark.stats.published import FasterClaim, find_figure, judge_faster_cla
 
 _METRIC = "throughput"
 _SHARED = frozenset(filesystem for filesystem in Filesystem if filesystem.is_directory)
-_CEILING = "ceiling"  # the key of a plan's workload that says what the host itself can do
+# The key of the workload in a plan that measures what the host itself can do.
+_CEILING = "ceiling"
 _MB = 1e6
 _CLAIM_WORDS = {
     FasterClaim.HOLDS: f"{Claim.PUBLISHED_HOLDS}.",

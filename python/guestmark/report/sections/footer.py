@@ -23,7 +23,8 @@ from guestmark.stats.validity import ALPHA
 from guestmark.workloads.boot import TOTAL
 from guestmark.workloads.exec.plan import spell_named_commands
 
-_MEASURED = {WALL.name, TOTAL.name}  # what iterations took; of starts, the whole life of a machine
+# Metrics that hold the time of iterations; of a start, the whole life of a machine.
+_MEASURED = {WALL.name, TOTAL.name}
 _COVERED = "95 % intervals, for this host today"
 _MOST_WARNINGS = 5
 _ENDED = {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
@@ -46,6 +47,7 @@ def make_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     """Return notes and the command that shows or continues the run; warnings first, as they limit what stands above."""
     nodes: list[Node] = []
     copies = sum(len(workload.null_cells) for workload in analysis.workloads)
+    # All copies of a report share one error rate, or reports with many copies would warn without a cause.
     level = ALPHA / max(copies, 1)
     for workload in analysis.workloads:
         nodes += _describe_copies(workload, level)

@@ -55,6 +55,7 @@ def _session_notes(gates: tuple[JudgedGate, ...], analysis: Analysis) -> list[No
     primary = analysis.plan.metrics[0].name
     notes: list[Node] = []
     for cell in dict.fromkeys(gate.cell for gate in gates if gate.metric == primary):
+        # Blocks of one session share its boot and its host's state, so they cannot show how far sessions differ.
         earlier = analysis.history.ratios.get(cell, ())
         size = single_session_error(earlier)
         if size is None:

@@ -18,7 +18,8 @@ from guestmark.stats.analysis import CellResult
 from guestmark.workloads.netboot import Netboot
 from guestmark.workloads.syscalls import Syscalls
 
-_MOST_OPTIONS = 60  # characters of mount options; trials have them all
+# Longer mount options are cut; the trials have all of them.
+_MOST_OPTIONS = 60
 
 
 def describe_placement(trials: Iterable[Trial]) -> str:

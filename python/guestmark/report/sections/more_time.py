@@ -11,7 +11,8 @@ from guestmark.report.commands import resume_command
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.stopping import forecast_more_time
 
-_MOST_NAMED = 4  # cells named one by one; of more, the one that is known worst speaks for all
+# With more cells than this, the one with the least precise ratio speaks for all.
+_MOST_NAMED = 4
 
 
 def make_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:

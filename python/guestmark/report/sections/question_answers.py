@@ -51,7 +51,8 @@ _MOST_NAMED = 6  # cells in one sentence
 _MOST_IN_LIST = 3  # of cells that were left out
 _NARROW = 80  # columns
 _MOST_LINES = 3  # of comparisons, in place of a table
-_MOST_WITH_INTERVALS = 2  # platforms beside each other whose ratios leave room for their intervals
+# With more platforms beside each other, 80 columns leave no room for intervals.
+_MOST_WITH_INTERVALS = 2
 _SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better": "best"}
 _RANKING_LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   ≈ typical run as its   ? not told apart"
 _UNIT_SUFFIXES = ("_s", "_ns", "_bytes")
@@ -244,6 +245,7 @@ def _describe_doubt(ranking: Ranking) -> str:
     if not unclear:
         return ""
     reasons = ", ".join(dict.fromkeys(comparison.reason for comparison in unclear if comparison.reason))
+    # A forecast is given only if it helps with all of them.
     forecasts = [forecast_blocks(comparison) for comparison in unclear]
     known = [blocks for blocks in forecasts if blocks]
     helps = _describe_forecast(max(known)) if known and len(known) == len(forecasts) else ""
@@ -306,6 +308,7 @@ def _ranking_table(rankings: Sequence[Ranking]) -> Table | None:
     """Return a column for each ranking; None unless they share at least two names of cells and their metric."""
     names = [name_apart(ranking.cells) for ranking in rankings]
     rows = dict.fromkeys(name for of_ranking in names for name in of_ranking.values())
+    # Beside each other only rankings are of use that share cells.
     shared = sum(sum(name in of_ranking.values() for of_ranking in names) > 1 for name in rows)
     if shared < 2 or len({ranking.metric for ranking in rankings}) > 1:
         return None

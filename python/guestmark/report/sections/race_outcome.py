@@ -85,6 +85,7 @@ def describe_outcome(outcome: RaceOutcome) -> list[str]:
     race, settings = outcome.race, outcome.settings
     among = _describe_limits(outcome)
     took = f"{format_count(len(outcome.cells), 'cell')}, {format_count(len(outcome.trials), 'trial')}"
+    # Before the end a leader is no answer: the race may still drop it.
     if race.stage is not Stage.DONE:
         lead = f" In the lead: {race.leader}." if race.leader else ""
         return [

@@ -8,7 +8,8 @@ from guestmark.core.machine_facts import Connection, LibvirtMachine, RemoteMachi
 from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 
-_KNOWN_WITHIN = 500e-6  # seconds a second: a clock's rate that is less certain is not worth a figure
+# Seconds per second. A clock's rate that is less certain than this is not worth a figure.
+_KNOWN_WITHIN = 500e-6
 
 
 def describe_machines(run: StoredRun) -> dict[str, str]:

@@ -147,6 +147,7 @@ def _ratio_charts(workload: WorkloadResult) -> list[Chart]:
     by_id = {result.cell.id: result for result in workload.cells}
     rows, texts = [], []
     for result, comparison, ratio in compared:
+        # A copy is compared with the cell it copies: their ratio is noise alone.
         reference = by_id.get(result.cell.null_of or "", baseline)
         blocks = block_ratios(reference.trials, result.trials, metric.name)
         text = figures.format_ratio(ratio, comparison.ci)
@@ -207,6 +208,7 @@ def _further_cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cel
     if comparison is None or comparison.ratio is None:
         return figure_cell(mean)
     places = figures.count_ratio_decimals(comparison.ratio, comparison.ci)
+    # Beside many other metrics two decimals are enough to see which ones differ.
     if comparison.ratio >= 0.095:
         places = min(places, 2)
     ratio = f"×{figures.format_number(comparison.ratio, places)}{mark_verdict(comparison)}"

@@ -24,7 +24,8 @@ from guestmark.stats.cost import Cost, clear_costs, cost_of_cell, costliest_work
 
 _TITLE = "What virtualization costs here"
 _MOST_PLANS = 1  # that are named
-_IN_GUESTS = {"boot", "upload"}  # workloads that say nothing on the host
+# Workloads that only guests have: the host neither boots nor receives files.
+_IN_GUESTS = {"boot", "upload"}
 # Which plan goes deeper into each workload of the tour, by key, and what it shows.
 DEEPER = {
     "cpu": ("cpu", "computing, precisely"),
@@ -161,6 +162,7 @@ def _platform_notes(findings: Sequence[PlatformFinding]) -> tuple[Node, ...]:
     nodes: list[Node] = [Note(spans(Span("works here: ", Tone.FASTER), ", ".join(works)))]
     for finding in findings:
         if not finding.usable:
+            # One line for each platform; what follows a colon or bracket is for whoever looks into it.
             reason = re.split(r"[:;(]", finding.reason, maxsplit=1)[0].strip()
             name = Span(f"{finding.platform} does not: ", Tone.SLOWER)
             nodes.append(Note(spans(name, f"{reason} (guestmark doctor says more)")))

@@ -109,6 +109,7 @@ class _SpreadNodes:
             if middle > 0:
                 points = tuple((block + 1, value / middle) for block, value in sorted(values.items()))
                 rows.append(SeriesRow(name_in_chart(result, self._workload), f"{low} to {high}", points))
+        # Shading every block would show nothing.
         disturbed = _find_disturbed_blocks(self._run)
         everywhere = len(disturbed) == len({trial.block for trial in self._run.trials})
         caption = "Cells that move together were moved by the host."
