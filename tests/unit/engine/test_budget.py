@@ -29,7 +29,7 @@ from guestmark.stats.compare import MIN_BLOCKS, Verdict
 from guestmark.stats.paired import summarise_trials
 from guestmark.stats.repetition import ANSWER_PRECISION
 from tests.framework.command_line import CommandLine
-from tests.unit.report.test_questions import EXT3, run_of
+from tests.unit.report.test_question_answers import EXT3, run_of
 
 PLAN = """
 schema = "guestmark-plan/1"
