@@ -1,4 +1,4 @@
-"""A kind of workload: its description, which drives plans, help, preflight, execution and reports."""
+"""The description of a kind of workload, which drives plans, help, preflight, execution and reports."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _PACKAGE = "guestmark.workloads"
 class Topic(Enum):
     """What a comparison of backends concludes from a workload."""
 
-    # Who is quicker with calls of a kernel or an API.
+    # Which side is quicker with calls of a kernel or an API.
     CALLS = auto()
     # Where the time of a start goes.
     START = auto()
-    # What the sending of bytes consists of, by the parameter `variant`.
+    # What sending bytes consists of, by the parameter `variant`.
     TRANSFER = auto()
 
 
@@ -47,32 +47,32 @@ class WorkloadKind(Generic[P]):
     somebody completes a factor's name.
     """
 
-    # The `P` that a subclass names.
+    # The class of `P`, taken from the base that a subclass names.
     PARAMS: ClassVar[type[Params]] = Params
 
     name: ClassVar[str]
-    help: ClassVar[str]  # one line
-    measures: ClassVar[
-        tuple[Metric, ...]
-        # Its metrics, the primary one first, whatever its parameters are.
-    ] = ()
-    # Its own; other workloads do not have them.
+    # One line for help and the reference.
+    help: ClassVar[str]
+    # Its metrics, the primary one first, where parameters do not decide which.
+    measures: ClassVar[tuple[Metric, ...]] = ()
+    # Factors of its own, which other workloads do not have.
     factors: ClassVar[tuple[Factor, ...]] = ()
-    # Names of those that mean something to it; None: all.
+    # Names of the only factors that apply to it; None: all.
     only_factors: ClassVar[frozenset[str] | None] = None
-    # That it runs, on the host or in guests.
+    # Programs that it runs, on the host or in guests.
     programs: ClassVar[tuple[Program, ...]] = ()
     topic: ClassVar[Topic | None] = None
-    # It runs no program of the machine, which therefore needs no root.
+    # Whether it runs no program of the machine, which therefore needs no root.
     agent_is_enough: ClassVar[bool] = False
-    # Another program starts the machine; ours is then only the host's agent.
+    # Whether another program starts the machine; ours is then only the host's agent.
     peer: ClassVar[bool] = False
-    # What it runs is the user's, so environment variables are factors.
+    # Whether it runs a command of the user's, so that environment variables are factors.
     runs_command: ClassVar[bool] = False
     # Whether it runs on a disk that only factors ask for, where its parameters need none.
     runs_on_disk: ClassVar[bool] = False
-    proves: ClassVar[bool] = False  # it cuts the power itself
-    # False: its values are findings, not times that cells are compared by.
+    # Whether it cuts the power itself.
+    proves: ClassVar[bool] = False
+    # Whether cells are compared by its values, which otherwise are findings and not times.
     compared: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -223,7 +223,7 @@ WorkloadClass = type[WorkloadKind[Any]]
 
 
 def find_packages_of(cell: Cell) -> tuple[str, ...]:
-    """The packages that have to be in the root of a cell's machine, where that is made of packages."""
+    """Returns the packages that a cell's machine needs in its root, where that is made of packages."""
     kind = workload_kinds().get(cell.workload.name)
     if kind is None or not kind.runs_programs(cell.workload):
         return ()
@@ -232,25 +232,25 @@ def find_packages_of(cell: Cell) -> tuple[str, ...]:
 
 
 def count_moved_bytes(cell: Cell) -> int | None:
-    """How many bytes of content the cell's workload writes to its target; None where that is not known."""
+    """Returns how many bytes of content the cell's workload writes to its target; None if unknown."""
     kind = workload_kinds().get(cell.workload.name)
     return None if kind is None else kind.moved_bytes(kind.params_of(cell.workload))
 
 
 def adapts_to_time(cell: Cell) -> bool:
-    """Whether the cell's trials take no more time than they are given."""
+    """Tells whether the cell's trials take no more time than they are given."""
     kind = workload_kinds().get(cell.workload.name)
     return kind is not None and kind.adapts_to_time(kind.params_of(cell.workload))
 
 
 def watches_initcalls(cell: Cell) -> bool | None:
-    """Whether the cell's workload watches initcalls of its guest, beside its phases; None where it watches neither."""
+    """Tells whether the cell's workload watches its guest's initcalls beside its phases; None if it watches neither."""
     kind = workload_kinds().get(cell.workload.name)
     return None if kind is None else kind.watches_initcalls(kind.params_of(cell.workload))
 
 
 def find_measured_packages(workloads: Iterable[WorkloadSpec]) -> set[str]:
-    """The packages of this host that these workloads' programs are from, as far as their kinds know."""
+    """Returns this host's packages with these workloads' programs, as far as their kinds know."""
     found: set[str] = set()
     for workload in workloads:
         kind = workload_kinds().get(workload.name)
@@ -260,28 +260,28 @@ def find_measured_packages(workloads: Iterable[WorkloadSpec]) -> set[str]:
 
 
 def topic_of(workload: WorkloadSpec) -> Topic | None:
-    """What a comparison of backends concludes from the workload; None where nothing, or nobody knows its kind."""
+    """Returns what a comparison of backends concludes from the workload; None for nothing, or an unknown kind."""
     kind = workload_kinds().get(workload.name)
     return None if kind is None else kind.topic
 
 
 def _find_kinds(module: ModuleType) -> list[WorkloadClass]:
-    """The workloads among a module's classes: those that have a name of their own."""
+    """Returns the workloads among a module's classes: those that have a name of their own."""
     classes = (value for value in vars(module).values() if isinstance(value, type))
     return [found for found in classes if issubclass(found, WorkloadKind) and "name" in vars(found)]
 
 
 @functools.cache
 def workload_kinds() -> Mapping[str, WorkloadClass]:
-    """All kinds of workloads by name, `exec` first, then in alphabetical order."""
+    """Returns all kinds of workloads by name, `exec` first, then in alphabetical order."""
     kinds = [kind for module in import_descriptions(_PACKAGE) for kind in _find_kinds(module)]
     return index_by_name(sorted(kinds, key=lambda kind: (kind.name != "exec", kind.name)), "workload")
 
 
 def workload_kind(name: str) -> WorkloadClass:
-    """The kind of workload of that name. Raises `UsageError` with the nearest known one."""
+    """Returns the kind of workload of that name. Raises `UsageError` with the nearest known one."""
     own = f"{_PACKAGE}.{name.replace('-', '_')}"
-    # Mostly the package has the workload's name: the others need not be imported.
+    # Mostly the package has the workload's name, and importing the others would cost every run time.
     if own in list_packages(_PACKAGE):
         for kind in _find_kinds(importlib.import_module(own)):
             if kind.name == name:

@@ -47,16 +47,14 @@ def render_sources(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         Row(RowName((source,)), tuple(_render_word(source, twins) for _, twins in shown))
         for source in sources
     )
-    return [
-        *(Paragraph(summarize_twins(result.cell.id, twins)) for result, twins in shown),
-        Table(_TITLE, ("",), columns, rows, divisible=True, heading=_TITLE),
-        *_render_commands(shown),
-        *(
-            Note(line(f"{result.cell.id}: control, {control.name}: {_describe_control(control)} ({control.said})"))
-            for result, twins in shown
-            for control in twins.controls
-        ),
-    ]  # fmt: skip
+    nodes: list[Node] = [Paragraph(summarize_twins(result.cell.id, twins)) for result, twins in shown]
+    nodes.append(Table(_TITLE, ("",), columns, rows, divisible=True, heading=_TITLE))
+    nodes += _render_commands(shown)
+    for result, twins in shown:
+        for control in twins.controls:
+            said = f"{control.name}: {_describe_control(control)} ({control.said})"
+            nodes.append(Note(line(f"{result.cell.id}: control, {said}")))
+    return nodes
 
 
 def _collect_twins(workload: WorkloadResult) -> list[tuple[CellResult, Twins]]:
@@ -80,10 +78,13 @@ def summarize_twins(cell: str, twins: Twins) -> Inline:
     parts = [
         f"{_describe_machines(twins)}; {distinct} of {len(deciding) - 1} secrets and names proven distinct"
     ]
-    own = [each.source for each in twins.found if each.word is Word.IDENTICAL and not each.of_host]
-    host = [each.source for each in twins.found if each.word is Word.IDENTICAL and each.of_host]
-    parts += [f"identical: {', '.join(own)}"] if own else []
-    parts += [f"this host's own: {', '.join(host)}"] if host else []
+    identical = [each for each in twins.found if each.word is Word.IDENTICAL]
+    own = [each.source for each in identical if not each.of_host]
+    host = [each.source for each in identical if each.of_host]
+    if own:
+        parts.append(f"identical: {', '.join(own)}")
+    if host:
+        parts.append(f"this host's own: {', '.join(host)}")
     caught = sum(control.caught for control in twins.controls)
     parts.append(f"controls caught: {caught} of {len(twins.controls)}")
     if twins.verdict is Verdict.STRANGERS:
@@ -105,18 +106,17 @@ def _render_word(source: str, twins: Twins) -> Cell:
 
 def _render_commands(shown: Sequence[tuple[CellResult, Twins]]) -> Iterator[Node]:
     items: dict[str, Inline] = {}
+    untried: dict[str, None] = {}
     for result, twins in shown:
         for each in twins.found:
             if each.word in (Word.IDENTICAL, Word.WRONG, Word.CHANCE):
                 items[f"{result.cell.id} {each.source}"] = _shown_by(result.cell.id, each)
+            elif each.word is Word.UNTRIED:
+                untried[f"{result.cell.id}: {each.source}: {each.said}"] = None
     if items:
         yield Bullets(line("Seen by, in each machine:"), tuple(items.values()))
-    untried = dict.fromkeys(
-        f"{result.cell.id}: {each.source}: {each.said}" for result, twins in shown for each in twins.found
-        if each.word is Word.UNTRIED
-    )  # fmt: skip
     if untried:
-        yield Bullets(line("Not tried:"), tuple(line(each) for each in untried))
+        yield Bullets(line("Not tried:"), tuple(map(line, untried)))
 
 
 def _shown_by(cell: str, found: Found) -> Inline:

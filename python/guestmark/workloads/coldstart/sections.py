@@ -80,19 +80,22 @@ def _average_phases(blocks: Sequence[Sequence[OneStart]]) -> list[float]:
 def _build_start_table(
     workload: WorkloadResult, shown: Sequence[CellResult], blocks: Sequence[Sequence[Sequence[OneStart]]]
 ) -> Table:
-    found = [estimate_quantiles(each) for each in blocks]
-    known = [value.value for each in found for value in each if value.value is not None]
+    quantiles = [estimate_quantiles(each) for each in blocks]
+    known = []
+    for row_quantiles in quantiles:
+        known += [quantile.value for quantile in row_quantiles if quantile.value is not None]
     unit = choose_unit(known)
-    ends = [estimate_quantile([[each.end for each in starts] for starts in of], 0.5) for of in blocks]
     columns = [Column("starts", (Align.RIGHT,)), Column("page cache")]
     columns += [Column(f"p{round(share * 100)}, {unit.name}", (Align.POINT, Align.LEFT)) for share in SHARES]
     columns.append(Column(f"gone after, {unit.name}", (Align.POINT,)))
     headings, names = name_rows(workload, shown)
     rows = []
-    for result, name, each, of, end in zip(shown, names, found, blocks, ends, strict=True):
-        cells = [figure_cell(str(sum(map(len, of)))), word_cell(_describe_cache(result))]
-        cells += [_render_quantile(value, unit) for value in each]
-        cells.append(figure_cell("–") if not end.value else figure_cell(_format_seconds(end.value, unit)))
+    for result, name, row_quantiles, row_blocks in zip(shown, names, quantiles, blocks, strict=True):
+        cells = [figure_cell(str(sum(map(len, row_blocks)))), word_cell(_describe_cache(result))]
+        cells += [_render_quantile(quantile, unit) for quantile in row_quantiles]
+        end = estimate_quantile([[start.end for start in starts] for starts in row_blocks], 0.5).value
+        # A machine that only resumes is not ended.
+        cells.append(figure_cell(_format_seconds(end, unit) if end else "–"))
         rows.append(Row(name, tuple(cells), strong=result.cell.baseline))
     return Table(
         "Quantiles of the time from the decision to a touched working set",

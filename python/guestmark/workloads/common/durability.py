@@ -316,10 +316,10 @@ class Below:
         itself; None if it gives no account.
         """
         now = _read_counters(self.machine)
-        changed = {
-            name: None if getattr(now, name) is None or start is None else getattr(now, name) - start
-            for name, start in ((name, getattr(self.counters, name)) for name in Counters.__slots__)
-        }
+        changed: dict[str, Any] = {}
+        for name in Counters.__slots__:
+            start, end = getattr(self.counters, name), getattr(now, name)
+            changed[name] = None if start is None or end is None else end - start
         counters = Counters(**changed)
         target = next((disk for disk in self.machine.disks if disk.spec.role is Role.TARGET), None)
         if target is None:
@@ -371,23 +371,23 @@ def _read_counters(machine: Machine) -> Counters:
 
 def _read_qemu_counters(query: Any) -> dict[str, int | None]:
     """Sums over our drives what QEMU counted for the guest's requests."""
-    unsafe = {
-        entry["device"]
-        for entry in query("query-block")
-        if entry.get("inserted", {}).get("cache", {}).get("no-flush")
-    }
-    drives = [
-        entry for entry in query("query-blockstats") if entry.get("device") in {str(role) for role in Role}
-    ]
-    stats = [entry["stats"] for entry in drives]
-    return {
-        "host_written": sum(drive["wr_bytes"] for drive in stats),
-        "host_writes": sum(drive["wr_operations"] for drive in stats),
-        "host_read": sum(drive["rd_bytes"] for drive in stats),
-        "host_flushes": sum(
-            drive["stats"]["flush_operations"] for drive in drives if drive["device"] not in unsafe
-        ),
-    }
+    unsafe = set()
+    for entry in query("query-block"):
+        if entry.get("inserted", {}).get("cache", {}).get("no-flush"):
+            unsafe.add(entry["device"])
+    ours = set(map(str, Role))
+    total = {"host_written": 0, "host_writes": 0, "host_read": 0, "host_flushes": 0}
+    for drive in query("query-blockstats"):
+        if drive.get("device") not in ours:
+            continue
+        stats = drive["stats"]
+        total["host_written"] += stats["wr_bytes"]
+        total["host_writes"] += stats["wr_operations"]
+        total["host_read"] += stats["rd_bytes"]
+        # With cache.no-flush QEMU counts the guest's flushes, and drops them.
+        if drive["device"] not in unsafe:
+            total["host_flushes"] += stats["flush_operations"]
+    return {**total}
 
 
 def _read_process_counters(machine: Machine, pid: int) -> dict[str, int | None]:
@@ -396,8 +396,9 @@ def _read_process_counters(machine: Machine, pid: int) -> dict[str, int | None]:
     This includes a few kilobytes of console and channel. It is unknown for processes that use io_uring, whose requests
     the kernel does not count as theirs.
     """
+    unknown: dict[str, int | None] = {"host_written": None, "host_writes": None, "host_read": None}
     if any(disk.spec.aio is Aio.IO_URING for disk in machine.disks):
-        return {"host_written": None, "host_writes": None, "host_read": None}
+        return unknown
     total = {"wchar": 0, "syscw": 0, "rchar": 0}
     servers = [disk.server for disk in machine.disks if disk.server is not None]
     # Other descendants carry the channel and serve the root.
@@ -407,7 +408,7 @@ def _read_process_counters(machine: Machine, pid: int) -> dict[str, int | None]:
             try:
                 lines = machine.place.read(f"/proc/{process}/io").splitlines()
             except PermissionError:
-                return {"host_written": None, "host_writes": None, "host_read": None}
+                return unknown
             for line in lines:
                 name, _, value = line.partition(": ")
                 if name in total:

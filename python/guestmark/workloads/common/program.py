@@ -209,25 +209,28 @@ def describe_builds(cell: Cell, name: str, host_path: str) -> Build | None:
     if architecture is None:
         return None
     here = find_package(host_path) if host_path else None
+    if here is None:
+        return Build(architecture=architecture.name, said=_describe_build(architecture, name, "", ""))
     root = roots.find_root(architecture, find_packages_of(cell)) if architecture.root else None
-    there = root.packages.get(here.name) if root and here else None
+    # The package has the same name there, as one release of the distribution serves all architectures.
+    there = root.packages.get(here.name) if root else None
+    if there is None:
+        said = _describe_build(architecture, name, "", here.version)
+        return Build(architecture=architecture.name, host_version=here.version, said=said)
     return Build(
         architecture=architecture.name,
-        package=there.name if there else None,
-        version=there.version if there else None,
-        host_version=here.version if here else None,
-        same_source=(there.source, there.source_version) == (here.source, here.source_version)
-        if there and here
-        else None,
-        said=_describe_build(
-            architecture, name, there.version if there else "", here.version if here else ""
-        ),
+        package=there.name,
+        version=there.version,
+        host_version=here.version,
+        same_source=(there.source, there.source_version) == (here.source, here.source_version),
+        said=_describe_build(architecture, name, there.version, here.version),
     )
 
 
 def _describe_build(architecture: Architecture, name: str, version: str, host_version: str) -> str:
     if not version:
         return f"another build: {name}, {architecture.name}"
+    # Debian numbers rebuilds of one source `+b1`, `+b2`, for each architecture apart.
     if version.partition("+b")[0] == host_version.partition("+b")[0]:
         return f"another build: {name} {version}, {architecture.name}"
     return f"another version: {name} {version}, {architecture.name} (this host: {host_version or 'not a package'})"

@@ -57,6 +57,7 @@ class Report:
 def parse_report(output: str) -> Report:
     """Reads fio's standard output. Raises `WorkloadError` with what is missing, or with the error of a job."""
     lines = output.splitlines()
+    # fio prints warnings before its JSON, even on standard output.
     start = next((at for at, line in enumerate(lines) if line.strip() == "{"), None)
     if start is None:
         raise WorkloadError(f"fio printed no JSON: {' '.join(output.split())[-300:]!r}", hint=_HINT)
@@ -75,16 +76,17 @@ def parse_report(output: str) -> Report:
         if _read_field(job, "error", int):
             raise WorkloadError(f"fio's job {job.get('jobname')!r} failed with error {job['error']}")
     syncs = [_read_field(_read_field(job, "sync", dict), "lat_ns", dict) for job in jobs]
-    directions = [[_read_field(job, name, dict) for job in jobs] for name in ("read", "write")]
+    reads = [_read_field(job, "read", dict) for job in jobs]
+    writes = [_read_field(job, "write", dict) for job in jobs]
+    directions = [*reads, *writes]
     return Report(
         version=_read_field(found, "fio version", str).removeprefix("fio-"),
         jobs=len(jobs),
-        read=_parse_direction(directions[0]),
-        write=_parse_direction(directions[1]),
+        read=_parse_direction(reads),
+        write=_parse_direction(writes),
         sync_latency_avg_s=_mean_latency([sync for sync in syncs if "N" in sync]),
-        runtime_s=max(_read_field(direction, "runtime", int) for some in directions for direction in some)
-        / 1e3,
-        bytes=sum(_read_field(direction, "io_bytes", int) for some in directions for direction in some),
+        runtime_s=max(_read_field(direction, "runtime", int) for direction in directions) / 1e3,
+        bytes=sum(_read_field(direction, "io_bytes", int) for direction in directions),
         notes=tuple(line.strip() for line in lines[:start] if line.strip()),
     )
 
@@ -102,12 +104,12 @@ def _parse_direction(parts: Sequence[Mapping[str, Any]]) -> Direction:
 
 def _mean_latency(latencies: Sequence[Mapping[str, Any]]) -> float | None:
     """Returns the mean over all requests, in seconds."""
-    count = sum(_read_field(latency, "N", int) for latency in latencies)
-    return (
-        sum(_read_field(latency, "mean", int, float) * latency["N"] for latency in latencies) / count / 1e9
-        if count
-        else None
-    )
+    count, total_ns = 0, 0.0
+    for latency in latencies:
+        requests = _read_field(latency, "N", int)
+        count += requests
+        total_ns += _read_field(latency, "mean", int, float) * requests
+    return total_ns / count / 1e9 if count else None
 
 
 def _read_field(table: Any, name: str, *kinds: type) -> Any:
