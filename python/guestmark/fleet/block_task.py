@@ -14,11 +14,10 @@ from dataclasses import replace
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from guestmark.core.context import FleetOrder
+from guestmark.core.context import Caller, FleetOrder
 from guestmark.core.errors import (
     BlockStatus,
     GuestmarkError,
@@ -28,7 +27,8 @@ from guestmark.core.errors import (
     UsageError,
 )
 from guestmark.core.findings import find_machine
-from guestmark.core.model import TrialStatus
+from guestmark.core.model import Plan, TrialStatus
+from guestmark.fleet import pool_watchdog
 from guestmark.fleet.order import (
     CLASS_LABEL,
     FLEET_LABEL,
@@ -37,11 +37,14 @@ from guestmark.fleet.order import (
     SHARED_HOST_PREFIX,
     MachineProgress,
 )
-
-if TYPE_CHECKING:
-    from guestmark.core.model import Plan
-    from guestmark.ledger.model import StoredRun
-    from guestmark.ledger.store import Ledger
+from guestmark.ledger import open_ledger, trial_counts
+from guestmark.ledger.attempts import find_runs_with_labels
+from guestmark.ledger.model import StoredRun
+from guestmark.ledger.run_annotations import Annotations
+from guestmark.ledger.store import Ledger
+from guestmark.plan.load import load_outline
+from guestmark.plan.outline import Overrides, assemble_plan, override_outline
+from guestmark.platforms import affinity, exclusive
 
 # The prefix of lines that a worker prints for the coordinator.
 MESSAGE_PREFIX = "guestmark-fleet: "
@@ -62,6 +65,7 @@ class WorkerMark(StrEnum):
 DIFFERENT_CLASS_HINT = (
     "give it another class in the lab's file, or measure everything on each machine: --whole"
 )
+
 # Runs that this machine is known to be able to measure.
 _EXAMINED: set[str] = set()
 # The pause after an error that may pass, such as a server that restarts.
@@ -98,12 +102,10 @@ def run_block(order: bytes) -> bytes:
 
 
 def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
+    # The coordinator imports this module too, and never measures.
     from guestmark.engine.audience import Audience, exclusive_use
     from guestmark.engine.interrupt import Interruption
     from guestmark.engine.stored_run import measure_next_block
-    from guestmark.fleet import pool_watchdog
-    from guestmark.ledger import open_ledger
-    from guestmark.platforms import affinity
 
     affinity.take_along(pool_watchdog.find_pool_processes())
     with open_ledger(os.environ[LEDGER_VARIABLE]) as ledger:
@@ -163,7 +165,6 @@ def tell_coordinator(text: str) -> None:
 
 def count_progress(ledger: Ledger, run_id: str, machine: str, *, shared: bool) -> MachineProgress:
     """Return what `read_progress` does, counted by the ledger instead of reading all trials."""
-    from guestmark.ledger import trial_counts
 
     head, done = (
         ledger.load_head(run_id),
@@ -193,7 +194,6 @@ def read_progress(stored: StoredRun, machine: str) -> MachineProgress:
 
 def find_run(ledger: Ledger, order: FleetOrder, machine: str) -> str | None:
     """Return the id of the machine's run, or of the one that its class shares; None before it is made."""
-    from guestmark.ledger.attempts import find_runs_with_labels
 
     kind = order.find_machine_class(machine)
     whose = {CLASS_LABEL: kind} if kind else {MACHINE_LABEL: machine}
@@ -201,9 +201,6 @@ def find_run(ledger: Ledger, order: FleetOrder, machine: str) -> str | None:
 
 
 def _load_plan(order: FleetOrder) -> Plan:
-    from guestmark.core.context import Caller
-    from guestmark.plan.load import load_outline
-    from guestmark.plan.outline import Overrides, assemble_plan, override_outline
 
     outline = override_outline(
         load_outline(order.plan, order.where, scale=order.scale), Overrides(**order.overrides)
@@ -216,8 +213,6 @@ def _create_run(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> 
     """Make a run of what can be measured here, with the labels of its fleet; return its id."""
     from guestmark.engine.audience import Audience
     from guestmark.engine.run import RunOptions, prepare_run
-    from guestmark.ledger.attempts import find_runs_with_labels
-    from guestmark.ledger.run_annotations import Annotations
 
     host = _identify_host()
     for run_id in find_runs_with_labels(ledger, {FLEET_LABEL: order.fleet}):
@@ -243,7 +238,6 @@ def _join_shared_run(ledger: Ledger, order: FleetOrder, machine: str, run_id: st
 
     Raises `UsageError` if it does so already under another name.
     """
-    from guestmark.ledger.run_annotations import Annotations
 
     if order.find_machine_class(machine):
         host, labels = _identify_host(), ledger.read_annotations(run_id).labels
@@ -264,7 +258,6 @@ def _refuse_duplicate_machine(labels: Mapping[str, str], machine: str, host: str
 
 def _identify_host() -> str:
     """Return a digest that tells this machine from others whatever its name is: of its boot, and of its lock file."""
-    from guestmark.platforms import exclusive
 
     lock = exclusive.find_lock_file()
     if lock is None or not lock.exists():

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,11 +28,9 @@ from guestmark.fleet.order import MachineProgress
 from guestmark.fleet.parsl_engine import EngineError, ParslEngine, find_lost_worker
 from guestmark.fleet.worker_connection import LinkEnd, WorkerAddresses, WorkerLink
 from guestmark.ledger.attempts import find_pending_runs, record_lost_attempts
+from guestmark.ledger.model import StoredRun
 from guestmark.ledger.postgres import PATIENCE_S
-
-if TYPE_CHECKING:
-    from guestmark.ledger.model import StoredRun
-    from guestmark.ledger.store import Ledger
+from guestmark.ledger.store import Ledger
 
 TICK_S = 0.5
 # So many blocks are submitted for each machine, so that none waits for the next one.

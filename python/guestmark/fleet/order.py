@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -14,14 +14,12 @@ from guestmark.core.context import FleetOrder
 from guestmark.core.errors import UsageError
 from guestmark.core.home import LATEST
 from guestmark.fleet import lab
+from guestmark.fleet.lab import LabMachine
 from guestmark.ledger import default_path
 from guestmark.ledger.attempts import find_runs_with_labels
+from guestmark.ledger.store import Ledger
 from guestmark.plan.load import load_outline
 from guestmark.plan.outline import Overrides, override_outline
-
-if TYPE_CHECKING:
-    from guestmark.fleet.lab import LabMachine
-    from guestmark.ledger.store import Ledger
 
 # Labels of a machine's run; `HOST_LABEL` is the same for two names of one machine.
 FLEET_LABEL, MACHINE_LABEL, CLASS_LABEL, HOST_LABEL = "fleet", "machine", "class", "host"

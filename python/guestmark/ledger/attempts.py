@@ -12,10 +12,12 @@ import secrets
 import time
 from collections.abc import Collection, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import case, insert, select, update
+from sqlalchemy import ColumnElement, case, insert, select, update
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql.selectable import TypedReturnsRows
 
 from guestmark.core.cause import Cause
 from guestmark.core.errors import TakenError
@@ -26,13 +28,7 @@ from guestmark.ledger.rows import BEGUN, LOST
 from guestmark.ledger.run_annotations import IMPORTED, LABEL
 from guestmark.ledger.schema import attempts as table
 from guestmark.ledger.schema import remarks as said
-
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement
-    from sqlalchemy.engine import Connection
-    from sqlalchemy.sql.selectable import TypedReturnsRows
-
-    from guestmark.ledger.store import Ledger
+from guestmark.ledger.store import Ledger
 
 
 class TrialAttempts:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Table, func, insert, select, update
 from sqlalchemy.engine import Connection, Row
 
 from guestmark.core.errors import LedgerError
 from guestmark.ledger import checksums, run_annotations, schema, signatures
 from guestmark.ledger.connect import OpenedStore, begin_writing
 from guestmark.ledger.error_advice import explain_errors
-
-if TYPE_CHECKING:
-    from sqlalchemy import Table
-
-    from guestmark.ledger.model import RunOrigin
+from guestmark.ledger.model import RunOrigin
 
 _TABLES: tuple[Table, ...] = (schema.runs, schema.environments, schema.unusable, schema.trials, schema.checks)
 

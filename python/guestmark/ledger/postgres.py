@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import URL, Connection
@@ -31,12 +31,7 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.redaction import register_secret
 from guestmark.ledger import schema
 from guestmark.ledger.error_advice import CONNECT_S, WRONG_PASSWORD, make_password_error, read_sqlstate
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
-    from guestmark.ledger.rows import LedgerWriter
-
+from guestmark.ledger.rows import LedgerWriter
 
 _PREPARED_OPTION = "guestmark_prepared"  # execution option
 PREPARED_OPTIONS = {_PREPARED_OPTION: True}  # for `Connection.execute`

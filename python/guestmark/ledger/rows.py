@@ -11,23 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import bindparam, delete, func, insert, literal, select, update
+from sqlalchemy import Table, bindparam, delete, func, insert, literal, select, update
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.selectable import TypedReturnsRows
 
 from guestmark.core.errors import LedgerError, TakenError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
 from guestmark.ledger import checksums, codec, schema
 from guestmark.ledger.environment_variables import strip_unrecorded
 from guestmark.ledger.validation import ReadBudget
-
-if TYPE_CHECKING:
-    from sqlalchemy import Table
-    from sqlalchemy.engine import Connection
-    from sqlalchemy.sql.selectable import TypedReturnsRows
-
 
 # The prefix of a cell's id among the names of what is left out.
 _CELL = "cell:"

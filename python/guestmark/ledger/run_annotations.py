@@ -9,19 +9,16 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import msgspec
 from sqlalchemy import delete, insert, select
+from sqlalchemy.engine import Connection
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.redaction import redact_text
 from guestmark.ledger.model import RunOrigin, SignatureStatus
 from guestmark.ledger.schema import has_table
 from guestmark.ledger.schema import remarks as table
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
 
 NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED = "name", "note", "label", "tag", "removed", "imported"
 _PLACE = "place"

@@ -8,18 +8,16 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.core.model import Cell, Plan
 from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import StoredRatio, StoredRun
+from guestmark.ledger.store import Ledger
 from guestmark.stats.across_runs import NO_HISTORY, History, PastNull, PastRatio
 from guestmark.stats.analysis import Analysis, WorkloadResult, analyse_run
 from guestmark.stats.compare import MIN_BLOCKS, Comparison
 from guestmark.stats.conditions.surroundings import compare_environments
-
-if TYPE_CHECKING:
-    from guestmark.ledger.store import Ledger
 
 _DIGITS = 32
 # These differ with every build, and versions are reported already.

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, fields
 from datetime import datetime
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import delete, func, insert, select
 from sqlalchemy.engine import Connection, Row
@@ -24,12 +24,6 @@ from guestmark.ledger.model import RunOverview, SignatureStatus, StoredRatio
 from guestmark.ledger.run_annotations import NO_ANNOTATIONS, Annotations
 from guestmark.ledger.schema import comparisons
 from guestmark.ledger.validation import is_moment, is_text
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
-    from guestmark.ledger.run_annotations import Annotations
-
 
 # Only so many earlier runs are read for one ratio.
 MOST_EARLIER_RUNS = 20

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, insert, select
+from sqlalchemy.engine import Connection
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import RunState
 from guestmark.ledger import checksums, codec, run_annotations, schema, signatures
+from guestmark.ledger.model import StoredRun
 from guestmark.ledger.rows import add_environment, add_left_out, make_run_row
+from guestmark.ledger.run_annotations import Annotations
 from guestmark.ledger.schema import comparisons
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
-    from guestmark.ledger.model import StoredRun
-    from guestmark.ledger.run_annotations import Annotations
-    from guestmark.ledger.store import Ledger
+from guestmark.ledger.store import Ledger
 
 _RUN_TABLES = (schema.checks, schema.trials, schema.unusable, schema.environments)
 

@@ -18,18 +18,15 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Table, delete, insert, select
+from sqlalchemy.engine import Connection
 
 from guestmark.core.home import state_directory
 from guestmark.ledger import run_annotations, schema, signing_key
 from guestmark.ledger.model import SignatureStatus
-
-if TYPE_CHECKING:
-    from sqlalchemy import Table
-    from sqlalchemy.engine import Connection
 
 # The kind of a signature's row in the table of annotations.
 KIND = "signature"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sqlalchemy import and_, exists, func, select
 
@@ -12,9 +11,7 @@ from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import checksums, schema
 from guestmark.ledger.rows import read_trial
 from guestmark.ledger.schema import attempts, trials
-
-if TYPE_CHECKING:
-    from guestmark.ledger.store import Ledger
+from guestmark.ledger.store import Ledger
 
 
 @dataclass(frozen=True, slots=True)
