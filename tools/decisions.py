@@ -19,8 +19,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent / "python" / "guestmark"
 ALLOWED = {
     ("core/cause.py", "heard"),
-    ("core/cause.py", "of_earlier"),
-    ("core/findings.py", "_of_version_0_1"),
+    ("core/cause.py", "classify_old_reason"),
+    ("core/findings.py", "_read_version_0_1"),
 }
 _TEXTS = {"message", "reason", "why", "hint", "meaning", "stderr"}
 _OURS = {

@@ -40,7 +40,7 @@ destroy = "podman rm --force --ignore --time 0 {{id}}"
 # env = {{ KEY = "value" }}
 
 [parameters]                  # --set own.image=A,B compares two of them
-image = "docker.io/library/debian:stable-slim"
+image = "debian:stable-slim"
 # cpus = "1"                  # used as {{cpus}} in create, and compared with what the machine really has
 # memory = "512M"             # likewise
 """

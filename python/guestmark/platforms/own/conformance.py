@@ -29,6 +29,7 @@ _SHORT_COMMANDS = 1000
 _STATUSES = (0, 1, 42, 126)
 # What a shell, a client or a terminal in the middle would change: spaces, quotes, variables, escapes, nothing at all.
 _ARGUMENTS = ("a b", "", "'", '"', "$HOME", "\\n", "*", "-n", "--help", "{id}", "ü", "line\nline", "a;b|c&d")
+_ERROR_LINE = b"err\n"  # what the command that tries both outputs writes to standard error
 _COMMAND_S = 30.0
 _BINARY_S = 180.0
 _GONE_S = 10.0
@@ -107,7 +108,7 @@ def _attempt(name: str, check: Callable[[], str]) -> Point:
 class _Done:
     status: int
     stdout: bytes
-    stderr: bytes
+    errors: bytes
 
 
 def _run(made: Made, command: Sequence[str], stdin: bytes = b"", limit_s: float = _COMMAND_S) -> _Done:
@@ -145,7 +146,7 @@ def _check_entry(made: Made) -> str:
     begin = time.monotonic()
     done = _run(made, ["true"])
     if done.status != 0:
-        said = last_inert_line(make_inert(done.stderr.decode(errors="replace"), lines=True))
+        said = last_inert_line(make_inert(done.errors.decode(errors="replace"), lines=True))
         raise PointFailedError(
             f"exec … true ended with status {done.status}{f': {said}' if said else ''}",
             "if the machine needs time after create: write ready, a command that succeeds when exec works",
@@ -169,7 +170,7 @@ def _check_output(made: Made) -> str:
             f"of `echo out` arrived {make_inert(done.stdout.decode(errors='replace'))[:60]!r}",
             "exec may print nothing of its own: leave out banners, -v, prompts; login shells print messages of the day",
         )
-    if b"err" not in done.stderr:
+    if not done.errors.endswith(_ERROR_LINE):
         raise PointFailedError("standard error does not arrive", "exec has to pass standard error on")
     return ""
 

@@ -203,6 +203,7 @@ def _await_ready(made: Made) -> None:
                 raise MachineError(
                     f"{made.definition.name} was not ready after {limit:g} s ({error.message})",
                     hint=error.hint,
+                    cause=error.cause,
                 ) from error
             time.sleep(_PAUSE_S)
         else:

@@ -181,7 +181,7 @@ class OwnPlatform:
                         _VERSION_S,
                     )
                 except MachineError as error:
-                    raise PlatformUnusableError(error.message, hint=error.hint) from error
+                    raise PlatformUnusableError(error.message, hint=error.hint, cause=error.cause) from error
                 self._version = " ".join(make_inert(said.stdout).split())[:200]
         return self._version
 
