@@ -286,7 +286,7 @@ class Conversation:
         raise make_refusal(failure, command=command or call.name == wire.EXEC.name)
 
     def _remember_question(self, name: str, asked: bytes, *, question: bool) -> None:
-        """Keeps what is asked until the first call that may change the answers."""
+        """Keeps what is asked, until the first call that may change the answers."""
         if question or name in _QUESTIONS:
             if self._only_asked:
                 self._questions.append(asked)

@@ -130,8 +130,8 @@ class PlatformSpec:
         outers = [layer.description for layer in self.layers[:-1]]
         return any(known.name == factor for outer in outers for known in outer.accepted_inside)
 
-    def processors(self, levels: Levels) -> int:
-        """How many processors its machines have at these levels of their factors."""
+    def count_processors(self, levels: Levels) -> int:
+        """Returns the number of processors of its machines at these levels of their factors."""
         return self.inner.description.processors(levels)
 
     def __setattr__(self, name: str, value: Any) -> None:

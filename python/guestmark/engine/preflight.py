@@ -91,7 +91,11 @@ def find_misplaced_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
 
 def _explain_misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str]]:
     kind = workload_kind(cell.workload.name)
-    if not row.several_processors and cell.platform.processors(cell.levels) > 1 and cell.platform.is_guest:
+    if (
+        not row.several_processors
+        and cell.platform.count_processors(cell.levels) > 1
+        and cell.platform.is_guest
+    ):
         yield f"a machine of {row.name} has one processor", "give it no more: --set smp=1"
     elif kind.runs_programs(cell.workload) and not row.root:
         able = ", ".join(sorted(name for name, each in workload_kinds().items() if each.agent_is_enough))

@@ -1,4 +1,4 @@
-"""The kernel of another architecture: the distribution's own where it has one, else a small one built from source."""
+"""The kernel of another architecture: the distribution's own if it has one, else a small one built from source."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ _OPEN_FLAGS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A change of one file, made where the fault is: `corrected` returns its text unchanged where it is not."""
+    """A change of one file. `correct_text` returns the text unchanged if it has no such fault."""
 
     name: str
     file: str

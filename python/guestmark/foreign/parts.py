@@ -1,4 +1,4 @@
-"""All parts of a foreign machine together: found, or made."""
+"""All parts of a foreign machine together, found or made."""
 
 from __future__ import annotations
 

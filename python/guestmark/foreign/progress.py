@@ -33,7 +33,7 @@ class Progress:
 
 
 class CombinedProgress(Progress):
-    """One line for several steps, of which some go on at the same time; `about_s` is the time that all of them take."""
+    """One line for several steps, some at the same time; `about_s` is the time that all of them take."""
 
     def __init__(self, line: Progress, what: str, about_s: float) -> None:
         self._line = line

@@ -246,11 +246,11 @@ def _can_be_placed(cell: Cell) -> bool:
 
 def _choose_processors(cell: Cell, cells: Sequence[Cell]) -> int:
     if cell.platform.is_guest:
-        return cell.platform.processors(cell.levels)
+        return cell.platform.count_processors(cell.levels)
     guests = [other for other in cells if other.platform.is_guest and other.compares_with(cell)]
     if not guests:
         return 0
-    numbers = [other.platform.processors(other.levels) for other in guests if _SMP in other.factors]
+    numbers = [other.platform.count_processors(other.levels) for other in guests if _SMP in other.factors]
     return min(numbers, default=1)
 
 
@@ -284,7 +284,7 @@ def _name_cells(ids: Sequence[str], group: Sequence[Cell]) -> str:
 def _count_processors(cell: Cell) -> int:
     """Return how many processors a cell's machine has; 0 if that is not known in advance."""
     if cell.platform.is_guest:
-        return cell.platform.processors(cell.levels)
+        return cell.platform.count_processors(cell.levels)
     if cell.factors.get(NAME) == PINNED and cell.processors:
         return cell.processors
-    return cell.platform.processors(cell.levels) if cell.platform.is_this_host else 0
+    return cell.platform.count_processors(cell.levels) if cell.platform.is_this_host else 0

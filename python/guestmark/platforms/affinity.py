@@ -196,7 +196,7 @@ def take_seat(cell: Cell, *, emulator: bool) -> Iterator[Seat]:
     if level is None:
         yield Seat()
         return
-    wanted = cell.processors or (cell.platform.processors(cell.levels) if cell.platform.is_guest else 0)
+    wanted = cell.processors or (cell.platform.count_processors(cell.levels) if cell.platform.is_guest else 0)
     placement = choose_processors(_cached_topology(usable_processors()), level, wanted, emulator=emulator)
     _active.enter(placement)
     try:

@@ -1,4 +1,4 @@
-"""Attestation that all guests share: what a guest really is, held against what its cell asked for."""
+"""Attestation that all guests share: compares what a guest really is with what its cell asked for."""
 
 import contextlib
 import functools
@@ -100,7 +100,7 @@ def _attest_directory(guest: Guest, disk: AttachedDisk) -> Disk:
 
 
 def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], engines: frozenset[str]) -> None:
-    """Holds what QEMU says of a drive against what was asked for. Raises `AttestationError`."""
+    """Compares what QEMU says of a drive with what was asked for. Raises `AttestationError`."""
     spec = disk.spec
     if not drive:
         raise make_mismatch(f"the {spec.name} disk", spec.name, "no such drive", guest)
@@ -133,7 +133,7 @@ def _require_disk_checks(disk: AttachedDisk, checks: Iterable[Check], guest: Gue
 
 
 def _check_served(guest: Guest, disk: AttachedDisk, write_cache: str) -> None:
-    """Holds what the process that serves a disk has opened against what was asked for. Raises `AttestationError`.
+    """Compares what the process that serves a disk has opened with what was asked for. Raises `AttestationError`.
 
     The daemon has no monitor to ask. Whether it drops flushes is found where flushes are watched.
     """

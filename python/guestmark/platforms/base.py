@@ -51,7 +51,7 @@ class BareMachine(Protocol):
 
     @property
     def phases(self) -> Mapping[str, float]:
-        """Seconds on the host's monotonic clock since the start was asked for, by phase name."""
+        """Seconds since the start was requested, on the host's monotonic clock, by phase name."""
 
     @property
     def command_line(self) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class Machine(BareMachine, Protocol):
 
 @runtime_checkable
 class HasInnerMachine(Protocol):
-    """What a machine inside another guest has in addition."""
+    """What machines inside another guest have in addition."""
 
     # The same machine as seen from the outer guest, with process ids and paths there.
     inner: Machine
@@ -107,7 +107,7 @@ class HasInnerMachine(Protocol):
 
 @runtime_checkable
 class StartedHere(Protocol):
-    """What a machine that this host starts has in addition."""
+    """What machines that this host starts have in addition."""
 
     @property
     def started_at(self) -> float:
@@ -128,7 +128,7 @@ class ListsProcesses(Protocol):
 
 @runtime_checkable
 class MakesRemarks(Protocol):
-    """What a machine has in addition that reports about itself at the end of a trial."""
+    """What machines have in addition that report about themselves at the end of a trial."""
 
     def remarks(self) -> list[str]:
         """Returns remarks, such as clocks that disagree. It may also complete what was attested."""

@@ -8,7 +8,7 @@ from guestmark.core.architectures import Architecture, host_architecture
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One accelerator."""
+    """How QEMU runs a guest's instructions."""
 
     name: str
     # Processor model of machines on which only firmware runs.
@@ -25,12 +25,12 @@ class Accelerator:
 
     @property
     def outer_cpu(self) -> str:
-        """The default model of the processor of a guest that holds others."""
+        """Default processor model of guests that hold others."""
         row = host_architecture()
         return (row.outer_cpu or row.cpu) if self.emulates else "host"
 
     def boot_args(self, architecture: Architecture) -> str:
-        """Arguments for kernels that shorten a boot and change nothing in the steady state."""
+        """Returns kernel arguments that shorten a boot and change nothing in the steady state."""
         emulated = architecture.emulated_args if self.emulates else ""
         return f"{architecture.boot_args} {emulated}".strip()
 

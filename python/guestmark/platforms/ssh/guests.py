@@ -368,7 +368,7 @@ class RemoteGuest(GuestWithin):
 
     @property
     def scratch(self) -> str:
-        """A directory in the guest, for what is brought there."""
+        """A directory in the guest for files that are copied there."""
         if not self._scratch:
             self._scratch = f"/tmp/guestmark-{secrets.token_hex(8)}"
             self.agent.mkdir(self._scratch, mode=0o700)

@@ -42,7 +42,7 @@ BLOCK_SIZE = Setting(
 
 def warn_of_shared_processors(cell: Cell, threads: int) -> str:
     """Says that the cell's threads have to share processors; empty when each has one of its own."""
-    processors = cell.processors or cell.platform.processors(cell.levels)
+    processors = cell.processors or cell.platform.count_processors(cell.levels)
     if threads <= processors:
         return ""
     return f"{threads} threads share {format_count(processors, 'processor')}"
