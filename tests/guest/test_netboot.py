@@ -220,7 +220,7 @@ def test_uefi() -> None:
 @pytest.mark.long
 def test_tap_in_a_namespace_of_its_own() -> None:
     try:
-        for fd in network.tap_made(0):
+        for fd in network.make_tap(0):
             os.close(fd)
     except PlatformUnusableError as error:
         pytest.skip(error.message)

@@ -80,7 +80,7 @@ def test_the_firmware_fetches_its_file_and_the_capture_says_how(tmp_path: Path) 
     kernel = find_kernel(rank=rank_kernel).image
     shutil.copyfile(kernel, tmp_path / FILE)
     capture = tmp_path / "boot.pcap"
-    fds = network.tap_made(0)
+    fds = network.make_tap(0)
     with contextlib.ExitStack() as stack:
         for fd in fds[2:4] + fds[5:]:
             os.close(fd)

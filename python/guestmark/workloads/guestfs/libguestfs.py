@@ -88,6 +88,7 @@ def run(
     process = SupervisedProcess(GUESTFISH, TEMPORARY_FILES)
     # supermin takes this lock, to find that there is nothing to do.
     lock = _find_appliance_home(environment["LIBGUESTFS_CACHEDIR"]) / "lock"
+    # Confinement can make only files writable that exist.
     lock.touch()
     with contextlib.ExitStack() as stack:
         stack.callback(process.stop)
@@ -131,6 +132,7 @@ def _follow_marks(
             break
         for name in said.decode().split():
             reached[name] = now
+        # QEMU runs as soon as the first mark is reached, and its command line is readable only while it does.
         if not qemu:
             qemu = _attest_accelerator(process, accelerator)
             confined = attest_process(process.pid(), process.writable)
@@ -180,6 +182,8 @@ def _kernel_environment(home: Path) -> dict[str, str]:
     """Returns variables that tell supermin where a kernel is; none if it finds the host's by itself."""
     for image in Path("/boot").glob("vmlinu*"):
         release = image.name.partition("-")[2]
+        # supermin takes a kernel only if it can read it and finds its modules. Ubuntu's kernels are readable by root
+        # alone.
         if os.access(image, os.R_OK) and Path("/lib/modules", release, "modules.dep").exists():
             return {}
     if not Path("/lib/modules").is_dir():  # whatever SUPERMIN_MODULES says, it looks there, too
@@ -193,6 +197,7 @@ def _kernel_environment(home: Path) -> dict[str, str]:
             f"libguestfs needs the modules of its kernel, and {kernel.image} has none",
             hint="install your distribution's kernel package",
         )
+    # supermin needs an index that depmod has made, which the package's tree lacks until it is installed.
     tree = home / "lib" / "modules" / kernel.release
     if not (tree / "modules.dep").exists() or tree.stat().st_mtime < kernel.modules.stat().st_mtime:
         _index_modules(kernel.modules, home, kernel.release)
@@ -208,7 +213,7 @@ def _index_modules(modules: Path, home: Path, release: str) -> None:
     scratch = keeper().directory("modules", home.resolve())
     try:
         staged = Path(scratch, "lib", "modules", release)
-        shutil.copytree(modules, staged, copy_function=_link_appliance)
+        shutil.copytree(modules, staged, copy_function=_link_or_copy)
         done = subprocess.run(["depmod", "-b", str(scratch), release], capture_output=True, check=False)
         _check_status(done.returncode, done.stderr.decode(errors="replace"), "depmod")
         index = (staged / "modules.dep").read_text()
@@ -217,6 +222,7 @@ def _index_modules(modules: Path, home: Path, release: str) -> None:
                 f"the kernel modules in {modules} lack some that libguestfs needs",
                 hint=f"remove {modules.parent}; it is fetched again when needed",
             )
+        # The old tree is replaced by a rename, so that another process never sees one without an index.
         target = home / "lib" / "modules" / release
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)
@@ -225,7 +231,7 @@ def _index_modules(modules: Path, home: Path, release: str) -> None:
         keeper().remove(scratch)
 
 
-def _link_appliance(source: str, target: str) -> None:
+def _link_or_copy(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except OSError:

@@ -203,6 +203,7 @@ def start_machine(
                                  _filter_dump(_BOOT_CAPTURE, boot).items() if key != "qom-type")]),
             "-chardev", f"socket,id=monitor,fd={theirs.fileno()}", "-mon", "chardev=monitor,mode=control",
         ]  # fmt: skip
+        # iPXE that is booted as a kernel takes its first script from the initramfs.
         if not link.names_bootfile:
             script = process.scratch / "first.ipxe"
             script.write_text(control.first_script(control_url))
@@ -212,10 +213,12 @@ def start_machine(
             command,
             pass_fds=(theirs.fileno(), card_log.fd, *link.pass_fds, *(kernel.line.fds if kernel else ())),
         )
+        # Our copies of what QEMU has inherited are closed, so that its end is seen on the other ones.
         theirs.close()
         card_log.close_inherited()
         if kernel:
             kernel.line.close_inherited()
+        # QEMU makes the threads of its processors when it starts; only then can they be moved to theirs.
         if seat.placement:
             with contextlib.suppress(MachineError):  # a QEMU that has ended is found by what follows
                 seat.move_threads(find_vcpu_threads(monitor.execute("query-cpus-fast"), process.pid()))
@@ -234,6 +237,7 @@ def start_machine(
         ready = time.monotonic()
         with contextlib.suppress(MachineError):  # a QEMU that cannot trace
             monitor.execute("trace-event-set-state", {"name": EVENT, "enable": False})
+        # Packets from here on belong to a round, which has a capture of its own.
         monitor.execute("object-del", {"id": _BOOT_CAPTURE})
         _find_phases(machine, card_log, ready)
         yield machine
@@ -281,6 +285,7 @@ def what_happened(capture: Path, *, asked: bool, screen: str = "", invariant_tsc
     `asked` is true if iPXE has fetched its first script; `screen` is what stands on the screen and went to the serial
     line, `invariant_tsc` what the processor offers.
     """
+    # From the latest step to the earliest: the first one that was reached says where the boot ended.
     if asked:
         return "it fetched its script and went silent"
     requests, answers, packets = _count_dhcp_packets(capture)
@@ -400,6 +405,7 @@ def screen_text(monitor: Monitor, scratch: Path) -> str:
         data = read_plain_file(file, size)
     except OSError as error:
         raise MachineError(f"QEMU wrote no screen: {error.strerror}") from error
+    # Every second byte is a colour.
     characters = data[0:size:2].decode("cp437")
     lines = [characters[at : at + _COLUMNS].rstrip(" \0") for at in range(0, len(characters), _COLUMNS)]
     text = "\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines)

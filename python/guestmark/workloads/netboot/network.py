@@ -148,7 +148,7 @@ def _open_tap(port: int, serving: Serving) -> Iterator[Link]:
     The host's own TCP serves the guest, which reaches nothing else. Raises `PlatformUnusableError` where privileges do
     not allow a tap.
     """
-    tap, dhcp_fd, router_fd, control_fd, data_fd, client_fd = tap_made(port, serving.socket_kind)
+    tap, dhcp_fd, router_fd, control_fd, data_fd, client_fd = make_tap(port, serving.socket_kind)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, tap)
         dhcp, router, control, data, client = (
@@ -169,11 +169,12 @@ def _open_tap(port: int, serving: Serving) -> Iterator[Link]:
         )
 
 
-def tap_made(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[int]:
+def make_tap(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[int]:
     """Returns the descriptors of a new tap and of its sockets. Raises `PlatformUnusableError`."""
     unshare = shutil.which("unshare")
     if unshare is None:
         raise PlatformUnusableError("network=tap needs unshare, which is missing", hint="install util-linux")
+    # A user other than root may make a network namespace only inside a user namespace in which it is root.
     private = ["--net"] if os.geteuid() == 0 else ["--map-root-user", "--net"]
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -198,6 +199,8 @@ def tap_made(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[in
                 hint=f"{why}; network=user needs nothing" if why else _TAP_HINT,
             )
         fds = array.array("i")
+        # Descriptors are passed as ancillary data (unix(7), SCM_RIGHTS), and the namespace lives as long as they are
+        # open.
         _, ancillary, _, _ = ours.recvmsg(16, socket.CMSG_LEN(_SOCKETS * fds.itemsize))
         for _, _, payload in ancillary:
             fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
@@ -248,6 +251,7 @@ def _open_passt(port: int, serving: Serving) -> Iterator[Link]:
         if process.poll() is not None:
             log.seek(0)
             lines = log.read().decode(errors="replace").strip().splitlines()
+            # passt's last line may only be about a system log that is missing.
             said = next((line for line in reversed(lines) if "syslog" not in line), "it said nothing")
             raise PlatformUnusableError(f"passt does not start: {said}", hint="use network=user")
         yield Link(

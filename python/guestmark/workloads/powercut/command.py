@@ -59,6 +59,7 @@ class Acknowledging:
     def run(self, agent: Agent, directory: str, mark: Callable[[int], None], limit_s: float) -> int:
         """Runs it in the directory, marking each line; returns how many there were. Raises `WorkloadError`."""
         argv = [word.replace(DISK, directory) for word in self._command]
+        # Following a program slows it down, so that this is done only when a loss has to be explained.
         if self._cures is None:
             return self._run_program(agent, argv, directory, mark, limit_s)
         log = f"/tmp/guestmark-{secrets.token_hex(6)}.calls"
@@ -82,6 +83,7 @@ class Acknowledging:
         program = agent.background(argv, stdin=True, cwd=directory, hear=printed.add_output)
         deadline = time.monotonic() + limit_s
         while program.is_running and time.monotonic() < deadline:
+            # A program that prints nothing for long still has its disk looked at.
             program.wait(min(_LOOK_S, deadline - time.monotonic()), lambda _: printed.has_lines)
             self._take_lines(printed.take_lines(), program, mark)
             room.check_room()
@@ -119,6 +121,8 @@ class Acknowledging:
                     hint="--acknowledge REGEX chooses among them",
                 )
             self.lines.append(line)
+            # The mark goes into the log before the answer, so that later writes of a program that waits come after
+            # it.
             mark(len(self.lines))
             program.send_input(b"\n")
 
@@ -143,8 +147,10 @@ class PrintedLines:
         """Takes what came of a stream. Raises `WorkloadError` for a line without an end."""
         if stream == _ERRORS:
             self.errors += data
+            # A program may print errors without end.
             del self.errors[:-_ERRORS_KEPT]
             return
+        # A read may end anywhere in a line, whose beginning is kept until the rest arrives.
         *lines, rest = data.split(b"\n")
         if lines:
             lines[0] = bytes(self._begun) + lines[0]
@@ -225,6 +231,7 @@ def _follow_program(
     deadline = time.monotonic() + limit_s
     taken = lines = marks = 0
     while program.wait(deadline - time.monotonic(), functools.partial(_describe_more, lines)):
+        # What follows the last line's end is the beginning of the next one, and is left.
         for line in bytes(program.output[taken:]).split(b"\n")[:-1]:
             taken += len(line) + 1
             lines += 1

@@ -57,6 +57,7 @@ def find_prepared(
     parent = scratch_store().directory(_BUILD)
     # The server's account is another one when this is root.
     parent.chmod(0o711)
+    # The data is made in a directory of its own and copied, so that nobody ever sees a part of it in the cache.
     work = keeper().directory("database", parent)
     part = keeper().directory("part", folder)
     try:
@@ -85,6 +86,7 @@ def _cache_key(
         (path, Path(path).stat().st_size, Path(path).stat().st_mtime_ns)
         for path in (database.server_path, find_sysbench())
     ]
+    # The first number is the version of what is stored. Sizes and times stand for the programs' versions.
     parts = (2, database.name, binaries, sorted(settings.items()), tables, rows, account.uid, account.gid)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
@@ -127,6 +129,7 @@ def _load_tables(server: Server, tables: int, rows: int) -> None:
         if not done.ok:
             said = " ".join((done.stdout + done.stderr).decode(errors="replace").split())
             raise MachineError(f"sysbench cannot load the tables: {said[-400:]}", console=server.log)
+        # Only a data directory that was shut down cleanly starts without recovery, which would be part of each trial.
         server.stop_server()
     finally:
         server.kill_server()

@@ -133,6 +133,8 @@ class Server:
         begin = time.monotonic()
         command = self._launcher.wrap_command(self.database.server_command(self.data, self._settings))
         self._process = self._agent.background(command, env=ENVIRONMENT, cwd="/", **self._identity)
+        # The log says when the server takes connections; polling by connecting would cost it time, and a client's
+        # start.
         in_time = self._process.wait(timeout_s, lambda said: self.database.ready in said)
         if not self.is_running:
             raise self.make_error("did not start")
@@ -149,6 +151,7 @@ class Server:
         result = self._agent.exec(
             argv, env=ENVIRONMENT, cwd="/", timeout_s=timeout_s, output_limit=output_limit, **self._as
         )
+        # A client may fail just because the server has ended, which is the better reason.
         if not (result.ok and self.is_running):
             self._raise_if_ended()
         return result
@@ -167,6 +170,7 @@ class Server:
             return self._connect_session().execute(statement)
 
     def _connect_session(self) -> Session:
+        # One session serves all questions, so that none of them costs a connection near the measurement.
         if self._session is None:
             self._link = Link(self._agent, self.database.socket_path(self.data), self._as)
             self._session = self.database.open_session(self._link)
@@ -199,11 +203,13 @@ class Server:
         if self._session is not None:
             with contextlib.suppress(*self._session_errors):
                 self._session.close()
+        # The session is closed first, as a connected client would make some shutdowns wait.
         self._process.send_signal(self.database.stop_signal)
         if not self._process.wait(_STOP_S):
             self.kill_server()
             raise self.make_error(f"did not shut down within {_STOP_S:g} s")
         ended = self._process.ended
+        # A clean shutdown shows in three places, and a server that crashed may lack only one of them.
         if ended is None or ended.status != 0 or self.database.stopped.decode() not in self.log:
             raise self.make_error("was not shut down cleanly")
         return time.monotonic() - begin
@@ -228,6 +234,7 @@ class Server:
 
     def kill_server(self) -> None:
         """Ends it at once if it runs, and what is connected to it."""
+        # The link goes first: a client that waits for the server would outlive it.
         if self._link is not None:
             self._link.close()
             self._link.wait(_KILLED_S)
