@@ -85,6 +85,11 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("prepare kernel", "a kernel for guests"),
         ("prepare tcg@arm64", "what an arm64 guest boots"),
     ),
+    "machine": (
+        ("machine list", "the machines that are defined"),
+        ("machine new mine --from podman", "a file of your own, to edit"),
+        ("machine check mine", "whether it can be measured, point by point"),
+    ),
     "shell": (("shell --on tcg", "a shell in the guest that would be measured"),),
     "clean": (
         ("clean", "remove what crashes left behind"),
@@ -97,11 +102,6 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "import": (
         ("import run.gmk.html", "a bundle"),
         ("import result.json", "a result of hyperfine or fio"),
-    ),
-    "machine": (
-        ("machine list", "the machines that are defined"),
-        ("machine new mine --from podman", "a file of your own, to edit"),
-        ("machine check mine", "whether it can be measured, point by point"),
     ),
     "ledger": (
         ("ledger copy OTHER.sqlite LEDGER.sqlite", "runs that the second ledger lacks"),

@@ -69,6 +69,7 @@ _VERBS_WITH_ACTIONS = {
     "ledger": "copy runs between ledgers, sign them, or set up a server",
     "fleet": "run a plan on the machines of a lab",
     "plans": "list the built-in plans, or print one to edit",
+    "machine": "define machines of your own, and check that they can be measured",
 }
 SYNONYMS = {
     "bench": "exec -- COMMAND", "benchmark": "exec -- COMMAND", "time": "exec -- COMMAND",

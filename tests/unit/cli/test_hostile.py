@@ -164,6 +164,7 @@ CALLS: dict[str, Sequence[str]] = {
     "history": ("history", "last", "--cell", HOSTILE),
     "hyperfine's parameters": ("exec", "-L", HOSTILE, HOSTILE, "--", "true"),
     "hyperfine's commands": ("exec", "--command", f"'{HOSTILE}", "-n", HOSTILE),
+    "machine": ("machine", "show", HOSTILE),
     "no verb": (HOSTILE,),
 }  # fmt: skip
 
