@@ -69,6 +69,7 @@ class ClonesTrial(ClonesWorkload):
             raise MachineError(
                 "the clones are of different templates", hint="this is a bug of guestmark; please report it"
             )
+        # Values that machines have from this host are no fault of theirs, so this host is looked at, too.
         with registry.get_platform(HOST).start(Cell("here", self.cell.workload, HOST)) as host:
             here = self._look_at(host, SOURCES)
         own_kernel = self.cell.platform.is_guest
@@ -125,6 +126,7 @@ class ClonesTrial(ClonesWorkload):
         with contextlib.suppress(ValueError):
             self._clocks.append(
                 ComparedClock(
+                    # The date was read somewhere between sending and receiving, which bounds the error.
                     off=float(date.stdout) - (sent + received) / 2,
                     uncertain=(received - sent) / 2,
                     drift=((after.guest_ns - before.guest_ns) - (after.host_ns - before.host_ns)) / 1e9,
@@ -162,6 +164,7 @@ class ClonesTrial(ClonesWorkload):
         if self.cell.levels.get(START) is not Start.RESTORED:
             return
         looks = self._of_control(Extras(kernel=_UNRENEWED), ())
+        # Without renewal a clone goes on at the time of its template, which has to be noticed.
         clock = judge.judge_clocks(self._clocks)
         yield Control(
             name="not renewed", caught=clock.word is Word.WRONG, said=f"{clock.source}: {clock.said}"
@@ -175,6 +178,7 @@ class ClonesTrial(ClonesWorkload):
             yield self._control_identical("a program that lived before", looks, RESIDENTS, some=all)
 
     def _of_control(self, extras: Extras, sources: Sequence[Source]) -> list[dict[str, ShownValues]]:
+        # Clocks of a control are judged apart from those of the machines.
         self._clocks.clear()
         looks = []
         for _ in range(self.params.controls):

@@ -181,6 +181,7 @@ class MovingTrial(Workload[M]):
             sync_everything(machine.agent)
             below = Below.read_before(machine)
             timed = self.move_bytes(machine, path)
+            # The guest has flushed by now; the image may still be in the host's cache, and is not safe before this.
             host_flush_s = disk.image.flush()
             changes = below.read_changes()
             self._note_clocks(timed)

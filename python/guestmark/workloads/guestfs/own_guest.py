@@ -106,6 +106,7 @@ def _contains(sign: bytes) -> Callable[[bytes], bool]:
 
 
 def _attest_printed(printed: str, accelerator: str) -> None:
+    # The script counts open KVM machines in the outer guest: without any its QEMU emulates.
     said = next((line for line in printed.splitlines() if line.startswith(_KVM)), _KVM)
     machines = said.removeprefix(_KVM).strip()
     found = {"": "nothing", "0": TCG.name}.get(machines, KVM.name)
@@ -117,6 +118,7 @@ def _attest_printed(printed: str, accelerator: str) -> None:
 
 def _last_words(printed: str) -> str:
     lines = [line.strip() for line in printed.splitlines() if line.strip() and not line.startswith(_MARK)]
+    # With its messages traced guestfish prints much after the error.
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or ["it printed nothing"])[-1][:_KEPT]
 

@@ -104,6 +104,7 @@ def _memory_of(cell: Cell) -> int:
 
 
 def _name_cells(ids: Sequence[str]) -> str:
+    # The id of a null cell has a `#`; its original says the same.
     own = [identifier for identifier in ids if "#" not in identifier] or list(ids)
     return own[0] if len(own) == 1 else f"{own[0]} and {len(own) - 1} more"
 
@@ -167,7 +168,9 @@ class SysbenchTrial(SysbenchWorkload):
         if self._options["file_test_mode"] != "seqwr":  # which makes its files itself
             self._found.prepare_s = self._run_sysbench(machine, "prepare").wall_s
             self._made = True
+            # Otherwise the image would still be written to its disk while the test runs.
             self._found.prepare_flush_s = disk.image.flush()
+            # Files that were just made are in the machine's page cache, from which reads would be answered.
             if disk.device or self._through_cache():
                 self._cwd = disk.remount(machine.agent, drop_caches=not disk.device)
         self.facts.add(locate_working_directory(machine.agent, self._cwd))
@@ -183,8 +186,10 @@ class SysbenchTrial(SysbenchWorkload):
         changes = below.read_changes(flushed=report.files is not None and report.files.fsyncs_per_s > 0)
         changes.add_facts(self.facts)
         files = _file_rates(report, self._options)
+        # The test seqwr makes its files itself, each time.
         if not self._made:
             self._remove_files(machine)
+        # sysbench prints rates only; amplification needs the bytes behind them.
         moved = round(files[THROUGHPUT] * report.total_time_s)
         values = [
             *_common_metrics(report, result),
@@ -261,6 +266,7 @@ def spread_of_events(report: Report) -> list[tuple[Metric, float]]:
         (sysbench.LATENCY_MIN, report.latency_min_s),
         (sysbench.LATENCY_MAX, report.latency_max_s),
     ]
+    # A single thread has nobody to share with.
     if report.threads > 1:
         values += [
             (sysbench.EVENTS_STDDEV, report.thread_events_stddev),
@@ -319,6 +325,7 @@ def _precise_throughput(printed_mib: float, computed: float, options: Mapping[st
     """Returns operations times size, more precise than MiB/s with two decimals, which are too few for slow disks."""
     if options["file_merged_requests"] != "0":  # requests of several sizes
         return printed_mib * _MIB
+    # Both figures are printed with two decimals: half of the last one of MiB/s, and of operations times a block.
     rounding = 0.0051 * (_MIB + parse_size(options["file_block_size"]))
     if abs(printed_mib * _MIB - computed) > rounding:
         raise WorkloadError(
