@@ -394,12 +394,12 @@ def test_a_budget_is_kept_and_what_was_judged_is_a_fair_sample(
     found = proof(done)
     coverage = found["coverage"]
     assert found["word"] == "proven", found
-    assert found["stopped"] == "the time was over"
+    assert found["stopped"] == "time ran out"
     assert 20 <= found["states"] < 320
     # The worst states come first, as far as a busy machine gets.
     assert coverage["worst"] == coverage["acknowledgements"] or coverage["worst"] >= 20
     assert coverage["cuts"] < coverage["requests"]
-    assert "crash states were judged, until the time was over" in " ".join(guestmark("show").stdout.split())
+    assert "crash states were judged, until time ran out" in " ".join(guestmark("show").stdout.split())
 
 
 def test_an_interrupted_run_reports_what_it_judged(guestmark: CommandLine, programs: Programs) -> None:

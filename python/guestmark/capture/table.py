@@ -274,7 +274,7 @@ def _verdict_sentences(trace: Trace) -> list[Text]:
     packets = trace.counters["packets"]
     if not trace.connection_count:
         if filtered := trace.counters.get("filtered", 0):
-            return [Text(f"None of {filtered:,} packets of TCP and UDP fits --filter.", style="bold")]
+            return [Text(f"None of {filtered:,} TCP and UDP packets matches --filter.", style="bold")]
         return [Text(f"No TCP or UDP among {packets:,} packets.", style="bold")]
     causes = verdict.describe_causes(trace.causes)
     if causes is None:

@@ -307,7 +307,7 @@ def _decide_word(
         first, _ = survey.unsteady
         return Durability.UNKNOWN, (
             f"the check does not repeat itself: after cut {first.cut.after} ({first.cut.survival.as_clause}) it failed "
-            f"({first.fault}), and it passed on the same disk, told the same"
+            f"({first.fault}), and it passed on the same disk with the same input"
         )
     if survey.losing_count:
         return (Durability.BROKEN if asked.only_consistency else Durability.LOST), flushes

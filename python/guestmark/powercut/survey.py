@@ -237,7 +237,7 @@ class SurveyLimits:
         if self.enough is not None and survey.losing_count >= self.enough:
             return "enough were found"
         if self.deadline is not None and time.monotonic() >= self.deadline:
-            return "the time was over"
+            return "time ran out"
         return ""
 
 

@@ -269,7 +269,7 @@ def _test_gate(
         return replace(nothing, reason=reason)
     d = _paired_log_ratios(result, base, metric, workload, analysis)
     if d is None or not d.size:
-        return replace(nothing, reason="no block has both, above zero")
+        return replace(nothing, reason="no block has values above zero for both cells")
     comparison = result.comparison.get(metric)
     stretch = comparison.stretch if comparison else 0.0
     walsh = paired.walsh_averages(d)

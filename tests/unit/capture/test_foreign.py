@@ -77,7 +77,7 @@ def test_a_filter_that_nothing_fits_is_named(tmp_path: Path, guestmark: CommandL
     path = tmp_path / "some.pcap"
     path.write_bytes(cf.pcap(cf.frames(cf.conversation())))
     done = guestmark("capture", path, "--filter", "10.1.2.3")
-    assert "None of 10 packets of TCP and UDP fits --filter." in done.stdout
+    assert "None of 10 TCP and UDP packets matches --filter." in done.stdout
 
 
 @pytest.mark.parametrize(
