@@ -235,13 +235,13 @@ class Coverage(msgspec.Struct, kw_only=True, frozen=True):
     tearable: int = 0
 
     def __str__(self) -> str:
-        worst = _of(self.worst, self.acknowledgements, "acknowledgements")
-        cuts = _of(self.cuts, self.requests, "cuts")
-        torn = f", {_of(self.torn, self.tearable, 'torn writes')}" if self.tearable else ""
+        worst = _format_share(self.worst, self.acknowledgements, "acknowledgements")
+        cuts = _format_share(self.cuts, self.requests, "cuts")
+        torn = f", {_format_share(self.torn, self.tearable, 'torn writes')}" if self.tearable else ""
         return f"{worst}, {cuts}{torn}, {self.random} random states"
 
 
-def _of(some: int, whole: int, what: str) -> str:
+def _format_share(some: int, whole: int, what: str) -> str:
     return f"all {whole:,} {what}" if some == whole else f"{some:,} of {whole:,} {what}"
 
 

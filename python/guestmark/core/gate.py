@@ -48,7 +48,7 @@ class Gate:
         """Return whether the gate applies to the cell; never to a null cell, nor, without `loss`, to a baseline."""
         if cell.null_of is not None or (cell.baseline and self.loss is None):
             return False
-        return " ".join(self.words) == cell.id or all(word in _names(cell) for word in self.words)
+        return " ".join(self.words) == cell.id or all(word in _list_cell_names(cell) for word in self.words)
 
 
 def parse_gates(texts: Iterable[str], cells: Collection[Cell], metrics: Collection[str]) -> tuple[Gate, ...]:
@@ -105,7 +105,7 @@ def _parse_gate(text: str, cells: Collection[Cell], metrics: Collection[str]) ->
     if lost := _DURABILITY.fullmatch(text.strip()):
         gate = Gate(text.strip(), tuple(lost["what"].split()), "", 0.0, True, Loss(lost["word"]))
         if not any(gate.selects_cell(cell) for cell in cells):
-            raise _unmatched(text, gate, cells, metrics)
+            raise _describe_unmatched(text, gate, cells, metrics)
         return gate
     found = _GATE.fullmatch(text)
     limit = _LIMIT.fullmatch(found["limit"].strip()) if found else None
@@ -123,7 +123,7 @@ def _parse_gate(text: str, cells: Collection[Cell], metrics: Collection[str]) ->
             hint="name two platforms with --on, or compare two programs: guestmark ab -- ./old --- ./new",
         )
     if not any(gate.selects_cell(cell) for cell in cells):
-        raise _unmatched(text, gate, cells, metrics)
+        raise _describe_unmatched(text, gate, cells, metrics)
     return gate
 
 
@@ -136,13 +136,15 @@ def _parse_ratio(limit: re.Match[str], *, above: bool) -> float:
     return 1 - share if falls else 1 + share
 
 
-def _unmatched(text: str, gate: Gate, cells: Collection[Cell], metrics: Collection[str]) -> UsageError:
-    names = sorted({name for cell in cells for name in _names(cell)})
+def _describe_unmatched(
+    text: str, gate: Gate, cells: Collection[Cell], metrics: Collection[str]
+) -> UsageError:
+    names = sorted({name for cell in cells for name in _list_cell_names(cell)})
     stray = [word for word in gate.words if word not in names]
     if stray:
         error = unknown_name_error("cell or metric", stray[-1], [*names, *metrics])
         return UsageError(f"--fail-if {text!r}: {error.message}", hint=error.hint)
-    if any(cell.baseline and set(gate.words) <= _names(cell) for cell in cells):
+    if any(cell.baseline and set(gate.words) <= _list_cell_names(cell) for cell in cells):
         return UsageError(
             f"--fail-if {text!r}: that is the baseline, to which the others are compared",
             hint="name another cell, or another --baseline",
@@ -150,6 +152,6 @@ def _unmatched(text: str, gate: Gate, cells: Collection[Cell], metrics: Collecti
     return UsageError(f"--fail-if {text!r}: no cell matches", hint="run --list shows the cells")
 
 
-def _names(cell: Cell) -> set[str]:
+def _list_cell_names(cell: Cell) -> set[str]:
     levels = {f"{name}={level}" for known in (cell.factors, cell.labels) for name, level in known.items()}
     return {str(cell.platform), cell.workload.key or cell.workload.name, *levels}

@@ -367,18 +367,22 @@ def parse_mounts(text: str) -> list[Mount]:
     """Return the mounts in the text of mountinfo; lines of another form are left out."""
     found = []
     for line in text.splitlines():
+        # Any number of optional fields stands before the separator (proc(5)).
         before, _, after = line.partition(" - ")
         fields, more = before.split(" "), after.split(" ")
-        if len(fields) >= 6 and len(more) >= 2:
-            shared = tuple(_plain(more[2]).split(",")) if len(more) > 2 else ()
-            found.append(
-                Mount(
-                    int(fields[0]), fields[2], _plain(fields[3]), _plain(fields[4]), more[0], _plain(more[1]),
-                    tuple(fields[5].split(",")), shared,
-                )
-            )  # fmt: skip
+        if len(fields) < 6 or len(more) < 2:
+            continue
+        number, _, device, root, where, own, *_ = fields
+        kind, source, *rest = more
+        shared = tuple(_unescape_field(rest[0]).split(",")) if rest else ()
+        found.append(
+            Mount(
+                int(number), device, _unescape_field(root), _unescape_field(where), kind, _unescape_field(source),
+                tuple(own.split(",")), shared,
+            )
+        )  # fmt: skip
     return found
 
 
-def _plain(escaped: str) -> str:
+def _unescape_field(escaped: str) -> str:
     return _OCTAL.sub(lambda found: chr(int(found[1], 8)), escaped)

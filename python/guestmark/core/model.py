@@ -1,7 +1,7 @@
-"""The nouns shared by all of guestmark, named as in the documentation: metrics, cells, policies, trials.
+"""The nouns shared by all of guestmark, named as in the documentation: cells, policies, plans, trials.
 
-Frozen dataclasses without behaviour beyond what derives from their own fields. `plan.load` makes them, `engine`
-executes them, `ledger` stores them, `report` shows them.
+Frozen dataclasses whose only behaviour derives from their own fields. `plan.load` makes them, `engine` executes them,
+`ledger` stores them, `report` shows them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,7 +66,7 @@ class RunState(StrEnum):
     KILLED = "killed"
 
     def describe_state(self, trials: int) -> str:
-        """The state of a run with this many trials, in words for a reader."""
+        """Return the state of a run with this many trials in words for a reader."""
         if self is not RunState.FAILED:
             return self.value
         return "no trial succeeded" if trials else "nothing measured"
@@ -142,7 +142,7 @@ class Cell(_Derived):
         return self._derive(make, lambda: make(self))
 
     def display_level(self, factor: str) -> str | None:
-        """The level of a factor as it is shown: its label, where it has one. None without the factor."""
+        """Return the level of a factor for display: its label if it has one. None without the factor."""
         return self.labels.get(factor) or self.factors.get(factor)
 
     @property
@@ -151,7 +151,7 @@ class Cell(_Derived):
         return self.platform.shares_root and "rootfs" not in self.factors
 
     def compares_with(self, other: "Cell") -> bool:
-        """Whether both are in the same table, with the same baseline."""
+        """Return whether both cells are in the same table, with the same baseline."""
         if self.group or other.group:
             return self.group == other.group
         return self.workload == other.workload
@@ -161,7 +161,7 @@ class Cell(_Derived):
 class LeftOut:
     """A part of a plan that cannot be measured on this host: a platform, or one cell of a usable platform.
 
-    There are no trials of either.
+    It has no trials.
     """
 
     platform: str
@@ -172,23 +172,23 @@ class LeftOut:
 
     @property
     def name(self) -> str:
-        """The name, as the user knows it, of what is left out."""
+        """What is left out, by the name that the user knows."""
         return self.cell or self.platform
 
     def covers(self, cell: Cell) -> bool:
-        """Whether this covers the cell, or the one it copies."""
+        """Return whether this covers the cell, or the cell that it copies."""
         if self.cell:
             return self.cell in (cell.id, cell.null_of)
         return self.platform == str(cell.platform)
 
 
 def select_runnable(cells: Iterable[Cell], left_out: Sequence[LeftOut]) -> tuple[Cell, ...]:
-    """The cells that nothing in `left_out` covers, in order."""
+    """Return the cells that nothing in `left_out` covers, in order."""
     return tuple(cell for cell in cells if not any(entry.covers(cell) for entry in left_out))
 
 
 def boots_any_machine(cells: Iterable[Cell]) -> bool:
-    """Whether a machine is booted for each trial of any of the cells."""
+    """Return whether any of the cells boots a machine for each trial."""
     return any(cell.platform.is_guest for cell in cells)
 
 
@@ -250,7 +250,7 @@ class Policy:
 
 
 class QuestionKind(StrEnum):
-    """What a question wants to know."""
+    """What a question asks for."""
 
     # Which cell is best in a metric.
     BEST = "best"
@@ -288,7 +288,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is executed: cells in plan order, exactly one of them the baseline of each group, and the policy."""
+    """What is executed: cells in plan order, exactly one baseline in each group, and the policy."""
 
     name: str
     cells: tuple[Cell, ...]

@@ -51,7 +51,7 @@ def find_own_program(name: str, override: str | None, *, variable: str) -> Path 
 
 
 @functools.cache
-def _find(override: str | None) -> Path:
+def _require_agent(override: str | None) -> Path:
     if found := find_own_program(_AGENT, override, variable="GUESTMARK_AGENT"):
         return found
     raise GuestmarkError(
@@ -66,7 +66,7 @@ def find_agent_binary() -> Path:
 
     Raises `GuestmarkError` when there is none.
     """
-    return _find(os.environ.get("GUESTMARK_AGENT"))
+    return _require_agent(os.environ.get("GUESTMARK_AGENT"))
 
 
 @functools.cache  # tried once

@@ -157,7 +157,7 @@ def _make_placement(  # noqa: PLR0917 (the three places in the order of `Placeme
     remarks: list[str] = []
     if level != FREE:
         if len(machine) < wanted:
-            remarks.append(f"{wanted} virtual processors share {_counted(len(machine))}")
+            remarks.append(f"{wanted} virtual processors share {_format_processors(len(machine))}")
         if len({processor.core for processor in found}) < len(found):
             remarks.append(Crowded.THREADS)
         if len({processor.capacity for processor in found}) > 1:
@@ -229,5 +229,5 @@ def _sort_numbers(processors: Iterable[Processor]) -> tuple[int, ...]:
     return tuple(sorted(processor.number for processor in processors))
 
 
-def _counted(number: int) -> str:
+def _format_processors(number: int) -> str:
     return f"{number} processor{'' if number == 1 else 's'}"

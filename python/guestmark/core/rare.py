@@ -23,7 +23,7 @@ class Rare:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `x2 in 5%` or `x2 in 1 of 20`, with `of starts` behind it. Raises ValueError."""
+        """Parse `x2 in 5%` or `x2 in 1 of 20`, optionally followed by `of starts`. Raises `ValueError`."""
         found = _RARE.fullmatch(text.strip())
         if found is None:
             raise ValueError(f"{text!r} is not a slow run (write 'x2 in 5%' or 'x2 in 5% of starts')")
@@ -41,7 +41,7 @@ class Rare:
 
     @property
     def often(self) -> str:
-        """`1 of 20 runs`, or the percentage where that is no such part."""
+        """How often they occur: `1 of 20 runs`, or the percentage if it is not one part of a whole number."""
         units = "starts" if self.starts else "runs"
         parts = round(1 / self.share)
         return (

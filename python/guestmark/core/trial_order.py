@@ -1,6 +1,6 @@
 """One trial as a document for another process of guestmark, which may run inside a guest.
 
-Both sides import this definition: what is encoded here is decoded here.
+Both processes import this definition, so what one encodes the other decodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @classmethod
     def from_cell(cls, cell: Cell, limit_s: float, *, platform: PlatformSpec | None = None) -> Self:
-        """The order for a trial of `cell`, on its own platform or on `platform`."""
+        """Return the order for a trial of `cell`, on its own platform or on `platform`."""
         return cls(
             platform=str(platform or cell.platform),
             factors=dict(cell.factors),
@@ -38,15 +38,15 @@ class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @classmethod
     def decode(cls, text: str | bytes) -> Self:
-        """The order that `encode` made. Raises `msgspec.DecodeError` for anything else."""
+        """Return the order that `encode` made. Raises `msgspec.DecodeError` for anything else."""
         return msgspec.json.decode(text, type=cls)
 
     def encode(self) -> str:
-        """As one line of JSON."""
+        """Return the order as one line of JSON."""
         return msgspec.json.encode(self).decode()
 
     def cell(self) -> Cell:
-        """The only cell of the plan that is ordered."""
+        """Return the only cell of the ordered plan."""
         return Cell(
             "ordered",
             WorkloadSpec(self.workload, self.params),
@@ -57,7 +57,7 @@ class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def plan(self) -> Plan:
-        """The plan of that cell: one block, with the workload's own metrics."""
+        """Return the plan of that cell: one block, with the workload's own metrics."""
         kind = workload_kind(self.workload)
         policy = Policy(blocks=1, trial_limit_s=self.limit_s)
         cell = self.cell()
