@@ -26,6 +26,7 @@ from guestmark.page.tables import (
     word_cell,
 )
 from guestmark.page.text import Tone, line
+from guestmark.report.past_ratios import past_ratio_cell
 from guestmark.stats.across_runs import PastRatio
 from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.stats.machines import FEWEST, PooledRatio, detect_machine_drift, pool_machines
@@ -188,10 +189,9 @@ def _cell_table(comparison: FleetComparison, cell: str, metric: str, baseline: s
     for machine in comparison.machines:
         found = machine.ratios.get(cell)
         if found is not None:
-            pieces = figures.ratio_pieces(found.ratio.ratio, (found.ratio.low, found.ratio.high))
             verdict = f"{found.verdict} ({found.reason})" if found.reason else found.verdict
             name = RowName((machine.name,), machine.name)
-            rows.append(Row(name, (figure_cell(*pieces), word_cell(verdict))))
+            rows.append(Row(name, (past_ratio_cell(found.ratio), word_cell(verdict))))
     for (kind, pooled_cell), pool in comparison.pooled.items():
         if pooled_cell == cell:
             spread = "not shown to differ"

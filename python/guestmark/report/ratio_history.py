@@ -18,8 +18,9 @@ from guestmark.page.charts import Series as Drawing
 from guestmark.page.charts import SeriesRow
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Align, Cell, RowName, Table, TableBuilder, figure_cell, word_cell
+from guestmark.page.tables import Align, RowName, Table, TableBuilder, word_cell
 from guestmark.page.text import Tone, escape_for_csv, line
+from guestmark.report.past_ratios import format_moment, past_ratio_cell
 from guestmark.stats.across_runs import FEWEST_IN_DRIFT, ChangeVerdict, Drift, PastRatio, detect_drift
 from guestmark.stats.change_points import FEWEST, MAX_P, ChangePoint, find_change_points
 from guestmark.stats.compare import MIN_BLOCKS
@@ -81,7 +82,7 @@ def follow_ratios(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX
         points = []
         for row in rows:
             if row.what == key:
-                name = labels.get(row.run_id, {}).get(label) or _format_moment(row.created_at)
+                name = labels.get(row.run_id, {}).get(label) or format_moment(row.created_at)
                 points.append(SeriesPoint(run_history.make_past(row), name))
         changes = find_change_points([point.run.ratio for point in points], max_p / len(ratios))
         unused = _find_unused(ledger, run, cell, points, label)
@@ -98,7 +99,7 @@ def _find_unused(
     asked = run_history.make_question_key(run, cell)
     unused = []
     for other in others[-_MOST_UNUSED:]:
-        name = other.labels.get(label) or _format_moment(other.created_at)
+        name = other.labels.get(label) or format_moment(other.created_at)
         try:
             stored = ledger.load_run(other.id)
         except LedgerError:
@@ -150,10 +151,6 @@ def detect_drifts(series: Sequence[RatioSeries]) -> list[Drift | None]:
     """Detect whether each series goes up or down; all of them share one error rate."""
     claims = sum(len(each.points) >= FEWEST_IN_DRIFT for each in series)
     return [detect_drift([point.run for point in each.points], claims) for each in series]
-
-
-def _format_moment(created_at: float) -> str:
-    return datetime.fromtimestamp(created_at).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 # --- the page -----------------------------------------------------------------------------------------------
@@ -214,18 +211,14 @@ def _series_table(series: RatioSeries) -> Table:
     rows.sort(key=lambda row: row[0])
     names = [RowName((name, run_id), name, at) for at, (_, name, run_id, _, _) in enumerate(rows, 1)]
     table = TableBuilder(("run", "id"), names)
-    table.add("ratio to the baseline", [_ratio_cell(run) for *_, run, _ in rows], (Align.POINT, Align.LEFT))
+    table.add(
+        "ratio to the baseline", [past_ratio_cell(run) for *_, run, _ in rows], (Align.POINT, Align.LEFT)
+    )
     known = {point.run.run_id for point in series.points}
     not_counted = [at for at, (_, _, run_id, _, _) in enumerate(rows) if run_id not in known]
     tones = [Tone.UNCLEAR if at in not_counted else Tone.WARNING for at in range(len(rows))]
     table.add("", [word_cell(remark, tone) for (*_, remark), tone in zip(rows, tones, strict=True)])
     return table.build(f"{series.cell}, run by run", soft=not_counted)
-
-
-def _ratio_cell(run: PastRatio | None) -> Cell:
-    if run is None:
-        return figure_cell("", "")
-    return figure_cell(*figures.ratio_pieces(run.ratio, (run.low, run.high)))
 
 
 def _series_chart(series: RatioSeries) -> Chart:

@@ -16,6 +16,7 @@ from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, Cell, RowName, Table, TableBuilder, figure_cell, word_cell
 from guestmark.page.text import Tone, line
+from guestmark.report.past_ratios import past_ratio_cell
 from guestmark.report.sections import gate_outcomes
 from guestmark.stats.across_runs import FEWEST_RUNS, Change, ChangeVerdict, PastRatio, compare_two_runs
 from guestmark.stats.analysis import Analysis
@@ -79,7 +80,7 @@ class RunComparison:
 
     @property
     def spreads(self) -> list[Change]:
-        """The changes of which it is known how far unchanged runs differ here."""
+        """The changes whose cells have a known variation between unchanged runs on this host."""
         return [pair.change for pair in self.pairs if pair.change.spread is not None]
 
 
@@ -175,18 +176,14 @@ def _ratio_table(comparison: RunComparison) -> Table:
     pairs = comparison.pairs
     table = TableBuilder(("cell",), [RowName((pair.cell,), pair.cell) for pair in pairs])
     ratio = (Align.POINT, Align.LEFT)
-    table.add("before, vs its baseline", [_ratio_cell(pair.before) for pair in pairs], ratio)
-    table.add("after, vs its baseline", [_ratio_cell(pair.after) for pair in pairs], ratio)
+    table.add("before, vs its baseline", [past_ratio_cell(pair.before) for pair in pairs], ratio)
+    table.add("after, vs its baseline", [past_ratio_cell(pair.after) for pair in pairs], ratio)
     changes = [pair.change for pair in pairs]
     quotients = [figures.ratio_pieces(change.ratio, change.ci or change.within) for change in changes]
     table.add("after / before", [figure_cell(*pieces) for pieces in quotients], ratio)
     verdicts = [word_cell(VERDICT_WORDS[each.verdict], VERDICT_TONES[each.verdict]) for each in changes]
     table.add("verdict", verdicts)
     return table.build("ratios to the baseline of each run, and their ratio")
-
-
-def _ratio_cell(run: PastRatio) -> Cell:
-    return figure_cell(*figures.ratio_pieces(run.ratio, (run.low, run.high)))
 
 
 def _value_table(values: Sequence[CellValues], metric: Metric) -> Table:

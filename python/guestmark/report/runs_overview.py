@@ -1,7 +1,6 @@
 """A page of all runs: what each was, and the trends of ratios that were measured more than once."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 
 from guestmark.core.units import format_count
 from guestmark.ledger.model import RunOverview, SignatureStatus, StoredRatio
@@ -11,7 +10,7 @@ from guestmark.page.charts import Series, SeriesRow
 from guestmark.page.nodes import Chart, Node, Note, Page, Part, Section
 from guestmark.page.tables import Align, Cell, RowName, Table, TableBuilder, figure_cell, word_cell
 from guestmark.page.text import Tone, line
-from guestmark.stats.across_runs import PastRatio
+from guestmark.report.past_ratios import format_moment, past_ratio_cell, past_ratio_pieces
 
 FEWEST = 2  # runs that make a trend
 _MOST_TRENDS = 24  # trends that are drawn, the newest
@@ -65,18 +64,12 @@ def _trend_table(known: Mapping[str, RunOverview], trends: Sequence[_Trend]) -> 
     commands = [word_cell(f"guestmark history {last.run_id}", Tone.CODE) for last in lasts]
     table = TableBuilder(("workload", "cell"), names)
     table.add("runs", [figure_cell(str(len(trend))) for trend in trends], (Align.RIGHT,))
-    table.add("first", [figure_cell(_ratio_pieces(ratio)[0]) for ratio in first_ratios], (Align.POINT,))
-    table.add(
-        "last", [figure_cell(*_ratio_pieces(ratio)) for ratio in last_ratios], (Align.POINT, Align.LEFT)
-    )
+    table.add("first", [figure_cell(past_ratio_pieces(ratio)[0]) for ratio in first_ratios], (Align.POINT,))
+    table.add("last", [past_ratio_cell(ratio) for ratio in last_ratios], (Align.POINT, Align.LEFT))
     changes = [figure_cell(figures.format_ratio(quotient, None)) for quotient in quotients]
     table.add("last / first", changes, (Align.POINT,))
     table.add("where it changed", commands)
     return table.build("Ratios over runs")
-
-
-def _ratio_pieces(ratio: PastRatio) -> tuple[str, ...]:
-    return figures.ratio_pieces(ratio.ratio, (ratio.low, ratio.high))
 
 
 def _trend_chart(workload: str, trends: Sequence[_Trend]) -> Chart:
@@ -88,7 +81,7 @@ def _trend_chart(workload: str, trends: Sequence[_Trend]) -> Chart:
     since = min(trend[0].created_at for trend in trends)
     return Chart(
         workload,
-        f"Ratio to the baseline, run by run since {_format_moment(since)}; the line is each cell's median.",
+        f"Ratio to the baseline, run by run since {format_moment(since)}; the line is each cell's median.",
         "; ".join(f"{row.label}: {len(row.points)} runs, {row.said}" for row in rows),
         Series(tuple(rows), (), "ratio to the baseline", over="run"),
     )
@@ -97,7 +90,7 @@ def _trend_chart(workload: str, trends: Sequence[_Trend]) -> Chart:
 def _run_table(runs: Sequence[RunOverview]) -> Table:
     ordered = sorted(runs, key=lambda run: -run.created_at)
     table = TableBuilder(("run",), [RowName((run.id,)) for run in ordered])
-    table.add("begun", [word_cell(_format_moment(run.created_at)) for run in ordered])
+    table.add("begun", [word_cell(format_moment(run.created_at)) for run in ordered])
     table.add("state", [word_cell(run.state.describe_state(run.trials)) for run in ordered])
     table.add("workload", [word_cell(run.measured) for run in ordered])
     table.add("platforms", [word_cell(", ".join(run.platforms)) for run in ordered])
@@ -123,7 +116,3 @@ def _describe_annotations(run: RunOverview) -> str:
     parts += [f"#{tag}" for tag in run.tags]
     parts += [f"({note})" for note in run.notes]
     return " ".join(parts)
-
-
-def _format_moment(created_at: float) -> str:
-    return datetime.fromtimestamp(created_at).astimezone().strftime("%Y-%m-%d %H:%M")
