@@ -73,15 +73,11 @@ class ClonesTrial(ClonesWorkload):
         with registry.get_platform(HOST).start(Cell("here", self.cell.workload, HOST)) as host:
             here = self._look_at(host, SOURCES)
         own_kernel = self.cell.platform.is_guest
-        found = [
-            *(
-                judge.judge_source(
-                    source, [look[source.name] for look in looks], here[source.name], own_kernel=own_kernel
-                )
-                for source in SOURCES
-            ),
-            judge.judge_clocks(clocks),
-        ]
+        found = []
+        for source in SOURCES:
+            shown = [look[source.name] for look in looks]
+            found.append(judge.judge_source(source, shown, here[source.name], own_kernel=own_kernel))
+        found.append(judge.judge_clocks(clocks))
         controls = [self._control_seed([look[SEEDED.name] for look in looks]), *self._run_controls()]
         self.facts.add(
             Twins(

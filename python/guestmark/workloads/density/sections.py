@@ -350,7 +350,9 @@ def _describe_peak(found: Fit, most: int) -> str:
     law = found.law
     if law.knee > most:
         share = law.throughput_of(most) / law.rate
-        more = Claim.MORE_WOULD_DO_MORE if found.knee is not None and found.knee[0] > most else ""
+        more = ""
+        if found.knee is not None and found.knee[0] > most:
+            more = Claim.MORE_WOULD_DO_MORE
         return f"with {most} of them all together do {share:.1f} times as much as one alone{more}"
     ends = found.knee
     between = "" if ends is None else f" [{ends[0]:.1f}, {_describe_limit(ends[1], most)}]"

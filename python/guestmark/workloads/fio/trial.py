@@ -153,7 +153,8 @@ class FioTrial(FioWorkload):
         agent, disk = machine.agent, target_of(machine)
         found = find_same(agent, FIO, path=self._env["PATH"], cwd="/", cell=self.cell)
         found.add_facts(self.facts)
-        self.warnings += [found.warning] if found.warning else []
+        if found.warning:
+            self.warnings.append(found.warning)
         self._cwd = disk.mount(agent)
         self.facts.add(disk.facts, TARGET)
         agent.write_file(f"{self._cwd}/{JOB_FILE}", self.params.job.encode())

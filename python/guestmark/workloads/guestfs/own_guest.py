@@ -72,11 +72,16 @@ def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_
     }
     agent = outer.agent
     lines: list[str] = []
+    attested = False
     for step in script:
-        if isinstance(step, Mark):
-            lines += [f"!echo {_MARK}{step.name}"] + ([_ATTEST] if _MARK not in "".join(lines) else [])
-        else:
+        if not isinstance(step, Mark):
             lines.append(step)
+            continue
+        lines.append(f"!echo {_MARK}{step.name}")
+        # QEMU runs from the first mark on; later ones need not be delayed by looking again.
+        if not attested:
+            lines.append(_ATTEST)
+            attested = True
     agent.write_file(_SCRIPT, ("\n".join(lines) + "\n").encode())
     deadline = time.monotonic() + timeout_s
     started_at = time.monotonic()

@@ -189,7 +189,8 @@ class OltpTrial(OltpWorkload):
         for name, program in ((SERVER, self._kind.server_path), ("", find_sysbench())):
             found = find_same(agent, program, path=ENVIRONMENT["PATH"], cwd="/", cell=self.cell)
             found.add_facts(self.facts, name)
-            self.warnings += [found.warning] if found.warning else []
+            if found.warning:
+                self.warnings.append(found.warning)
         directory = disk.mount(agent)
         self._mounted = True
         self.facts.add(disk.facts, TARGET)

@@ -195,8 +195,12 @@ class ProgramPromise:
 
 def _read_promises(workload: WorkloadResult) -> ProgramPromise | None:
     kind = registry.workload_kind("powercut")
-    params = kind.stored_params_of(workload.cells[0].cell.workload) if workload.cells else None
-    return ProgramPromise(params.promise, params.published) if params is not None and params.promise else None
+    if not workload.cells:
+        return None
+    params = kind.stored_params_of(workload.cells[0].cell.workload)
+    if params is None or not params.promise:
+        return None
+    return ProgramPromise(params.promise, params.published)
 
 
 def build_proof_table(

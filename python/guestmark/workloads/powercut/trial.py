@@ -253,8 +253,8 @@ class PowercutTrial(powercut.PowercutWorkload):
         deadline = None
         # A part of the time is left for the second log, which confirms a loss.
         if self.share_s is not None:
-            share_s = self.share_s - (time.monotonic() - self._began)
-            deadline = time.monotonic() + share_s * (1.0 if self._confirms else _FIRST_SHARE)
+            left_s = self.share_s - (time.monotonic() - self._began)
+            deadline = time.monotonic() + (left_s if self._confirms else left_s * _FIRST_SHARE)
         request = proof.ProofRequest(
             files=disk.image.logged, filesystem=disk.spec.filesystem, form=disk.spec.format,
             location=disk.spec.location, method=self._method, states=self.params.states, seed=self._seed, written=part,
@@ -331,10 +331,15 @@ class PowercutTrial(powercut.PowercutWorkload):
                 break
             files += [file for file in found.explanation.files if file not in files]
             calls += [call for call in found.explanation.calls if call not in calls]
+        explained = msgspec.structs.replace(explained, files=files, calls=calls)
+        if found is None:
+            return explained
         return msgspec.structs.replace(
-            explained, files=files, calls=calls, added=[f"{call} {path}" for call, path in added] if found else [],
-            states=found.states if found else 0, losing=found.losing if found else 0,
-        )  # fmt: skip
+            explained,
+            added=[f"{call} {path}" for call, path in added],
+            states=found.states,
+            losing=found.losing,
+        )
 
     @property
     def _has_time(self) -> bool:
@@ -501,11 +506,13 @@ def _count_flushes(machine: Machine, disk: AttachedDisk) -> _Flushes:
     guest = None
     with contextlib.suppress(AgentError):
         columns = read_block_columns(machine, disk)
-        guest = columns[_STAT_FLUSHES] if len(columns) > _STAT_FLUSHES else None
+        # Kernels before 5.5 do not count flushes.
+        if len(columns) > _STAT_FLUSHES:
+            guest = columns[_STAT_FLUSHES]
     hypervisor = None
+    # A vhost-user disk is served by a daemon, of whose flushes QEMU knows nothing.
     if machine.query is not None and disk.spec.bus is not Bus.VHOST_USER:
-        stats = [
-            entry for entry in machine.query("query-blockstats") if entry.get("device") == str(Role.TARGET)
-        ]
-        hypervisor = sum(int(entry["stats"]["flush_operations"]) for entry in stats) if stats else None
+        for entry in machine.query("query-blockstats"):
+            if entry.get("device") == str(Role.TARGET):
+                hypervisor = (hypervisor or 0) + int(entry["stats"]["flush_operations"])
     return _Flushes(guest, hypervisor)

@@ -154,7 +154,8 @@ class SysbenchTrial(SysbenchWorkload):
         found = find_same(machine.agent, SYSBENCH, path=self._env["PATH"], cwd="/", cell=self.cell)
         found.add_facts(self.facts)
         self._found.command = " ".join(self._sysbench_command("run"))
-        self.warnings += [found.warning] if found.warning else []
+        if found.warning:
+            self.warnings.append(found.warning)
         if self.params.test != "fileio":
             return
         disk = target_of(machine)
@@ -164,7 +165,8 @@ class SysbenchTrial(SysbenchWorkload):
         self._check_room(machine)
         memory = machine.agent.read_facts().mem_total_kib * 1024
         lie = explain_cached_files(self._options, memory)
-        self.warnings += [lie] if lie else []
+        if lie:
+            self.warnings.append(lie)
         if self._options["file_test_mode"] != "seqwr":  # which makes its files itself
             self._found.prepare_s = self._run_sysbench(machine, "prepare").wall_s
             self._made = True
