@@ -129,8 +129,8 @@ def _decompress_with(tool: str, payload: bytes, image: Path) -> bytes:
         raise NotABzImageError(
             f"{image} is compressed with {tool}, which is not installed", hint=f"install {tool}"
         )
-    # The last four bytes are the unpacked size, which is not part of the stream. Even without them the tools may warn,
-    # but only after they have written everything.
+    # The last four bytes are the unpacked size, which is not part of the stream. The exit status is ignored: the tools
+    # complain about what follows a stream only after they have written all of it.
     try:
         done = subprocess.run(
             [path, "-d", "-c"], input=payload[:-4], capture_output=True, check=False, timeout=60

@@ -18,6 +18,7 @@ from guestmark.platforms.process import Console
 
 # Keys of `Machine.phases` of a watched guest, in order; the values are seconds since its hypervisor was started. Phases
 # that a guest does not have (UML has no firmware) or has not reached yet are absent.
+
 # The firmware's first sign of life.
 FIRMWARE = "firmware"
 # The kernel starts: the firmware, or User-Mode Linux's check of the host, is done.

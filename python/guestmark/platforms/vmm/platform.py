@@ -57,7 +57,7 @@ from guestmark.setting.machine import KERNEL, MEMORY, SMP, VMM, StartedGuest, at
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}
 # Name of the socket in the scratch directory; hypervisors add `_PORT` for a port that the guest connects to.
 _VSOCK = "vsock"
-# Ports.
+# vsock ports of the agent's channel and of the root.
 _CHANNEL, _ROOT = 1, 2
 _GUEST_CID = 3
 _MIB = 1 << 20
