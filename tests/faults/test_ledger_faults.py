@@ -234,7 +234,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
             block = 0
             try:
                 while block < 100:
-                    ledger.append(run_id, trial(block, INCOMPRESSIBLE))
+                    ledger.store_trial(run_id, trial(block, INCOMPRESSIBLE))
                     block += 1
             except LedgerError as error:
                 assert "no space" in error.message.lower(), error
@@ -268,7 +268,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         with open_ledger(file) as ledger:
             assert len(ledger.load_run(run_id).trials) == block
             with open_ledger(disk / "new.sqlite") as new:
-                assert new.runs() == []
+                assert new.list_runs() == []
         print("fine")
     """)
     assert output == "read read refused fine\n"
@@ -286,7 +286,7 @@ def test_read_only_storage(tmp_path: Path) -> None:
         file = disk / "ledger.sqlite"
         with open_ledger(file) as ledger:
             run_id = ledger.create_run(PLAN, {{}}, 1)
-            ledger.append(run_id, trial(0))
+            ledger.store_trial(run_id, trial(0))
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         with open_ledger(file, writable=False) as ledger:
             assert ledger.load_run("last").trials == (trial(0),)
@@ -294,7 +294,7 @@ def test_read_only_storage(tmp_path: Path) -> None:
         for other in (file, disk / "new.sqlite", disk / "folder" / "new.sqlite"):
             try:
                 with open_ledger(other) as ledger:
-                    ledger.append(run_id, trial(1))
+                    ledger.store_trial(run_id, trial(1))
                 raise SystemExit("written to read-only storage")
             except LedgerError as error:
                 assert str(other) in error.message and "writable" in error.hint, (error.message, error.hint)

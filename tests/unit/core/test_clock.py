@@ -14,9 +14,9 @@ PROGRAM = """
 import sys, time
 sys.path[:0] = sys.argv[2].split(":")
 from guestmark.engine import clock
-clock.set_up(float(sys.argv[1]))
+clock.exclude_set_up(float(sys.argv[1]))
 time.sleep(0.5)
-print(clock.of_process().elapsed_s)
+print(clock.start_process_clock().elapsed_s)
 """
 
 
