@@ -179,6 +179,14 @@ def _lay_out_row(endpoint: Endpoint, begin: int, x: Callable[[float], float], fr
         at = bin_of(math.sqrt(max(low, 1e-9) * high))
         begun, ended = ends.get(at, (low, high))
         ends[at] = min(begun, low), max(ended, high)
+    bars = []
+    for at, amount in sorted(bins.items()):
+        label = " to ".join(format_seconds(end) for end in ends[at])
+        bars.append(Bar(frame.left + at * wide, wide, amount / most * (ROW - 22), f"{amount:,.0f}", label))
+    marks = []
+    for quantile, value, offset, left in quantiles:
+        if value is not None:
+            marks.append(Mark(x(value), top + offset, f"{quantile} {format_seconds(value)}", left))
     return Row(
         top,
         top + ROW - 6,
@@ -189,22 +197,9 @@ def _lay_out_row(endpoint: Endpoint, begin: int, x: Callable[[float], float], fr
         format_percent(response.share),
         f"{response.count:,}",
         format_seconds(endpoint.longest_wait_s) if endpoint.longest_wait_s else "",
-        tuple(
-            Bar(
-                frame.left + at * wide,
-                wide,
-                count / most * (ROW - 22),
-                f"{count:,.0f}",
-                " to ".join(format_seconds(end) for end in ends[at]),
-            )
-            for at, count in sorted(bins.items())
-        ),
+        tuple(bars),
         _time_outline(spent, frame.left, top + ROW - 6, wide),
-        tuple(
-            Mark(x(value), top + offset, f"{name} {format_seconds(value)}", left)
-            for name, value, offset, left in quantiles
-            if value is not None
-        ),
+        tuple(marks),
     )
 
 
@@ -346,6 +341,12 @@ def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where i
         # Of several dots within half a pixel only the first would be visible.
         place = round(2 * x(point.t)), round(2 * y(point.to)), repeated
         dots.setdefault(place, Dot(x(point.t), y(point.to), repeated, label))
+    pieces = []
+    for span in spans:
+        width = x(span.to_s) - x(span.from_s)
+        if width >= _VISIBLE:
+            label = f"{NAMES[span.cause]} {format_seconds(span.to_s - span.from_s)}"
+            pieces.append(Piece(x(span.from_s), width, span.cause, label))
     return Stream(
         frame,
         role,
@@ -355,16 +356,7 @@ def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where i
         tuple(steps),
         tuple((x(point.t), y(point.room)) for point in answers if point.room),
         tuple(x(point.t) for point in answers if point.sack),
-        tuple(
-            Piece(
-                x(span.from_s),
-                width,
-                span.cause,
-                f"{NAMES[span.cause]} {format_seconds(span.to_s - span.from_s)}",
-            )
-            for span in spans
-            if (width := x(span.to_s) - x(span.from_s)) >= _VISIBLE
-        ),
+        tuple(pieces),
         tuple(dots.values()),
     )
 

@@ -267,11 +267,9 @@ def _describe_pair(files: Sequence[str], pair: Pair) -> list[str]:
         skew = f", gaining {clock.skew * 1e6:+.1f} ± {clock.skew_error * 1e6:.1f} µs each second"
     offset = f"{format_seconds(abs(clock.offset_s))} ± {format_seconds(clock.offset_error_s)}"
     lines = [f"clocks: {files[1]} is {offset} {ahead} {files[0]}{skew} ({pair.matched:,} packets at both)"]
-    lines += [
-        f"{sender} → {receiver}: {_describe_way(way)}"
-        for way, sender, receiver in zip(pair.ways, files, reversed(files), strict=True)
-        if way.sent
-    ]
+    for way, origin, target in zip(pair.ways, files, reversed(files), strict=True):
+        if way.sent:
+            lines.append(f"{origin} → {target}: {_describe_way(way)}")
     losing = []
     for flow in pair.flows:
         for end in (0, 1):

@@ -169,12 +169,8 @@ class ExtRecovery:
         if done.returncode & ~3:
             last = (done.stderr.decode(errors="replace").strip() or output.strip()).splitlines()
             return Recovered({}, damage=f"e2fsck: {last[-1] if last else f'exit status {done.returncode}'}")
-        repairs = tuple(
-            line.strip()
-            for line in output.splitlines()
-            if _REPAIR.search(line) and not _ORDINARY.search(line.strip())
-        )
-        return Recovered({}, repairs)
+        lines = [line.strip() for line in output.splitlines() if _REPAIR.search(line)]
+        return Recovered({}, tuple(line for line in lines if not _ORDINARY.search(line)))
 
     def _read_content(self, image: Path, name: str) -> bytes | None:
         done = _run_tool([self._read, "-R", f"cat /{name}", str(image)])

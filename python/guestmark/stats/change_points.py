@@ -36,15 +36,12 @@ def find_change_points(ratios: Sequence[float], max_p: float = MAX_P) -> tuple[C
     found, _ = compute_change_points(logs, max_pvalue=max_p)
     changes = sorted((int(change.index), float(change.stats.pvalue)) for change in found)
     bounds = [0, *(index for index, _ in changes), len(logs)]
-    return tuple(
-        ChangePoint(
-            index,
-            _typical_ratio(logs[bounds[number] : index]),
-            _typical_ratio(logs[index : bounds[number + 2]]),
-            p,
-        )
-        for number, (index, p) in enumerate(changes)
-    )
+    points = []
+    for number, (index, p) in enumerate(changes):
+        before = _typical_ratio(logs[bounds[number] : index])
+        after = _typical_ratio(logs[index : bounds[number + 2]])
+        points.append(ChangePoint(index, before, after, p))
+    return tuple(points)
 
 
 def has_otava() -> bool:

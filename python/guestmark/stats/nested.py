@@ -34,13 +34,11 @@ class NestedPair:
 def ratio_over_blocks(over: CellResult, under: CellResult, metric: str) -> BlockRatio | None:
     """Return `over` divided by `under`, paired by block; None when no block has both above 0."""
     first, second = values_by_block(over.trials, metric), values_by_block(under.trials, metric)
-    logs = np.array(
-        [
-            np.log(first[block] / second[block])
-            for block in sorted(first.keys() & second.keys())
-            if first[block] > 0 and second[block] > 0
-        ]
-    )
+    ratios = []
+    for block in sorted(first.keys() & second.keys()):
+        if first[block] > 0 and second[block] > 0:
+            ratios.append(first[block] / second[block])
+    logs = np.log(np.array(ratios, dtype=np.float64))
     if not logs.size:
         return None
     ci = None

@@ -92,11 +92,11 @@ def power_to_find(
     either = more + fewer
     spread = _REACH * math.sqrt(blocks * either * (1 - either)) + 1
     first, last = max(round(blocks * either - spread), 1), min(round(blocks * either + spread), blocks)
-    found = sum(
-        _binomial_probability(decisive, blocks, either)
-        * _binomial_tail(_sign_test_critical(decisive, level), decisive, more / either)
-        for decisive in range(first, last + 1)
-    )
+    found = 0.0
+    for decisive in range(first, last + 1):
+        probability = _binomial_probability(decisive, blocks, either)
+        critical = _sign_test_critical(decisive, level)
+        found += probability * _binomial_tail(critical, decisive, more / either)
     return min(found, 1.0)
 
 

@@ -282,12 +282,12 @@ def _blocks_to_settle_slow_runs(analysis: Analysis) -> int:
 
 def _summary_precise(result: CellResult, precision: float) -> bool:
     """Return True if the interval of each metric's mean is as narrow as `precision`, relatively."""
-    return all(
-        summary.ci is not None
-        and summary.mean != 0
-        and (summary.ci[1] - summary.ci[0]) / 2 <= precision * abs(summary.mean)
-        for summary in result.summary.values()
-    )
+    for summary in result.summary.values():
+        if summary.ci is None or summary.mean == 0:
+            return False
+        if (summary.ci[1] - summary.ci[0]) / 2 > precision * abs(summary.mean):
+            return False
+    return True
 
 
 def is_given_up(cell_trials: Sequence[Trial]) -> bool:

@@ -72,13 +72,12 @@ def follow_race(
 ) -> RaceOutcome:
     """Return the race as far as these trials go; cells that were left out take no part in it."""
     no_time = plan.context.no_time
-    cells = tuple(
-        cell
-        for cell in plan.cells
-        if cell.id not in no_time and not any(entry.covers(cell) for entry in left_out)
-    )
+    cells = []
+    for cell in plan.cells:
+        if cell.id not in no_time and not any(entry.covers(cell) for entry in left_out):
+            cells.append(cell)
     race = racing.replay_race(settings, cells, plan.context.barred, trials, plan.race_limit_s)
-    return RaceOutcome(settings, cells, race, tuple(trials))
+    return RaceOutcome(settings, tuple(cells), race, tuple(trials))
 
 
 def mean_by_cell(trials: Iterable[Trial], metric: str) -> dict[str, float]:

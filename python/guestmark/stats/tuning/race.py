@@ -456,13 +456,13 @@ def replay_race(
 def candidates_of(cells: Sequence[Cell], why_barred: Mapping[str, str] | None = None) -> list[Candidate]:
     """Return the cells as candidates, with the levels in which they differ."""
     factors = varying_factors(cells)
-    return [
-        Candidate(
-            cell.id, {**{name: cell.factors.get(name, "") for name in factors}, "platform": str(cell.platform)},
-            (why_barred or {}).get(cell.id, ""),
-        )
-        for cell in cells
-    ]  # fmt: skip
+    barred = why_barred or {}
+    candidates = []
+    for cell in cells:
+        levels = {name: cell.factors.get(name, "") for name in factors}
+        levels["platform"] = str(cell.platform)
+        candidates.append(Candidate(cell.id, levels, barred.get(cell.id, "")))
+    return candidates
 
 
 def varying_factors(cells: Sequence[Cell]) -> list[str]:
