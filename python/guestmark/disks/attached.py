@@ -156,7 +156,7 @@ class AttachedDisk:
     device: str = ""
     directory: str = ""
     facts: Mount = field(default_factory=Mount)
-    # The process of this host that serves a share, where it is not the hypervisor.
+    # The process of this host that serves a share, unless that is the hypervisor.
     server: int | None = None
 
     @property

@@ -137,7 +137,7 @@ class Image:
         elif self.spec.filesystem is Filesystem.XFS:
             self.run_on_image("xfs_repair", "-n", "-f", str(self.path))
         elif self.spec.filesystem is Filesystem.BTRFS:
-            # Of a device it asks about zones, which its cage allows only for what is writable.
+            # btrfs check asks a device about its zones, which its cage allows only for writable paths.
             self.run_on_image("btrfs", "check", "--readonly", str(self.path), writable=[self.path])
 
     def read_past_guest(self, name: str) -> Checksum:
@@ -206,11 +206,11 @@ def _make_image(spec: DiskSpec, directories: list[Path], exports: ExitStack, *, 
 
 def _make_trial_directory(spec: DiskSpec, directories: list[Path]) -> Path:
     parent = scratch_store().directory(spec.location)
-    # The directory above is this process's alone.
+    # The parent belongs to this process alone, so a counter makes the name unique.
     path = parent / f"guestmark-trial-{next(_number)}"
     path.mkdir(0o700)
     directories.append(path)
-    # Its files may belong to another user, who must be able to enter.
+    # The tree's files may belong to another user, who must be able to enter the directory.
     if spec.tree:
         for directory in (parent, path):
             directory.chmod(0o711)

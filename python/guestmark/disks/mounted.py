@@ -12,7 +12,7 @@ from guestmark.core.machine_facts import parse_mounts as parsed_mounts
 from guestmark.disks.attached import AttachedDisk
 from guestmark.setting.filesystem import Filesystem
 
-# Stands in a command for its directory on the disk, or for a disk without a filesystem.
+# The placeholder in a command for its directory on the disk, or for a disk without a filesystem.
 DISK = "{disk}"
 # A new directory, as filesystems are not empty at first.
 _WORK = "work"
@@ -75,7 +75,7 @@ def parse_working_directory(text: str, directory: str) -> WorkingDirectory:
     for mount in parsed_mounts(text) if number else ():
         if number and mount.number == int(number[1]):
             options = dict.fromkeys(mount.options)
-            # The mount, or all of its filesystem.
+            # Either the mount or its whole filesystem is read-only.
             if "ro" in options:
                 options.pop("rw", None)
             return WorkingDirectory(

@@ -18,7 +18,7 @@ from guestmark.setting.disk import explain_unshareable as cannot_share
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
 
-# Of a filesystem's size, at most: its tables and its journal.
+# The largest share of a filesystem that its tables and its journal take.
 _METADATA = 0.05
 
 
@@ -63,7 +63,7 @@ def check_filesystems(cells: Sequence[Cell]) -> None:
     """Raises `UsageError` for a workload that writes files to a disk without a filesystem."""
     for cell in cells:
         if not any(need.get("role") == Role.TARGET for need in read_disk_requests(cell) or ()):
-            # A command may do with a bare disk what it wants.
+            # A command may use a bare disk in any way it wants.
             continue
         for spec in cell.view(Disks):
             formatted = cell.platform.is_guest or spec.loop

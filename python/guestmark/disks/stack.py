@@ -42,7 +42,7 @@ _WITH_JBD2 = frozenset({"ext3", "ext4"})
 # Options that name a further device of a filesystem by its path, or by its number in hexadecimal.
 _FURTHER_DEVICES = ("logdev", "rtdev", "journal_path", "jdev")
 _JOURNAL_NUMBER = "journal_dev"
-# Characters of a thread's name that older kernels keep.
+# The number of characters of a thread's name that kernels before 5.17 keep.
 _COMM = 15
 _MEMORY_DISKS = ("ram", "zram", "nullb")
 _SERVED_DISKS = ("nbd", "ublkb", "rbd", "drbd")

@@ -62,7 +62,7 @@ class _OutlineReader:
         self._model = model
         self._problems = problems
         self._scale = scale
-        # The names in `scale` that were found.
+        # The names in `scale` that some workload or factor has.
         self._scaled_names: set[str] = set()
         self._kinds: dict[str, WorkloadClass] = {}
         self._own = find_own_factors(model)

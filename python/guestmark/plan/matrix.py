@@ -49,7 +49,7 @@ class Entry:
     # None: a factor means something to it wherever the platform takes it.
     kind: WorkloadClass | None = None
     spans: bool = True
-    # Factors that stand in the workload's own command.
+    # Factors that occur as `{name}` in the workload's own command.
     own: frozenset[str] = frozenset()
 
     @property

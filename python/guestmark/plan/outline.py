@@ -21,7 +21,7 @@ from guestmark.plan.policy_options import PolicyOptions, check_conflicts, collec
 
 # For slow runs, which are found by many.
 _MOST_BLOCKS = 10_000
-# Suffice for two thousand cells.
+# So many blocks suffice to claim a difference among two thousand cells.
 _FEW_BLOCKS = 16
 
 
@@ -46,7 +46,7 @@ class Outline:
     race: Settings | None = None
     # Limits that a run must keep, as `--fail-if` has them.
     gates: tuple[str, ...] = ()
-    # Metrics that follow from others.
+    # Metrics that are computed from others.
     derived: tuple[Derived, ...] = ()
     around: HostCommands = field(default_factory=HostCommands)
     # Workload, platform and factors whose levels the user chose.
@@ -125,7 +125,7 @@ def _override_policy(policy: Policy, given: Overrides) -> Policy:
     # The seed is stored with the run, so that its order can be reproduced.
     values.setdefault("seed", secrets.randbits(32))
     if given.precision is not None or given.time_limit_s is not None:
-        # Overrides the plan's number of blocks.
+        # The user's goal replaces the plan's number of blocks.
         policy = replace(policy, blocks=None)
     if given.precision is not None:
         policy = replace(policy, fine_s=0.0)  # just that, then

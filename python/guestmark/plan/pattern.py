@@ -87,7 +87,7 @@ def parse_expression(text: str, cells: Sequence[Cell]) -> Pattern:
             name, sign, level = match.groups()
             conditions.append(_parse_present_level(name, level, sign == "!=", cells))
         elif conditions and piece.strip() and "=" not in piece:
-            # One more level of the same name.
+            # `filesystem=ext2,ext4`: one more level of the same name.
             last = conditions[-1]
             more = _parse_present_level(last.name, piece.replace("\\,", ",").strip(), last.negated, cells)
             conditions[-1] = Condition(last.name, (*last.levels, *more.levels), last.negated)

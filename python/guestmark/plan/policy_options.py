@@ -148,7 +148,7 @@ class Conflict:
     option: str
     others: tuple[str, ...]
     hint: str
-    # Whether the keys of a plan contradict each other, too.
+    # Whether the keys of a plan contradict each other too.
     in_plans: bool = False
 
 

@@ -196,7 +196,7 @@ class _TomlWalker:
         self._ends = [at for at, character in enumerate(text) if character == "\n"]
         self._at = 0
         self._found: dict[Path, int] = {}
-        # How many `[[…]]` there were of each.
+        # How many elements of each array of tables, `[[…]]`, were seen.
         self._tables: dict[Path, int] = {}
 
     def walk_document(self) -> dict[Path, int]:

@@ -20,7 +20,7 @@ from guestmark.core.option import Option
 from guestmark.core.units import parse_positive_duration
 from guestmark.plan.policy_options import list_policy_options
 
-# Parameters of the workload exec.
+# Parameters of the workload `exec` that hold commands.
 HOOKS = ("setup", "prepare", "conclude", "cleanup", "check")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 

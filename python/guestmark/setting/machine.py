@@ -20,9 +20,9 @@ from guestmark.core.units import format_size, parse_size
 from guestmark.foreign import images, qemus
 from guestmark.setting.base import Check
 
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)  # what can be a label
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)  # what an image may be labelled with
 _QEMU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
-_KERNELS_SHOWN = 4  # kernels, in a message
+_KERNELS_SHOWN = 4  # in an error that lists kernels
 # How much of the guest's memory its kernel may keep for itself: its image, page structures, reserved ranges. The
 # attestation accepts that much less than was asked for, a share or a number of bytes, whichever is more.
 _KERNEL_MEMORY_SHARE = 0.15
@@ -207,7 +207,7 @@ def _attest_memory(asked: int, guest: StartedGuest) -> Iterator[Check]:
         yield Check("the memory (hypervisor)", asked, guest.vmm.memory_bytes)
     kept = max(_KERNEL_MEMORY_SHARE * asked, _KERNEL_MEMORY_BYTES)
     inside = guest.inside.memory_bytes
-    # Less what its balloon has taken.
+    # The guest does not count the memory that its balloon has taken.
     if guest.backing is not None and guest.backing.left_bytes is not None:
         asked = guest.backing.left_bytes
     if not asked - kept <= inside <= asked * 1.01:
