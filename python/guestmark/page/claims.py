@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Claim(StrEnum):
-    """A sentence with places for what it is about. The name of its row is that of the member."""
+    """Sentences with places for what they are about; each member's name is that of its row in the list."""
 
     DIFFERS = " times {word} than "
     EQUAL = "No difference from {baseline}, within {margin}: {cells}."
@@ -58,7 +58,7 @@ class Claim(StrEnum):
     EFFECT = "* the interval excludes ×1"
     RACE_BEST = "Best{among}: {cell}"
     RACE_LEADS = "In the lead{among}: {cell}"
-    RACE_DROPPED = "Who was dropped, after how many blocks, and why"
+    RACE_DROPPED = "Dropped configurations, with their blocks and the reason"
     MACHINE_DIFFERS = "{machine} differs from the others of class {kind} in {cell}"
     MACHINE_MOVED = "{machine}: {cell} {rose} by {size} over its blocks"
     QUANTILE = "intervals at 95 % from two blocks on, wider where the starts of a block are alike"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.core.findings import find_machine
 from guestmark.core.model import Cell, RunState, TrialStatus
 from guestmark.ledger import run_history
 from guestmark.ledger.model import StoredRun
+from guestmark.ledger.store import Ledger
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Node, Note, NoteKind, Page, Section
@@ -30,9 +31,6 @@ from guestmark.report.past_ratios import past_ratio_cell
 from guestmark.stats.across_runs import PastRatio
 from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.stats.machines import FEWEST, PooledRatio, detect_machine_drift, pool_machines
-
-if TYPE_CHECKING:
-    from guestmark.ledger.store import Ledger
 
 SCHEMA = "guestmark-fleet/1"
 _NO_UNIT = figures.Unit(1.0, "")  # of a ratio
@@ -213,7 +211,7 @@ def _remarks(comparison: FleetComparison) -> list[Node]:
     nodes = _left_out_notes(comparison)
     for name, differences in comparison.unlike.items():
         texts = "; ".join(f"{what} {change}" for what, change in differences.items())
-        nodes.append(_warn(f"{name} is not like its class: {texts}"))
+        nodes.append(_warn(f"{name} differs from its class: {texts}"))
     for (kind, cell), pool in comparison.pooled.items():
         for name in pool.different:
             claim = Claim.MACHINE_DIFFERS.format(machine=name, kind=kind, cell=cell)

@@ -8,11 +8,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.core.errors import GuestmarkError, LedgerError
 from guestmark.ledger import run_history
 from guestmark.ledger.model import StoredRun
+from guestmark.ledger.store import Ledger
 from guestmark.page import figures
 from guestmark.page.charts import Series as Drawing
 from guestmark.page.charts import SeriesRow
@@ -25,15 +26,12 @@ from guestmark.stats.across_runs import FEWEST_IN_DRIFT, ChangeVerdict, Drift, P
 from guestmark.stats.change_points import FEWEST, MAX_P, ChangePoint, find_change_points
 from guestmark.stats.compare import MIN_BLOCKS
 
-if TYPE_CHECKING:
-    from guestmark.ledger.store import Ledger
-
 SCHEMA = "guestmark-history/1"
 MOST = 2000  # runs of a series
 # Each run that is listed as not counted has to be read from the ledger.
 _MOST_UNUSED = 50
 _OTAVA_MISSING = (
-    "Apache Otava is not installed beside guestmark. What brings it: pip install --no-deps apache-otava"
+    "Apache Otava is not installed beside guestmark; install it by: pip install --no-deps apache-otava"
 )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.core.metric import Metric
 from guestmark.core.units import format_count
 from guestmark.ledger import run_history
 from guestmark.ledger.model import StoredRun
+from guestmark.ledger.store import Ledger
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
@@ -23,9 +24,6 @@ from guestmark.stats.analysis import Analysis
 from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.stats.gates import JudgedGate
 from guestmark.stats.paired import Summary
-
-if TYPE_CHECKING:
-    from guestmark.ledger.store import Ledger
 
 SCHEMA = "guestmark-comparison/1"
 VERDICT_WORDS = {

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guestmark.ledger import run_history
+from guestmark.ledger.model import StoredRun
+from guestmark.ledger.store import Ledger
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, RowName, Table, TableBuilder, figure_cell, word_cell
@@ -17,10 +19,6 @@ from guestmark.report.sections import gate_outcomes
 from guestmark.stats.across_runs import SidesComparison, compare_two_sides
 from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.stats.gates import JudgedGate
-
-if TYPE_CHECKING:
-    from guestmark.ledger.model import StoredRun
-    from guestmark.ledger.store import Ledger
 
 SCHEMA = "guestmark-campaign-result/1"
 SESSIONS_SCHEMA = "guestmark-sessions/1"
@@ -133,7 +131,7 @@ def make_page(comparison: SessionComparison, gates: Sequence[JudgedGate] = ()) -
     nodes.append(Paragraph(line(f"{counts}.")))
     if comparison.within:
         changes = ", ".join(f"{name} {change}" for name, change in comparison.within.items())
-        text = f"{unit.capitalize()}s of one side were not alike: {changes}"
+        text = f"{unit.capitalize()}s of one side differed: {changes}"
         nodes.append(Note(line(text), NoteKind.WARNING))
     if any(cell.found.ci is None for cell in comparison.cells):
         text = f"One {unit} of a side says nothing about how far {unit}s differ: no verdict"

@@ -73,7 +73,7 @@ def test_another_machine_is_described_with_what_its_kernel_mitigates() -> None:
     assert said["tcg mitigations"] == "meltdown: Vulnerable; 1 other: not affected"
     none = made_facts.of(made_facts.remote(mitigations={"mds": "Not affected"}))
     said = dict(make_rows(replace(run, trials=tuple(replace(trial, facts=none) for trial in run.trials))))
-    assert said["tcg mitigations"] == "not affected by any that the kernel knows"
+    assert said["tcg mitigations"] == "not affected by any flaw known to the kernel"
 
 
 def test_another_machine_is_described_once_however_its_trials_began() -> None:

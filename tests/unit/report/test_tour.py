@@ -95,7 +95,7 @@ def test_the_screen_says_what_was_measured_and_no_more() -> None:
     assert "1.2 s" in rows["boot"]
     assert "3.4 s" in rows["boot"]
     assert "/dev/kvm opens but no guest starts" in text
-    assert "guestmark doctor says more" in text
+    assert "more: guestmark doctor" in text
     assert "3 rounds" in text
     assert "tcg: least writing a file (8 times slower), most computing (11 times slower)" in text
     assert "uml: least" not in text  # of two costs one is unclear: nothing is least or most

@@ -208,7 +208,7 @@ def _describe_mitigations(flaws: Mapping[str, str]) -> str:
     if free and texts:
         texts.append(f"{_count(free, 'other')}: not affected")
     elif free:
-        texts.append("not affected by any that the kernel knows")
+        texts.append("not affected by any flaw known to the kernel")
     return "; ".join(texts)
 
 

@@ -201,7 +201,7 @@ def _price_table(outcome: RaceOutcome, metric: Metric) -> list[Table]:
     values = [figure_cell(f"{value / unit.size:.4g}") for value, _ in cells.values()]
     table.add(figures.column_heading(metric, unit), values, (Align.POINT,))
     table.add(price, [figure_cell(f"{cost:.4g}") for _, cost in cells.values()], (Align.POINT,))
-    title = f"Nothing is better in both {outcome.settings.objective} and {price}"
+    title = f"No configuration beats these in both {outcome.settings.objective} and {price}"
     return [table.build(title, heading=title)]
 
 

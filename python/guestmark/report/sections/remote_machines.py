@@ -62,7 +62,7 @@ def _describe_freshness(ways: Collection[str]) -> str:
     for way in ways:
         if way and any(way in other and other != way for other in ways):
             continue
-        texts.append(f"fresh by {way}" if way else "nothing was done before its trials to make it fresh")
+        texts.append(f"fresh by {way}" if way else "not made fresh before its trials")
     return ", or ".join(texts)
 
 

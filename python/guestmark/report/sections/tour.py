@@ -165,7 +165,7 @@ def _platform_notes(findings: Sequence[PlatformFinding]) -> tuple[Node, ...]:
             # One line for each platform; what follows a colon or bracket is for whoever looks into it.
             reason = re.split(r"[:;(]", finding.reason, maxsplit=1)[0].strip()
             name = Span(f"{finding.platform} does not: ", Tone.SLOWER)
-            nodes.append(Note(spans(name, f"{reason} (guestmark doctor says more)")))
+            nodes.append(Note(spans(name, f"{reason} (more: guestmark doctor)")))
     return tuple(nodes)
 
 
