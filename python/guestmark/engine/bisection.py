@@ -298,7 +298,7 @@ class BisectionSearch:
         worst = next((one for one in judged if one.outcome is not Outcome.KEPT), judged[0])
         if worst.outcome not in _GIT_WORDS:
             raise GuestmarkError(
-                f"{commit.description}: {worst.reason}", hint="mend it, or skip it with another --good"
+                f"{commit.description}: {worst.reason}", hint="fix it, or exclude it with another --good"
             )
         return BisectionStep(commit, worst)
 

@@ -188,7 +188,7 @@ class Campaign:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise UsageError(
-                    f"campaign {self._path.stem} is going on in another process", hint="wait for it"
+                    f"another process is running campaign {self._path.stem}", hint="wait for it to end"
                 ) from error
             yield
 
@@ -302,7 +302,7 @@ class Campaign:
             if status := self._run_command("switch", side):
                 raise GuestmarkError(
                     f"--switch failed with exit status {status}: {self._fill_command('switch', side)}",
-                    hint=f"mend it, then: guestmark campaign {self.state.name}",
+                    hint=f"fix it, then: guestmark campaign {self.state.name}",
                 )
             self.store(switched=(len(self.state.done), *self.state.key))
 

@@ -108,7 +108,9 @@ def unpack_runs(data: bytes, where: str, budget: ReadBudget | None = None) -> li
     except LedgerError as error:
         raise LedgerError(f"{where} cannot be imported: {error.message}", hint=error.hint) from error
     except MALFORMED as error:
-        raise LedgerError(f"{where} is damaged: {_shorten_reason(error)}", hint="get it anew") from error
+        raise LedgerError(
+            f"{where} is damaged: {_shorten_reason(error)}", hint="get the bundle again"
+        ) from error
 
 
 def _shorten_reason(error: Exception) -> str:

@@ -22,7 +22,7 @@ from guestmark.core.errors import LedgerError, TakenError
 from guestmark.core.model import LeftOut, Plan, RunState, Trial
 from guestmark.ledger import checksums, codec, schema
 from guestmark.ledger.environment_variables import strip_unrecorded
-from guestmark.ledger.validation import ReadBudget
+from guestmark.ledger.validation import FORGED, ReadBudget
 
 # The prefix of a cell's id among the names of what is left out.
 _CELL = "cell:"
@@ -60,7 +60,7 @@ def read_trial(row: Row[Any], budget: ReadBudget | None = None) -> Trial:
     what = f"the trial of cell {row.cell_id!r} in block {row.block + 1} of run {row.run_id}"
     trial = codec.unpack_trial(row.body, row.console, what, budget)
     if (trial.block, trial.cell_id) != (row.block, row.cell_id):
-        raise LedgerError(f"{what} belongs to another", hint="it is damaged, or made to mislead")
+        raise LedgerError(f"{what} holds another trial", hint=FORGED)
     return trial
 
 

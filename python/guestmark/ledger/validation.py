@@ -22,6 +22,7 @@ from guestmark.ledger.model import StoredRun
 # The limit also holds for iterations, and for positions in a block.
 MOST_BLOCKS = 1_000_000
 WORD_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}", re.ASCII)  # a run's name, a label's, a tag
+FORGED = "it is damaged or forged"  # the hint for data that cannot have been measured
 RESERVED = frozenset({LATEST})  # which cannot name a run
 # From another ledger at most so many bytes are read, one run after another.
 LARGEST_LEDGER = 8 << 30
@@ -71,7 +72,7 @@ class ReadBudget:
     def check_time(self) -> None:
         """Raise `LedgerError` if the time is up."""
         if time.monotonic() > self._end:
-            raise _make_too_large_error(f"to read it takes more than {self._seconds:g} s")
+            raise _make_too_large_error(f"reading it takes more than {self._seconds:g} s")
 
     def charge_json(self, text: str | bytes) -> None:
         """Charge for a text and for every value it can hold, each of which needs a comma or a bracket."""
@@ -107,9 +108,7 @@ def check_run(run: StoredRun, *, foreign: bool = True) -> None:
     """
     now = time.time() + _AHEAD_S if foreign else _LAST
     for problem in _find_run_problems(run, now):
-        raise LedgerError(
-            f"run {run.id[:80]!r} cannot be: {problem}", hint="it is damaged, or made to mislead"
-        )
+        raise LedgerError(f"run {run.id[:80]!r} is invalid: {problem}", hint=FORGED)
 
 
 def check_annotations(
@@ -117,18 +116,14 @@ def check_annotations(
 ) -> None:
     """Raise `LedgerError` for a name, note, label or tag that the command line would refuse."""
     if name and (not WORD_PATTERN.fullmatch(name) or name in RESERVED):
-        raise LedgerError(f"{name[:80]!r} cannot be a run's name", hint="it is damaged, or made to mislead")
+        raise LedgerError(f"{name[:80]!r} cannot be a run's name", hint=FORGED)
     for word in (*labels, *tags):
         if not WORD_PATTERN.fullmatch(word):
-            raise LedgerError(
-                f"{word[:80]!r} is not a label or tag", hint="it is damaged, or made to mislead"
-            )
+            raise LedgerError(f"{word[:80]!r} is not a label or tag", hint=FORGED)
     if max(len(notes), len(labels), len(tags)) > _MOST_SAID:
-        raise LedgerError(
-            f"over {_MOST_SAID} notes, labels or tags", hint="it is damaged, or made to mislead"
-        )
+        raise LedgerError(f"over {_MOST_SAID} notes, labels or tags", hint=FORGED)
     if not all(map(is_text, (*notes, *labels.values()))):
-        raise LedgerError("a note or a label is not text", hint="it is damaged, or made to mislead")
+        raise LedgerError("a note or a label is not text", hint=FORGED)
 
 
 def is_text(text: str) -> bool:
@@ -147,15 +142,15 @@ def is_moment(value: Any, last: float = _LAST) -> bool:
 
 def _find_run_problems(run: StoredRun, now: float) -> Iterator[str]:
     if not _RUN_ID.fullmatch(run.id):
-        yield "its id is none"
+        yield "its id is malformed"
     if not is_moment(run.created_at, now):
-        yield f"it was begun at {run.created_at!r} s since 1970"
+        yield f"it began at {run.created_at!r} s since 1970"
     if abs(run.seed) >= 1 << 256:
         yield "its seed is too large"
     counts = {"trials": len(run.trials), "environments": len(run.environments), "left out": len(run.unusable)}
     yield from (f"{count} {name}" for name, count in counts.items() if count > _MOST_ROWS[name])
     yield from (
-        f"an environment of it: {said}"
+        f"one of its environments: {said}"
         for each in run.environments
         if (said := environment.explain_problem(each))
     )
@@ -172,7 +167,7 @@ def _find_run_problems(run: StoredRun, now: float) -> Iterator[str]:
     for trial in run.trials:
         key = (trial.block, trial.cell_id)
         if trial.cell_id not in cells:
-            yield f"a trial is of cell {trial.cell_id[:80]!r}, which the plan does not have"
+            yield f"it has a trial of cell {trial.cell_id[:80]!r}, which the plan does not have"
         if key in there:
             yield f"cell {trial.cell_id!r} has two trials in block {trial.block + 1}"
         there.add(key)
@@ -227,9 +222,9 @@ def _find_cell_problems(cell: Cell, known: set[str]) -> Iterator[str]:
 def _find_trial_problems(trial: Trial, now: float) -> Iterator[str]:
     where = f"the trial of cell {trial.cell_id!r} in block {trial.block + 1}"
     if not 0 <= trial.block < MOST_BLOCKS or not 0 <= trial.order < MOST_BLOCKS:
-        yield f"{where} is at place {trial.order}"
+        yield f"{where} is at position {trial.order}"
     if not is_moment(trial.started_at, now):
-        yield f"{where} was begun at {trial.started_at!r} s since 1970"
+        yield f"{where} began at {trial.started_at!r} s since 1970"
     if not 0 <= trial.duration_s <= _LONGEST_S:
         yield f"{where} took {trial.duration_s!r} s"
     yield from (

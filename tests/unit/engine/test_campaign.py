@@ -216,7 +216,7 @@ def test_what_cannot_be_a_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(UsageError, match="there is no campaign"):
         _ = Campaign("x").state
     kept = Campaign("c", state())
-    with kept.lock(), pytest.raises(UsageError, match="in another process"), Campaign("c").lock():
+    with kept.lock(), pytest.raises(UsageError, match="another process is running"), Campaign("c").lock():
         pass
     with kept.lock():
         kept.store(restarts=3)
