@@ -287,7 +287,9 @@ def _mark_baselines(cells: Sequence[Cell], asked: Pattern | str | None) -> tuple
     while left:
         group = [cell for cell in left if cell.compares_with(left[0])]
         left = [cell for cell in left if cell not in group]
-        found = next((cell for cell in group if wanted and pattern.matches_pattern(wanted, cell)), None)
+        found = None
+        if wanted:
+            found = next((cell for cell in group if pattern.matches_pattern(wanted, cell)), None)
         if found is None and wanted:
             where = f" in {group[0].group}" if group[0].group else ""
             notes.append(f"the plan's baseline is missing{where}: compared with {group[0].id} instead")

@@ -90,7 +90,9 @@ def override_outline(outline: Outline, given: Overrides) -> Outline:
             "--find: nothing is started here of which some may be slow",
             hint="leave 'of starts' out, or measure guests: --on tcg",
         )
-    named = {*shape.asked, *({PLATFORM} if given.on is not None else ()), *list_names(given.only or "")}
+    named = {*shape.asked, *list_names(given.only or "")}
+    if given.on is not None:
+        named.add(PLATFORM)
     return replace(
         outline, shape=shape, policy=_override_policy(outline.policy, given), named=frozenset(named)
     )
@@ -128,7 +130,8 @@ def _override_policy(policy: Policy, given: Overrides) -> Policy:
         # The user's goal replaces the plan's number of blocks.
         policy = replace(policy, blocks=None)
     if given.precision is not None:
-        policy = replace(policy, fine_s=0.0)  # just that, then
+        # Who names a precision gets just that: a quick run does not go on to half of that width.
+        policy = replace(policy, fine_s=0.0)
     if given.find is not None:
         # Rare slow runs need many blocks; any other goal would end the run too early.
         policy = replace(policy, blocks=None, enough_s=None, max_blocks=_MOST_BLOCKS)

@@ -131,13 +131,18 @@ def _parse_present_level(name: str, level: str, negated: bool, cells: Sequence[C
     """Return a condition on a level that some cell has. Raises `UsageError` naming the existing levels."""
     workloads = {get_level(cell, WORKLOAD) or "" for cell in cells}
     names = dict.fromkeys([WORKLOAD, PLATFORM, *(factor for cell in cells for factor in cell.factors)])
-    word = name if name in names else name.replace("-", "_").lower()
+    word = name
+    if name not in names:
+        word = name.replace("-", "_").lower()
     if word not in names:
         raise unknown_name_error("name in --only", name, names)
     found = find_labelled_level(word, level, cells)
     if found is None:
         own = word not in {WORKLOAD, PLATFORM, *registry.factors()}
-        found = level if own else parse_condition_level(word, level, workloads)[1]
+        # The user's own factors have no canonical spelling.
+        found = level
+        if not own:
+            _, found = parse_condition_level(word, level, workloads)
     existing: dict[str, None] = {}
     for cell in cells:
         own_level = get_level(cell, word)

@@ -30,7 +30,9 @@ class Problems:
 
     def add_mistake(self, path: Sequence[str | int], message: str, hint: str = "") -> None:
         """Record a mistake at this path."""
-        self.found.append((tuple(path), f"{message} ({hint})" if hint else message))
+        if hint:
+            message = f"{message} ({hint})"
+        self.found.append((tuple(path), message))
 
     @contextmanager
     def collect_at(self, *path: str | int) -> Iterator[None]:
@@ -59,8 +61,10 @@ class Problems:
             else:
                 said = mistake["msg"].removeprefix("Value error, ").removeprefix("Input ")
                 shown = repr(mistake["input"])
-                what = f", not {shown}" if len(shown) <= 60 else ""
-                self.add_mistake((*path, *loc), f"{said}{what}")
+                # A long value would bury what is wrong with it.
+                if len(shown) <= 60:
+                    said = f"{said}, not {shown}"
+                self.add_mistake((*path, *loc), said)
 
     def raise_if_any(self) -> None:
         """Raise one `UsageError` with every mistake on its own line, in the order of the text."""
@@ -95,8 +99,12 @@ def _format_path(path: Path) -> str:
 
 def _suggest_name(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    names = f"known: {', '.join(known)}" if known else ""
-    return f"did you mean {close[0]!r}? {names}" if close else names
+    names = ""
+    if known:
+        names = f"known: {', '.join(known)}"
+    if close:
+        return f"did you mean {close[0]!r}? {names}"
+    return names
 
 
 def _list_fields(model: "type[BaseModel]", path: Sequence[str | int]) -> list[str]:

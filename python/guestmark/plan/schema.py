@@ -27,8 +27,9 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 
 def _list_levels(value: object) -> object:
     """Return levels as a list of strings; a single level becomes a list, and numbers and booleans are levels too."""
-    some = value if isinstance(value, list) else [value]
-    return [_spell_level(item) for item in some]
+    if not isinstance(value, list):
+        value = [value]
+    return [_spell_level(item) for item in value]
 
 
 def _spell_level(value: object) -> object:

@@ -40,10 +40,14 @@ def make_race_settings(model: schema.Tune, metrics: Sequence[Metric]) -> Setting
 def parse_limit(text: str) -> Limit:
     """Parse a limit such as `guest_cpu_s < 5`. Raises `ValueError` in one line."""
     match = _LIMIT.fullmatch(text)
+    mistake = f"{text!r} is not a limit, such as 'guest_cpu_s < 5'"
+    if match is None:
+        raise ValueError(mistake)
+    metric, sign, number = match.groups()
     try:
-        value = float(match[3]) if match else None
+        value = float(number)
     except ValueError:
-        value = None
-    if match is None or value is None:
-        raise ValueError(f"{text!r} is not a limit, such as 'guest_cpu_s < 5'")
-    return Limit(match[1], value, Better.LOWER if match[2].startswith("<") else Better.HIGHER)
+        raise ValueError(mistake) from None
+    # A limit from above keeps what is better when it is lower.
+    better = Better.LOWER if sign.startswith("<") else Better.HIGHER
+    return Limit(metric, value, better)
