@@ -61,6 +61,12 @@ def _check_options(given: Options) -> None:
             "--both reads files and writes the table and the picture",
             hint="guestmark capture --both CLIENT.pcapng SERVER.pcapng --plot BOTH.html",
         )
+    _check_views(given, is_table=is_table)
+
+
+def _check_views(given: Options, *, is_table: bool) -> None:
+    """Raises `UsageError` for views beside the table that the input or the format cannot give."""
+    files = given.files or []
     if given.details and (given.both or not is_table):
         raise UsageError(
             "--details are shown below the table of one capture; --format json always has them",

@@ -6,7 +6,7 @@ from guestmark.agent.wire import StandardOutput
 from guestmark.cli import hyperfine, options
 from guestmark.cli.commands.exec import Options
 from guestmark.cli.measure import measure_plan
-from guestmark.cli.outputs import collect_outputs
+from guestmark.cli.outputs import Outputs, collect_outputs
 from guestmark.cli.style import Style
 from guestmark.cli.verbs import describe_version
 from guestmark.core.context import Caller
@@ -61,7 +61,12 @@ def run(given: Options) -> int:
         caller=Caller.current(),
         **given.overrides(),
     )
-    outputs = collect_outputs(
+    outputs = _collect_outputs(given, show_output=show_output)
+    return measure_plan(build_plan(request, first), given.ledger, outputs)
+
+
+def _collect_outputs(given: Options, *, show_output: bool) -> Outputs:
+    return collect_outputs(
         given,
         show_output=show_output,
         partial=given.partial,
@@ -71,7 +76,6 @@ def run(given: Options) -> int:
         has_reference=given.reference is not None,
         quiet=given.quiet or given.style is Style.NONE,
     )
-    return measure_plan(build_plan(request, first), given.ledger, outputs)
 
 
 def _parse_commands(given: Options, shell: tuple[str, ...] | None) -> list[hyperfine.TypedCommand]:
