@@ -70,6 +70,7 @@ def exists(dotted: str) -> bool:
 
 @pytest.mark.parametrize(("page", "path"), paths())
 def test_a_named_file_exists(page: str, path: str) -> None:
+    path = path.replace("VERB", "exec")  # stands for each of them
     assert any((base / path).exists() for base in (ROOT, PACKAGE)), f"{page} names {path}"
 
 
