@@ -106,18 +106,10 @@ def _judged_cell(pieces: Sequence[str], comparison: Comparison | SlowComparison)
 
 def _runs_tables(workload: WorkloadResult, answered: _Answered) -> list[Table]:
     """Return all measured runs of each cell, and the total's interval with what so few starts cannot have shown."""
-    rows: list[tuple[CellResult, CellRuns, Answers | None]] = []
-    slow_runs = []
-    for result, answers in answered:
-        if answers.slow is not None:
-            rows.append((result, answers.slow.cell, answers))
-            slow_runs.append(answers.slow)
-    if not rows:
+    slow_runs = [answers.slow for _, answers in answered if answers.slow is not None]
+    if not slow_runs:
         return []
-    # The baseline has no comparison of its own, but its runs are described by those of the others.
-    baseline = workload.baseline
-    if baseline is not None and baseline not in (result for result, *_ in rows):
-        rows.insert(0, (baseline, slow_runs[0].baseline, None))
+    rows = _described_runs(workload, answered, slow_runs[0])
     metric = workload.metrics[0]
     unit = figures.choose_table_unit(metric.unit, [runs.typical for _, runs, _ in rows])
     point = (Align.POINT,)
@@ -144,6 +136,20 @@ def _runs_tables(workload: WorkloadResult, answered: _Answered) -> list[Table]:
             strong=[position for position, (result, *_) in enumerate(rows) if result.cell.baseline],
         )
     ]
+
+
+def _described_runs(
+    workload: WorkloadResult, answered: _Answered, first: SlowComparison
+) -> list[tuple[CellResult, CellRuns, Answers | None]]:
+    rows: list[tuple[CellResult, CellRuns, Answers | None]] = []
+    for result, answers in answered:
+        if answers.slow is not None:
+            rows.append((result, answers.slow.cell, answers))
+    # The baseline has no comparison of its own, but its runs are described by those of the others.
+    baseline = workload.baseline
+    if baseline is not None and baseline not in (result for result, *_ in rows):
+        rows.insert(0, (baseline, first.baseline, None))
+    return rows
 
 
 def _runs_legend(slow_runs: Sequence[SlowComparison]) -> tuple[Inline, ...]:

@@ -49,12 +49,8 @@ def make_table(workload: WorkloadResult) -> Table:
     table.add(_baseline_heading(workload), ratios, RATIO)
     table.add_words("durability", [row_durability(result) for result in shown])
     table.add_words("its disk", [disk_durability(result) for result in shown])
-    bars = [
-        Cell(bar=value / largest if metric.name in result.summary and largest > 0 else None)
-        for result, value in zip(shown, typical, strict=True)
-    ]
     # Where a table is too wide its last columns go below it, so the verdict comes before what explains it.
-    table.add("", bars, bar=True)
+    table.add("", [_bar_cell(result, metric, largest) for result in shown], bar=True)
     table.add("verdict", [_verdict_cell(found, metric) for found in comparisons])
     for heading, texts in _unequal_circumstances(shown).items():
         table.add_words(heading, texts)
@@ -63,6 +59,11 @@ def make_table(workload: WorkloadResult) -> Table:
         strong=[position for position, result in enumerate(shown) if result.cell.baseline],
         soft=[position for position, result in enumerate(shown) if metric.name not in result.summary],
     )
+
+
+def _bar_cell(result: CellResult, metric: Metric, largest: float) -> Cell:
+    summary = result.summary.get(metric.name)
+    return Cell(bar=summary.typical / largest if summary and largest > 0 else None)
 
 
 def _unequal_circumstances(shown: Sequence[CellResult]) -> dict[str, list[str]]:
