@@ -327,7 +327,7 @@ def test_a_complete_run_goes_on_as_its_own_report_says(guestmark: CommandLine) -
     ("arguments", "telling"),
     [
         (["--blocks", "2"], "has 2 blocks already"),
-        (["--blocks", "4", "--precision", "1%"], "leave out --precision"),
+        (["--blocks", "4", "--precision", "1%"], "--blocks cannot be combined with --precision"),
         (["--precision", "2"], "did you mean 2%"),
         (["--time-limit", "0"], "--time-limit"),
     ],

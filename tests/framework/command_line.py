@@ -51,6 +51,7 @@ class CommandLine:
             **os.environ,
             "PYTHONPATH": str(PACKAGES),
             "GUESTMARK_LEDGER": str(self.ledger),
+            "XDG_CONFIG_HOME": str(folder / "config"),
             "XDG_STATE_HOME": str(folder / "state"),
             "XDG_CACHE_HOME": str(self.cache),
         }
