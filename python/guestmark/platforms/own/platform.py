@@ -144,7 +144,7 @@ class OwnPlatform:
             deadline = time.monotonic() + (deadline_s or definition.timeouts.exec)
             with open_once(lambda: ExecSession(made), deadline, patient=False) as (opened, agent):
                 phases = {"ready": time.monotonic() - begin, "created": made.created - begin}
-                fresh = f"made by own:{definition.name}" if definition.create else ""
+                fresh = "create and destroy" if definition.create else ""
                 machine = Own(agent, opened, agent.ping(), phases, fresh=fresh, made=made, version=version)
                 machine.started_at = made.began
                 machine.pid = _host_pid(made)

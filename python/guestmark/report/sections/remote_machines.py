@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from guestmark.core.machine_facts import Connection, LibvirtMachine, RemoteMachine
+from guestmark.core.machine_facts import Connection, LibvirtMachine, OwnKernel, OwnMachine, RemoteMachine
 from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 
@@ -34,12 +34,18 @@ def find_mitigations(run: StoredRun) -> dict[str, dict[str, str]]:
 def _remote_machines(run: StoredRun) -> Iterator[tuple[str, RemoteMachine]]:
     platform_of = {cell.id: str(cell.platform) for cell in run.plan.cells}
     for trial in run.trials:
-        machine = trial.facts.find_fact(LibvirtMachine) or trial.facts.find_fact(RemoteMachine)
+        machine = (
+            trial.facts.find_fact(OwnMachine)
+            or trial.facts.find_fact(LibvirtMachine)
+            or trial.facts.find_fact(RemoteMachine)
+        )
         if machine is not None:
             yield platform_of.get(trial.cell_id, trial.cell_id), machine
 
 
 def _describe_machine(machine: RemoteMachine) -> str:
+    if isinstance(machine, OwnMachine):
+        return _describe_own_machine(machine)
     parts = [
         machine.cpu,
         format_count(machine.processors, "processor"),
@@ -49,6 +55,28 @@ def _describe_machine(machine: RemoteMachine) -> str:
         _describe_hypervisor(machine),
         _describe_domain(machine) if isinstance(machine, LibvirtMachine) else "",
         "this very host" if machine.is_this_host else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _describe_own_machine(machine: OwnMachine) -> str:
+    """Return what was found inside a machine of the user's own: what it may use, and whose kernel answers it."""
+    inside = machine.inside
+    processors = (
+        format_count(int(inside.processors), "processor")
+        if inside.processors.is_integer()
+        else f"{inside.processors:g} processors"
+    )
+    kernel = inside.kernel_is.value if inside.kernel_is is not OwnKernel.OWN else f"its own, {machine.kernel}"
+    parts = [
+        machine.cpu,
+        processors,
+        f"{inside.memory_bytes / 1e9:.1f} GB",
+        f"kernel: {kernel}",
+        _describe_hypervisor(machine) if inside.kernel_is is OwnKernel.OWN else "",
+        f"root on {inside.root_filesystem}" if inside.root_filesystem else "",
+        inside.distribution,
+        machine.version,
     ]
     return ", ".join(part for part in parts if part)
 
