@@ -17,7 +17,7 @@ _SEND_S = 30.0
 
 
 class AgentChannel(Protocol):
-    """What a running program needs of the conversation with its agent."""
+    """The part of an agent's conversation that a running program uses."""
 
     def send(self, message: bytes, timeout_s: float) -> None:
         """Sends one request."""

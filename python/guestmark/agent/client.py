@@ -131,7 +131,7 @@ def _read_typed(stdin_fd: int) -> bytes | None:
 
 
 def _read_terminal_size(fd: int) -> wire.Winsize:
-    """Returns the size of the terminal; 24 by 80 if it is none."""
+    """Returns the size of the terminal; 24 by 80 if `fd` is not a terminal."""
     try:
         size = os.get_terminal_size(fd)
     except OSError:
@@ -484,7 +484,7 @@ def _encode_program(
     stream: bool = False,
     **where: Unpack[ProgramContext],
 ) -> wire.Exec:
-    """Encodes what to run, as whom, and what becomes of its streams."""
+    """Encodes a program to run: its arguments, user, and streams."""
     env, cwd, groups = where.get("env"), where.get("cwd"), where.get("groups")
     return wire.Exec(
         argv=tuple(os.fsencode(argument) for argument in argv),

@@ -16,7 +16,7 @@ MOST_PROCESSES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a process may do beside reading and writing to its scratch directory and what it is given as writable."""
+    """Permissions beyond reading and beyond writing to the scratch directory and to paths given as writable."""
 
     # The host's networks, and internet sockets.
     network: bool = False

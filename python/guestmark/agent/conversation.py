@@ -247,7 +247,7 @@ class Conversation:
         command: bool = False,
         question: bool = False,
     ) -> R:
-        """Makes a call and returns its decoded answer; a `question` changes nothing, whatever the call's name."""
+        """Makes a call and returns its decoded answer. A `question` never changes anything on the machine."""
         deadline = time.monotonic() + timeout_s
         self._ensure_greeted(timeout_s)
         with ConversationGuard(self, call.name):

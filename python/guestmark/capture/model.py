@@ -26,7 +26,7 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class Causes(msgspec.Struct, frozen=True):
-    """What time was spent on; the parts add up to the whole. All are None if only one direction was captured.
+    """Time spent by cause; the parts add up to the whole. All are None if only one direction was captured.
 
     `network_s` and `window_s` only occur in documents of schema 1, which had six causes.
     """

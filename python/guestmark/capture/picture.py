@@ -67,7 +67,7 @@ class _Share:
 
 @dataclass(frozen=True, slots=True)
 class _PageTrace:
-    """What the page shows of one trace; no shares if they are unknown."""
+    """One trace as the page shows it; without shares if they are unknown."""
 
     file: str
     verdict: tuple[_Share, ...]

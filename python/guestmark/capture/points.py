@@ -83,7 +83,7 @@ class Points(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class JoinedAnswer:
-    """One trace made of those of all points, and what happened between the points as lines of text."""
+    """The traces of all capture points joined into one, and what happened between the points as lines of text."""
 
     document: Document
     lines: tuple[str, ...]

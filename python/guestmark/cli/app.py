@@ -183,5 +183,5 @@ def _explain_mistake(error: click.UsageError) -> UsageError:
 
 
 def _typed_command() -> str:
-    """Finds the command whose help is meant where the parser does not say."""
+    """Returns the command whose help was asked for, without further words."""
     return " ".join(["guestmark", *(word for word in sys.argv[1:2] if word in VERBS)])

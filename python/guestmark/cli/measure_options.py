@@ -21,7 +21,7 @@ class CellOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultOptions:
-    """What becomes of the result."""
+    """Options for what is done with the result."""
 
     name: options.Name = None
     note: options.Note = None
@@ -50,7 +50,7 @@ class ResultOptions:
 # The order of the bases is that of the help: which cells, how often, and what becomes of the result.
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions(CellOptions, PolicyOptions, ResultOptions):
-    """What every command that measures can be given."""
+    """Options that every measuring command has."""
 
     def overrides(self) -> dict[str, Any]:
         """Returns the fields of `plan.outline.Overrides` that were given, by name."""

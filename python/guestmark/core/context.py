@@ -149,7 +149,7 @@ class Context:
 
     @property
     def caller(self) -> Caller:
-        """Who asked for the plan, and from where."""
+        """The user who asked for the plan, with their working directory and environment."""
         return Caller(self.cwd, self.env, self.uid, self.gid, self.groups)
 
     @property

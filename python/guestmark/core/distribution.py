@@ -51,7 +51,7 @@ _IDS: Mapping[str, Family] = {
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """One distribution, as its os-release describes it; `name` is for display."""
+    """A Linux distribution, as its os-release describes it; `name` is for display."""
 
     family: Family
     name: str

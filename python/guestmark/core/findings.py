@@ -64,7 +64,7 @@ def key_prefix(name: str) -> str:
 
 
 class Fact(msgspec.Struct, omit_defaults=True):
-    """What one producer has found. A field that is None by default is absent while nothing is known about it."""
+    """The findings of one producer. A field that is None by default is absent while nothing is known about it."""
 
 
 F = TypeVar("F", bound=Fact)
@@ -246,7 +246,7 @@ def _format_share(some: int, whole: int, what: str) -> str:
 
 
 class Again(msgspec.Struct, kw_only=True, frozen=True):
-    """What a second log of writes, taken on another machine, has shown about the same disk."""
+    """The result of a second log of writes, taken of the same disk on another machine."""
 
     word: str  # one of `Durability`
     states: int
@@ -295,7 +295,7 @@ class Unsynced(msgspec.Struct, frozen=True):
 
 
 class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the crash states of a log of writes have shown."""
+    """The result of judging the crash states of a log of writes."""
 
     word: Durability
     why: str
@@ -348,7 +348,7 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Proof(Fact, kw_only=True):
-    """What is proven about a machine's disk."""
+    """A proof about a machine's disk."""
 
     proven: Proven = msgspec.field(name="proof")
 

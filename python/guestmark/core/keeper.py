@@ -1,4 +1,4 @@
-"""What has to be removed however this process ends: it is named to a keeper before it is made.
+"""Removes leftovers however this process ends: each is named to a keeper process before it is made.
 
 The keeper (`guestmark-agent keep`) is started before the first thing it may have to remove, and reads names from a pipe
 whose write end only this process and its supervisors have. So even after a SIGKILL at any moment every name is in the

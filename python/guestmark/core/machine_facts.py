@@ -55,7 +55,7 @@ class Confined(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class MachineFacts(Fact, kw_only=True):
-    """What a machine of some kind really is."""
+    """Facts about a machine of some kind, as attested."""
 
     placement: Placed | None = None
     confined: Confined | None = None
@@ -186,7 +186,7 @@ class OwnKernel(StrEnum):
 
 
 class OwnInside(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a machine of the user's own is, found out inside it."""
+    """Facts about a machine of the user's own, collected inside it."""
 
     kernel_is: OwnKernel
     # Signs of a container manager, in its own words.
@@ -274,7 +274,7 @@ class Restored(msgspec.Struct, kw_only=True):
 
 
 class Backing(msgspec.Struct, kw_only=True):
-    """What a guest's memory is on this host, as the kernel reports it for the hypervisor's process."""
+    """How this host backs a guest's memory, as the kernel reports it for the hypervisor's process."""
 
     page_bytes: int
     resident_bytes: int

@@ -17,7 +17,7 @@ class Better(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What is measured. A trial is reduced to the median of its iterations."""
+    """A quantity that is measured. A trial is reduced to the median of its iterations."""
 
     name: str
     unit: str

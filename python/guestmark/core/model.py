@@ -172,7 +172,7 @@ class LeftOut:
 
     @property
     def name(self) -> str:
-        """What is left out, by the name that the user knows."""
+        """The name by which the user knows what is left out."""
         return self.cell or self.platform
 
     def covers(self, cell: Cell) -> bool:
@@ -221,7 +221,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How often: stop on precision, never on significance.
+    """The number of repetitions and the rule for stopping: on precision, never on significance.
 
     With `blocks` set exactly that many blocks run. Otherwise at least `min_blocks`, then until every comparison's 95 %
     interval of the primary metric has a half-width (of the ratio, relative) of at most `precision`, or until
@@ -250,7 +250,7 @@ class Policy:
 
 
 class QuestionKind(StrEnum):
-    """What a question asks for."""
+    """The kinds of question that a plan can ask."""
 
     # Which cell is best in a metric.
     BEST = "best"
@@ -288,7 +288,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is executed: cells in plan order, exactly one baseline in each group, and the policy."""
+    """A plan to execute: its cells in order, with exactly one baseline in each group, and its policy."""
 
     name: str
     cells: tuple[Cell, ...]

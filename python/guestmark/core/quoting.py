@@ -50,7 +50,7 @@ def spell_out(text: str) -> str:
 
 
 def describe_length(text: str) -> str:
-    """How long a text is, for whoever sees only a part of it at once; empty for a short one of one line."""
+    """Describes the length of a text for readers who see only part of it; empty for a short single line."""
     lines = text.count("\n") + 1
     if len(text) <= _LONG and lines == 1:
         return ""

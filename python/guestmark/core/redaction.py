@@ -1,4 +1,4 @@
-"""What is known to be a secret: nothing that is stored, printed or written to a file has it.
+"""Removes known secrets from everything that is stored, printed or written to a file.
 
 Passwords reach guestmark in URLs of ledgers (options, arguments, plans, variables), in libpq's variables and in its
 password file. Whoever takes one in tells it to `know`; whatever goes out passes `redact`. URLs are redacted by their

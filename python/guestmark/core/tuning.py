@@ -1,4 +1,4 @@
-"""What a race is to find, and how sure it is to be."""
+"""The goal of a race and the confidence it has to reach."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class WorkloadKind(Generic[P]):
 
     @classmethod
     def find_packages(cls, params: P) -> tuple[str, ...]:
-        """Returns the packages with what it runs, besides those of `programs`."""
+        """Returns the packages that hold its programs, in addition to those of `programs`."""
         return ()
 
     @classmethod

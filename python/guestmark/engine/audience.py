@@ -1,4 +1,4 @@
-"""Whoever follows a run, and what is told to them while machines are waited for and checked."""
+"""The user who follows a run, and what they are told while guestmark waits for machines and checks them."""
 
 from __future__ import annotations
 

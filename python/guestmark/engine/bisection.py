@@ -227,7 +227,7 @@ class BisectionStep:
 
 
 class SearchEnd(Enum):
-    """How a search ends."""
+    """The possible ends of a search."""
 
     FOUND = auto()
     # The bad commit is no slower than the good one.

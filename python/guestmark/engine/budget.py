@@ -52,7 +52,7 @@ _NAMED = 6
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """What a run takes: `cells`, seconds of a block, of the longest trial and of all proofs, and how many blocks.
+    """The cost of a run: its cells, its blocks, and the seconds of a block, of the longest trial and of all proofs.
 
     Nothing is known of `unknown` of the cells, which are in no sum.
     """
@@ -96,7 +96,7 @@ def _round(seconds: float) -> float:
 
 
 def estimate_run_cost(plan: Plan, cells: Sequence[Cell], costs: TrialCosts, used_s: float = 0.0) -> RunCost:
-    """Return what these cells take by what is known of them, after `used_s` of their time."""
+    """Estimate the cost of a run of these cells from what is known of them, after `used_s` of its time."""
     known = [costs.trial_s[cell.id] for cell in cells if cell.id in costs.trial_s]
     block_s, longest_s = sum(known), max(known, default=0.0)
     proofs_s = _estimate_proofs_s(plan, cells, costs)
@@ -245,7 +245,7 @@ def refit_cells(  # noqa: PLR0917 (what is still measured follows from all of it
     goal = enough if least >= _FEW else min(enough, _FEW)
 
     def estimate_rest_s(cells: Sequence[Cell]) -> float:
-        """Return the seconds until each of these cells has `goal` blocks; those that rest are measured no more."""
+        """Return the seconds until each of these cells has `goal` blocks; resting cells are no longer measured."""
         due = [(cell, goal - len(blocks[cell.id])) for cell in cells if cell.id not in resting]
         return sum(left * price(cell) for cell, left in due if left > 0)
 

@@ -55,7 +55,7 @@ class MeasuredBoot:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells boots apart."""
+        """What identifies a boot: the host's boot id, and restarts of whatever restarts in place of the host."""
         return self.boot_id, self.restarts
 
 
@@ -174,7 +174,7 @@ class Campaign:
 
     @property
     def state(self) -> CampaignState:
-        """What has been done. Raises `UsageError` if there is no such campaign or its file is damaged."""
+        """The progress so far. Raises `UsageError` if there is no such campaign or its file is damaged."""
         if self._state is None:
             self._state = _read_state(self._path)
         return self._state

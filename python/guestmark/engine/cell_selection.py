@@ -50,7 +50,7 @@ class CellSelection:
         return is_given_up([trial for trial in self._trials if trial.cell_id == cell.id])
 
     def fit(self, kept: Collection[Cell]) -> tuple[list[Cell], list[Cell]]:
-        """Plan for the cells `kept` and those given up; return the ones left out now, and those that came back."""
+        """Plan for `kept` and the cells that were given up; return those newly left out, and those that came back."""
         left_out = [cell for cell in self.planned if cell not in kept and not self.is_given_up(cell)]
         back = [cell for cell in kept if cell not in self.planned]
         self.planned = [

@@ -34,7 +34,7 @@ _LARGEST_VARIANCE_RATIO = 16.0
 
 @dataclass(frozen=True, slots=True)
 class RunForecast:
-    """What `runs` earlier runs show.
+    """A forecast from `runs` earlier runs.
 
     `within` is the variance between iterations on one machine over the variance between machines. `half_width` is that
     of the widest log ratio after `seconds`; None if the runs asked something else. `gates` are the plan's, each with
@@ -49,7 +49,7 @@ class RunForecast:
 
     @property
     def sentence(self) -> str:
-        """What to expect, for people; empty if nothing is known."""
+        """What to expect, as a sentence; empty if nothing is known."""
         if self.half_width is None or self.seconds is None:
             return ""
         told = f"{describe_precision(self.half_width)} in about {format_duration(self.seconds)}"

@@ -1,4 +1,4 @@
-"""What a run shows, beside earlier runs, and what later runs are to know of it."""
+"""Judges a run together with earlier runs, and keeps what later runs need to know of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Judgement:
 
 
 def judge_run(ledger: Ledger, run: str) -> Judgement:
-    """Return what a stored run shows by now, beside earlier ones.
+    """Judge a stored run by its trials so far, together with earlier runs.
 
     `run` is an id, the beginning or end of one, or a name. Raises `LedgerError` if it is none of a run.
     """

@@ -459,7 +459,7 @@ class MeasurementLoop:
         return decision
 
     def _is_estimate_due(self, blocks: int = 0) -> bool:
-        """Whether to analyse what there is: for the display, or once a run may end, if it takes no notable time."""
+        """Whether to analyse the trials so far: for the display or as the run may end, unless that just took long."""
         wanted = self._observer.wants_estimates or blocks >= self._plan.policy.min_blocks
         return wanted and time.monotonic() >= self._next_estimate
 

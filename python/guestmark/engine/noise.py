@@ -1,4 +1,4 @@
-"""What happened on the host while a trial was measured.
+"""Records what else happened on the host while a trial was measured.
 
 The kernel's counters are read before and after the trial, which takes well under a millisecond; nothing runs in
 between. What a host cannot report is absent from the result, never zero.

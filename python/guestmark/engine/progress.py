@@ -1,4 +1,4 @@
-"""What a run reports while it is measured."""
+"""Progress that a run reports while it is measured."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +10,7 @@ from guestmark.stats.stopping import Forecast as Forecast  # noqa: PLC0414 (read
 
 @dataclass(frozen=True, slots=True)
 class ProgressEstimate:
-    """How far the run is.
+    """The progress of a run, with its expected end.
 
     `goal` is the expected number of blocks, `left_s` the seconds until then; both are None while unknown.
     """

@@ -28,7 +28,7 @@ _WORKLOAD = "powercut"
 
 @dataclass(frozen=True, slots=True)
 class ProofKind:
-    """What one proof holds for: a disk on a machine, with every setting of the two but the disk's size.
+    """The scope of a proof: a disk on a machine, with all settings of both except the disk's size.
 
     `row` holds the workload's own acknowledgements, where these can be proven; it is empty where only the disk can be.
     """

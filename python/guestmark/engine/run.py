@@ -32,7 +32,7 @@ from guestmark.platforms import exclusive
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a new run is made.
+    """Options for making a new run.
 
     `prove` cuts the power of its disks, to show what they keep. `budget_s` seconds of wall time decide what is
     measured (see `budget.fit_to_budget`). Without `wait` machines must be free, without `partial` most platforms of the
@@ -135,7 +135,7 @@ def _examine(
 
 
 def _read_costs(plan: Plan, ledger: Ledger, options: RunOptions) -> TrialCosts:
-    """Return what trials cost; a command without questions is run sooner than earlier runs of it are read."""
+    """Return the costs of trials; a plain command is over before earlier runs could be read, so these are left out."""
     context = plan.context
     planned = options.budget_s is not None or plan.questions or context.cost or context.prove
     return read_trial_costs(plan, ledger if planned else None)
@@ -196,7 +196,7 @@ class Run:
         return replace(self, plan=plan)
 
     def judge(self) -> Judgement:
-        """Return what its trials show, beside what the ledger knows of earlier runs; store how long all of it took."""
+        """Judge the run together with earlier runs in the ledger, and store how long it took."""
         judgement = judge_run(self.ledger, self.id)
         if self.clock is None:
             return judgement

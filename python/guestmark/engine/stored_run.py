@@ -30,7 +30,7 @@ from guestmark.stats.conditions.surroundings import compare_environments, digest
 
 @dataclass(frozen=True, slots=True)
 class ExtensionRequest:
-    """How much further a run is to go than it was made for; None: as it was."""
+    """How far to extend a run beyond its original limits; None keeps a limit."""
 
     blocks: int | None = None
     precision: float | None = None

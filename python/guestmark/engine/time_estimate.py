@@ -20,7 +20,7 @@ PROOF_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TimeEstimate:
-    """How long a plan takes.
+    """An estimate of a plan's duration.
 
     `block_s` and `longest_s` are seconds of a block and of its longest trial, `blocks` how many the plan asks for. Of
     the cells so many were `measured` in earlier runs here, are `declared` by the plan, or are `unknown` and in no sum.
@@ -56,7 +56,7 @@ class TimeEstimate:
 
     @property
     def expectation(self) -> str:
-        """How long the run takes and for how many blocks, for people."""
+        """The run's duration and number of blocks, as a sentence."""
         limit, blocks = format_duration(self.time_limit_s), format_count(self.blocks, "block")
         if not self.block_s:
             return (
@@ -75,7 +75,7 @@ class TimeEstimate:
 
     @property
     def origin(self) -> str:
-        """Where the figures come from, for people."""
+        """The source of the figures, as a phrase."""
         sources = []
         if self.measured:
             sources.append("measured in earlier runs here")
@@ -130,7 +130,7 @@ def read_trial_costs(plan: Plan, ledger: Ledger | None) -> TrialCosts:
 
 
 def _convert_scale(seconds: float, measured_at: float, scale: float, start: float | None) -> float:
-    """Return what a trial takes at `scale`, from what it took at another; the same if its start is not known."""
+    """Convert the duration of a trial from another scale to `scale`; unchanged if its start-up time is unknown."""
     if start is None or measured_at == scale:
         return seconds
     fixed = min(start, seconds)
@@ -138,7 +138,7 @@ def _convert_scale(seconds: float, measured_at: float, scale: float, start: floa
 
 
 def _find_declared(seconds: Mapping[str, float], cell: Cell) -> float | None:
-    """Return what the plan declares for the cell's platform, or for the innermost part of it."""
+    """Return the plan's own figure for the cell's platform, or for the innermost layer of it."""
     return seconds.get(str(cell.platform), seconds.get(cell.platform.inner.kind))
 
 

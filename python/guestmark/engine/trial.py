@@ -62,7 +62,7 @@ class TrialSlot:
 
 @dataclass(slots=True)
 class _TrialRecord:
-    """What is collected during a trial, so that a failed one keeps what there was."""
+    """Collects the results of a trial while it runs, so that a failed trial keeps what it had."""
 
     measurements: tuple[Measurement, ...] = ()
     warmups: tuple[Measurement, ...] = ()

@@ -40,7 +40,7 @@ _OPTIONS = (*UNATTENDED, "-o", "ControlPath=none")
 
 @dataclass(frozen=True, slots=True)
 class WorkerAddresses:
-    """What a worker has to reach: the engine's port on this host's loopback, and the ledger."""
+    """Addresses that a worker must reach: the engine's port on this host's loopback, and the ledger."""
 
     port: int
     ledger: str

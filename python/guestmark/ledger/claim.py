@@ -26,7 +26,7 @@ from guestmark.ledger.postgres import connect_autocommit
 
 @dataclass(frozen=True, slots=True)
 class HeldClaim:
-    """What a process holds of a run: all of it or, if it asked for a block, this one."""
+    """A process's claim: on a whole run or, if it asked for one, on a single block."""
 
     run: bool
     block: int | None = None

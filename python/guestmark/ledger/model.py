@@ -9,7 +9,7 @@ from guestmark.core.model import LeftOut, Plan, RunState, Trial
 
 
 class SignatureStatus(StrEnum):
-    """What the signature of a run in a file shows."""
+    """The result of checking the signature of a run in a file."""
 
     # Signed by the user's own key, and unchanged.
     OWN = "own"

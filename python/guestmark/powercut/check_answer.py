@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Ending(StrEnum):
-    """How a check ended."""
+    """The ways in which a check can end."""
 
     PASSED = "passed"
     FAILED = "failed"

@@ -114,7 +114,7 @@ _TEMPORARY_ID = Path("/sys/fs/btrfs/features/temp_fsid")
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What is left after recovery.
+    """The records that are left after recovery.
 
     `files` are the wanted files by name (None: missing), `repairs` those beyond a replay of the journal, `damage` what
     kept the disk from being mounted, `lost` what is missing in words. `answer` is that of a reader that runs a check.

@@ -63,7 +63,7 @@ class CrashState:
 
     @property
     def fault(self) -> str:
-        """What is wrong with the state."""
+        """A description of what is wrong with the state."""
         return self.damage or (self.answer.summary if self.answer is not None else "")
 
 
@@ -198,7 +198,7 @@ class FailureGroup:
 
 @dataclass(slots=True)
 class Survey:
-    """What was judged of the chosen states, of which there were `chosen`."""
+    """The judged states, out of `chosen` states in all."""
 
     chosen: int
     states: list[CrashState] = field(default_factory=list)

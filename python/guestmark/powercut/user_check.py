@@ -46,7 +46,7 @@ class Limit:
 class Check:
     """A shell command that judges a mounted disk, as a `recovery.Reader`; its input are the acknowledged `lines`.
 
-    With `apart` each run has a world of its own. With `always` it also runs where nothing had been acknowledged,
+    With `apart` each run gets namespaces of its own. With `always` it also runs where nothing had been acknowledged,
     because the disk has to be consistent then as well. Unless `forgetful`, it is not run again on files that it has
     seen.
     """

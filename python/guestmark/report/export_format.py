@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Format(StrEnum):
-    """What a run can be exported as."""
+    """Formats in which a run can be exported."""
 
     JSON = "json"
     CSV = "csv"

@@ -133,7 +133,7 @@ def _values_by_cell(analysis: Analysis, metric: Metric) -> dict[str, Summary | N
 
 
 def make_page(comparisons: Sequence[RunComparison], gates: Sequence[JudgedGate] = ()) -> Page:
-    """Return all of it, with what became of limits, for every renderer."""
+    """Return the whole comparison as a page, with the outcome of each limit."""
     first = comparisons[0].before
     sections = []
     for each in comparisons:
@@ -211,7 +211,7 @@ def _quotient_cell(values: CellValues) -> Cell:
 
 
 def _explain_limits(comparison: RunComparison) -> list[Node]:
-    """Return what such a comparison can show, and what it cannot."""
+    """Explain what a comparison of single runs can and cannot show."""
     nodes: list[Node] = []
     spreads = comparison.spreads
     if spreads:

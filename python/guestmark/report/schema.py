@@ -231,7 +231,7 @@ class WidenedPart(_Part):
 
 
 class ProspectPart(_Part):
-    """How precise a ratio is, as the half-width of its log."""
+    """The precision of a ratio: the half-width of the interval of its logarithm."""
 
     cell: str
     half_width: float
@@ -261,7 +261,7 @@ class QuestionPart(_Part):
 
 
 class GatePart(_Part):
-    """What became of a limit of `--fail-if`."""
+    """The outcome of a `--fail-if` limit."""
 
     gate: Annotated[str, Meta(description="as typed")]
     cell: str
@@ -407,7 +407,7 @@ class PackedTrial(_Part):
 
 
 class PackedRemarks(_Part):
-    """What users remarked on a run."""
+    """Remarks that users made on a run."""
 
     name: str
     notes: list[str]

@@ -46,7 +46,7 @@ class CellSides:
 
     @property
     def subject(self) -> str:
-        """What is compared, as a row shows it."""
+        """The compared item, as a row shows it."""
         return self.metric if self.baseline is None else f"{self.metric} vs {self.baseline}"
 
 
@@ -121,7 +121,7 @@ def _session_values(ledger: Ledger, run: StoredRun) -> Iterator[tuple[_Key, floa
 
 
 def make_page(comparison: SessionComparison, gates: Sequence[JudgedGate] = ()) -> Page:
-    """Return all of it, with what became of limits, for every renderer."""
+    """Return the whole comparison as a page, with the outcome of each limit."""
     first, second = comparison.sides
     unit, order = comparison.unit, comparison.order
     counts = f"{unit.capitalize()}s: {order.count(first)} of {first}, {order.count(second)} of {second}"

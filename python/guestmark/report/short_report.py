@@ -1,4 +1,4 @@
-"""What stands on the screen first: a row for each cell, what limits it, and where the rest is. About ten lines."""
+"""The first screen of a result, about ten lines: a row for each cell, what limits it, and where to find the rest."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _BLOCK = 4096
 
 
 class Role(StrEnum):
-    """What a disk is for: bytes are written to the target and read from the source."""
+    """The role of a disk: bytes are written to the target and read from the source."""
 
     TARGET = "target"
     SOURCE = "source"
@@ -98,7 +98,7 @@ class DiskSpec:
 
     @property
     def preallocation(self) -> Preallocation:
-        """What is allocated in advance."""
+        """How much of the image is allocated in advance."""
         return self[PREALLOCATION]
 
     @property

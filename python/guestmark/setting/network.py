@@ -122,7 +122,7 @@ ROM = Setting(
 
 
 class Network(StrEnum):
-    """What the card is connected to."""
+    """The network that the card is connected to."""
 
     USER = "user"
     TAP = "tap"

@@ -101,7 +101,7 @@ NO_HISTORY = History()
 
 
 class ChangeVerdict(StrEnum):
-    """What two runs show about a cell."""
+    """Verdicts on a cell that was measured in two runs."""
 
     HIGHER = "higher"
     LOWER = "lower"

@@ -287,7 +287,7 @@ def _analyse_group(
 
 @dataclass(frozen=True, slots=True)
 class _MetricEvidence:
-    """What is known of one metric before any verdict."""
+    """The evidence for one metric before any verdict."""
 
     summaries: Mapping[str, Summary]  # by cell
     nulls: Mapping[str, Comparison]  # by null cell, with the cell it copies

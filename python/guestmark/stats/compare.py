@@ -34,7 +34,7 @@ MANY_QUESTIONS_REASON = "may be chance, as many questions were asked"
 
 
 class Verdict(StrEnum):
-    """What a comparison says; where higher is better "faster" means higher."""
+    """Verdicts of a comparison; where higher is better, "faster" means higher."""
 
     FASTER = "faster"
     SLOWER = "slower"

@@ -1,4 +1,4 @@
-"""True if what a workload flushed survives a power cut, as the trials of a cell found out.
+"""Decides which word of durability a row has: whether what its workload flushed survives a power cut.
 
 A word is about a row only if it was found out for that row. What guestmark's own records have shown of the disk below
 it is about the disk.
@@ -15,8 +15,8 @@ _NOT_KEPT = frozenset({Durability.LOST, Durability.MEMORY})
 
 
 def row_durability(result: CellResult) -> str:
-    """Return the word for what the row itself flushed; empty where no trial says anything of it."""
-    return _agree(find_durability(result))
+    """Return the word for what the row itself flushed; empty if no trial tells anything about it."""
+    return _combine_words(find_durability(result))
 
 
 def disk_durability(result: CellResult) -> str:
@@ -30,7 +30,7 @@ def disk_durability(result: CellResult) -> str:
 
 
 def find_durability(result: CellResult) -> set[Durability]:
-    """Return the words of those trials that say anything of what the row itself flushed."""
+    """Return the words of the trials that tell anything about what the row itself flushed."""
     words = (_judge_trial(result, trial) for trial in result.trials)
     return {word for word in words if word is not None}
 

@@ -14,7 +14,7 @@ _ROUNDING = 1.1
 
 
 class Repetition(StrEnum):
-    """What became of a published ratio."""
+    """Whether a published ratio was reproduced."""
 
     # The published ratio lies in the interval of today's.
     SAME = "agrees"
@@ -26,7 +26,7 @@ class Repetition(StrEnum):
 
 
 class Agreement(StrEnum):
-    """True if the interval of a comparison agrees with a published ratio."""
+    """How the interval of a comparison relates to a published ratio."""
 
     UNKNOWN = "unknown"  # a single block has no interval
     # A difference is shown, and its interval holds the published ratio.
@@ -39,7 +39,7 @@ class Agreement(StrEnum):
 
 
 class Conclusion(StrEnum):
-    """What became of a published conclusion about which of two cells is better."""
+    """Whether a published conclusion about which of two cells is better was reproduced."""
 
     HOLDS = "holds"
     FAILS = "does not hold"
@@ -47,7 +47,7 @@ class Conclusion(StrEnum):
 
 
 class FasterClaim(StrEnum):
-    """What became of the published statement that one cell is faster than another."""
+    """Whether the published statement that one cell is faster than another still holds."""
 
     HOLDS = "holds"
     OTHER_FACTOR = "holds, by another factor"

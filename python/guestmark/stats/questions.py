@@ -88,7 +88,7 @@ class PairAnswer:
 
     @property
     def conclusion(self) -> Conclusion:
-        """True if the published conclusion about these cells holds."""
+        """Whether the published conclusion about these cells holds, or that this is open."""
         return judge_conclusion(self.comparison, self.published)
 
 

@@ -73,7 +73,7 @@ def predicted_half_width(comparison: Comparison, more: int) -> float | None:
 def blocks_needed(
     comparison: Comparison, precision: float, relative: float = RELATIVE_PRECISION
 ) -> int | None:
-    """Return the expected number of blocks in all until `precise_enough`; None if it cannot be estimated yet."""
+    """Return the expected number of blocks until `is_precise_enough` holds; None if it cannot be estimated yet."""
     if comparison.ci is None or comparison.ratio is None or comparison.n < 2 or precision <= 0:
         return None
     half = half_width(comparison.ci) - comparison.stretch
@@ -83,7 +83,7 @@ def blocks_needed(
 def expected_blocks(
     comparisons: Sequence[Comparison], precision: float, relative: float = RELATIVE_PRECISION
 ) -> int | None:
-    """Return the expected number of blocks in all until all are `precise_enough`; None if one cannot be estimated yet.
+    """Return the expected number of blocks until `is_precise_enough` holds for all; None if that is not known yet.
 
     Few blocks say little about a variance, and the largest of many such estimates is far too large. So each cell's
     variance is shrunk towards that of all cells, and that towards a usual one (Smyth, Stat. Appl. Genet. Mol. Biol. 3,

@@ -31,7 +31,7 @@ GIVE_UP_AFTER = 3
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """True if to stop, and in which state.
+    """Whether the run goes on, and in which state it ends if not.
 
     `goal` is the number of blocks expected in all, `left_s` the seconds until then; both are None if unknown.
     """
@@ -153,7 +153,7 @@ def blocks_to_find(plan: Plan, analysis: Analysis, rare: Rare | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a run will know at its end, `left_s` seconds from now: its widest log ratio to ± `half_width`.
+    """The expected end of a run, `left_s` seconds from now, with its widest log ratio known to ± `half_width`.
 
     After `rare_left_s` seconds it would have found `rare`; None if that takes longer than a run may.
     """
@@ -319,7 +319,7 @@ def is_hopeless(cells: Iterable[str], trials: Sequence[Trial]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """How well a cell's ratio is known, as the half-width of its log: now, and after more blocks."""
+    """The precision of a cell's ratio, as the half-width of its logarithm: now, and after more blocks."""
 
     cell: str
     half_width: float

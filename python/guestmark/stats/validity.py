@@ -78,7 +78,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CarryOver:
-    """What trials owe to the cell that ran before them, as logs by cell.
+    """Carry-over: effects on trials of the cell that ran before them, as logarithms by cell.
 
     `owed`, shape (K,), is what to subtract from each trial's log value. `error` is the half-width of the 95 % interval
     of what that does to the cell's log ratio to the baseline.

@@ -100,7 +100,7 @@ def _used_once(cell: Cell) -> Iterator[Violation]:
 
 @dataclass(slots=True)
 class _FactorEffects:
-    """What a factor did when a guest was started and attested."""
+    """Effects of a factor, recorded while a guest was started and attested."""
 
     differs: bool = False  # its options differ at another level
     compared: bool = False  # something was attested

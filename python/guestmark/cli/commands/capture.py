@@ -12,7 +12,7 @@ TABLE_ROWS = 20
 
 
 class Format(StrEnum):
-    """What the answer can be written as."""
+    """Formats in which the answer can be written."""
 
     TABLE = "table"
     JSON = "json"

@@ -191,7 +191,7 @@ def _describe_machine(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _find_differences(members: Sequence[LabMachine], answers: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Finds by machine what of its surroundings differs from those of the first machine of its class."""
+    """Finds, for each machine, how its surroundings differ from those of the first machine of its class."""
     found: dict[str, list[str]] = {}
     first_of_class: dict[str, Mapping[str, Any]] = {}
     for member in members:

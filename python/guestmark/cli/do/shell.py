@@ -59,7 +59,7 @@ def _build_cell(given: Options) -> Cell:
 
 
 def _check_cell(cell: Cell, argv: list[str] | None, caller: Caller) -> None:
-    """Raises what a run of the cell would, before the machine is started; builds what it boots."""
+    """Raises what a run of this cell would raise before its machine starts; builds the kernel and root to boot."""
     preflight.check_kernels([cell])
     for entry in preflight.find_cells_larger_than_host([cell]):
         raise PlatformUnusableError(f"{cell.id}: {entry.reason}", hint=entry.hint)

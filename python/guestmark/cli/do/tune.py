@@ -38,7 +38,7 @@ def run(given: Options) -> int:
 
 
 def _build_race(outline: Outline, given: Options) -> Settings:
-    """Builds the rules of the race: those of the plan, replaced by what was given."""
+    """Builds the rules of the race: the plan's, overridden by the options that were given."""
     objective = given.objective or (outline.race.objective if outline.race else "")
     try:
         requested = make_race_settings(

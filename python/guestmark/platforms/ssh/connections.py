@@ -124,7 +124,7 @@ class Connections:
 def open_once(
     make: Callable[[], Session], deadline: float, *, patient: bool
 ) -> Iterator[tuple[Session, Agent]]:
-    """Inside, an agent answers through a session of its own; `patient` waits for a machine that is starting."""
+    """Holds a session in which an agent answers; `patient` waits for a machine that is starting."""
     connection = _open_connection(make, deadline, patient=patient)
     try:
         with _explaining_silence(connection.session):

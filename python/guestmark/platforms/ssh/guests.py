@@ -380,7 +380,7 @@ class RemoteGuest(GuestWithin):
             return self._remote.caller()
 
     def attest(self) -> RemoteGuestMachine:
-        """Attests the guest as it is seen there, and the machine that it runs on."""
+        """Attests the guest from the machine that it runs on, and that machine itself."""
         found = self.inner.attest()
         with self._own.using_agent():
             return RemoteGuestMachine(**msgspec.structs.asdict(found), on=self._remote.attest())

@@ -227,7 +227,7 @@ class Domain(Remote):
     domain: str = ""
 
     def attest(self) -> LibvirtMachine:
-        """Returns what the domain is, by its own account and by libvirt's."""
+        """Returns facts about the domain, as reported from inside it and by libvirt."""
         found = attest_domain(Remote.attest(self), self.agent, self.domain)
         # `remarks` completes it at the end.
         self._found = found

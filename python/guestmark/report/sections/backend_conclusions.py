@@ -1,4 +1,4 @@
-"""What a comparison of backends says, in the words of the published result of 2013 (libguestfs 1.23.16).
+"""Concludes from a comparison of backends, in the words of the result published in 2013 (libguestfs 1.23.16).
 
 Who is faster bare and nested, where start-up goes, and what an upload consists of.
 """

@@ -1,4 +1,4 @@
-"""This run beside earlier ones of the same host: what they found for the same ratios, and what changed since."""
+"""Compares this run with earlier ones of the same host: results for the same ratios, and what has changed since."""
 
 from typing import Any
 

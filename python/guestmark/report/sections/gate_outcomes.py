@@ -1,4 +1,4 @@
-"""What became of a run's gates: each limit, the ratio that was found, and how many more blocks would decide it."""
+"""The outcomes of a run's gates: each limit, the ratio found, and how many more blocks would decide it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -90,7 +90,7 @@ def _describe_gate(gate: JudgedGate) -> Inline:
 
 
 def explain_outcome(gate: JudgedGate) -> str:
-    """Return in a few words what was found: the ratio, why it is undecided, and what would help."""
+    """Explain an outcome in a few words: the ratio, why it is undecided, and what would help."""
     parts = [] if gate.ratio is None else [figures.format_ratio(gate.ratio, gate.ci)]
     if gate.reason:
         parts.append(gate.reason)

@@ -39,7 +39,7 @@ DEEPER = {
 
 @dataclass(frozen=True, slots=True)
 class PlatformFinding:
-    """What the doctor found about one platform."""
+    """A finding of the doctor about one platform."""
 
     platform: str
     usable: bool

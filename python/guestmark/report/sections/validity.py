@@ -1,4 +1,4 @@
-"""What limits a report's figures: every finding with what to do about it."""
+"""The limits of a report's figures: each finding with advice on what to do about it."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

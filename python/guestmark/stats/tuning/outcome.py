@@ -1,4 +1,4 @@
-"""What a race has come to: its state, the configurations in front, what each level does, and what speed costs."""
+"""The result of a race: its state, the leading configurations, the effect of each level, and the price of speed."""
 
 import math
 import statistics

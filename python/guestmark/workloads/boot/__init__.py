@@ -159,7 +159,7 @@ class BootWorkload(Workload[BootParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[BootParams]]:
-        """Imports what boots."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.boot.trial import BootTrial
 
         return BootTrial

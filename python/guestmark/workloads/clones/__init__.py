@@ -47,7 +47,7 @@ class Found(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Control(msgspec.Struct, kw_only=True):
-    """Machines that are wrong on purpose, and whether this was noticed."""
+    """A control: machines that share state on purpose, and whether that was detected."""
 
     name: str
     caught: bool
@@ -100,7 +100,7 @@ class ClonesWorkload(Workload[ClonesParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[ClonesParams]]:
-        """Imports what looks at machines."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.clones.trial import ClonesTrial
 
         return ClonesTrial

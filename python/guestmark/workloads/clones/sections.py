@@ -72,7 +72,7 @@ def twins_of(result: CellResult) -> Twins | None:
 
 
 def summarize_twins(cell: str, twins: Twins) -> Inline:
-    """Says what was found, how far it reaches, and what it does not cover."""
+    """Summarizes the findings, their scope, and what they do not cover."""
     deciding = [each for each in twins.found if each.decides]
     distinct = sum(each.word is Word.DISTINCT for each in deciding)
     parts = [

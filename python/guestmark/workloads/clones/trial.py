@@ -112,7 +112,7 @@ class ClonesTrial(ClonesWorkload):
         return found.restored if isinstance(found, GuestMachine) else None
 
     def _look_at(self, machine: Machine, sources: Sequence[Source]) -> dict[str, ShownValues]:
-        """Returns what the machine shows of each source, by the source's name; its clock is stored beside."""
+        """Returns the values that the machine shows, by the source's name, and stores its clock."""
         begun, before = time.monotonic(), machine.agent.ping()
         sent = time.time()
         date = machine.agent.exec(["date", "+%s.%N"], timeout_s=_LOOK_S, env={"PATH": PATH})

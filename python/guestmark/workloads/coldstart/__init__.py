@@ -203,7 +203,7 @@ class ColdstartWorkload(Workload[ColdstartParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[ColdstartParams]]:
-        """Imports what starts machines."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.coldstart.trial import ColdstartTrial
 
         return ColdstartTrial

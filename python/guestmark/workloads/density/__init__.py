@@ -152,7 +152,7 @@ class DensityWorkload(Workload[DensityParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[DensityParams]]:
-        """Imports what starts a fleet."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.density.trial import DensityTrial
 
         return DensityTrial

@@ -65,7 +65,7 @@ class UploadWorkload(_DiskWorkload[UploadedBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[UploadedBytes]]:
-        """Imports what uploads."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.disk.upload import UploadTrial
 
         return UploadTrial
@@ -80,7 +80,7 @@ class DdWorkload(_DiskWorkload[CopiedBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[CopiedBytes]]:
-        """Imports what copies."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.disk.copying import DdTrial
 
         return DdTrial
@@ -95,7 +95,7 @@ class DirectWorkload(_DiskWorkload[DirectBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[DirectBytes]]:
-        """Imports what copies."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.disk.copying import DirectTrial
 
         return DirectTrial
@@ -111,14 +111,14 @@ class ShareWorkload(_DiskWorkload[SourcedBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[SourcedBytes]]:
-        """Imports what copies."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.disk.copying import ShareTrial
 
         return ShareTrial
 
 
 class TarWorkload(_DiskWorkload[SourcedBytes]):
-    """An archive through the channel."""
+    """Packs files into an archive that goes through the channel."""
 
     name = "tar"
     help = "sends a compressed archive and unpacks it in the guest"
@@ -128,7 +128,7 @@ class TarWorkload(_DiskWorkload[SourcedBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[SourcedBytes]]:
-        """Imports what packs."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.disk.upload import TarTrial
 
         return TarTrial
@@ -143,7 +143,7 @@ class FillWorkload(_DiskWorkload[MovedBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[MovedBytes]]:
-        """Imports what fills."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.disk.copying import FillTrial
 
         return FillTrial
@@ -158,7 +158,7 @@ class FilewriteWorkload(_DiskWorkload[MovedBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[MovedBytes]]:
-        """Imports what writes."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.disk.copying import FilewriteTrial
 
         return FilewriteTrial
@@ -174,7 +174,7 @@ class FilereadWorkload(_DiskWorkload[ReadBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[ReadBytes]]:
-        """Imports what reads."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.disk.copying import FilereadTrial
 
         return FilereadTrial

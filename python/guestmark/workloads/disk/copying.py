@@ -85,11 +85,11 @@ class CopyTrial(MovingTrial[C]):
 
 
 class DdTrial(CopyTrial[CopiedBytes]):
-    """`dd`."""
+    """The trial of `dd`."""
 
 
 class DirectTrial(CopyTrial[DirectBytes]):
-    """`direct`."""
+    """The trial of `direct`, which copies with O_DIRECT."""
 
     direct = True
 
@@ -177,7 +177,7 @@ class _PatternTrial(MovingTrial[M]):
 
 
 class FillTrial(_PatternTrial[MovedBytes]):
-    """`fill`."""
+    """The trial of `fill`."""
 
 
 class FilewriteTrial(_PatternTrial[MovedBytes]):

@@ -59,7 +59,7 @@ class ExecWorkload(Workload[ExecParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[ExecParams]]:
-        """Imports what runs the command."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.exec.trial import ExecTrial
 
         return ExecTrial

@@ -195,7 +195,7 @@ class FioWorkload(Workload[FioParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[FioParams]]:
-        """Imports what runs fio."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.fio.trial import FioTrial
 
         return FioTrial

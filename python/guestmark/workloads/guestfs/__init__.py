@@ -61,7 +61,7 @@ class GuestfishWorkload(Workload[GuestfishParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[GuestfishParams]]:
-        """Imports what runs guestfish."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.guestfs.upload import GuestfishTrial
 
         return GuestfishTrial
@@ -84,7 +84,7 @@ class GuestfsApiWorkload(Workload[GuestfsApiParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[GuestfsApiParams]]:
-        """Imports what runs guestfish."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.guestfs.own_guest import GuestfsApiTrial
 
         return GuestfsApiTrial
@@ -97,7 +97,7 @@ class GuestfsRunParams(Params, frozen=True, kw_only=True):
 
 
 class GuestfsRunWorkload(Workload[GuestfsRunParams]):
-    """A launch and nothing else."""
+    """Launches libguestfs and does nothing else."""
 
     name = "guestfs-run"
     help = "how libguestfs's guest starts and shuts down: guestfish ... run"
@@ -112,7 +112,7 @@ class GuestfsRunWorkload(Workload[GuestfsRunParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[GuestfsRunParams]]:
-        """Imports what runs guestfish."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.guestfs.own_guest import GuestfsRunTrial
 
         return GuestfsRunTrial

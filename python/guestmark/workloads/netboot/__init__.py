@@ -218,7 +218,7 @@ class NetbootWorkload(Workload[NetbootParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[NetbootParams]]:
-        """Imports what boots and captures."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.netboot.trial import NetbootTrial
 
         return NetbootTrial

@@ -47,7 +47,7 @@ class BootedKernel:
 
     @property
     def files(self) -> dict[str, Path]:
-        """What the server serves beside the numbered files, by name."""
+        """Files that the server offers in addition to the numbered ones, by name."""
         return {KERNEL: self.image, INITRAMFS: self.initramfs}
 
     @property

@@ -175,7 +175,7 @@ class OltpParams(Params, frozen=True, kw_only=True):
 
     @property
     def sizes(self) -> ServerSizes:
-        """What the server's settings follow from."""
+        """The sizes from which the server's settings are derived."""
         return ServerSizes(buffer=self.buffer, log=self.log, settings=self.settings)
 
 
@@ -240,7 +240,7 @@ class OltpWorkload(Workload[OltpParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[OltpParams]]:
-        """Imports what runs the server."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.oltp.trial import OltpTrial
 
         return OltpTrial

@@ -335,7 +335,7 @@ def _of_sysbench(report: Report, result: ExecResult) -> list[tuple[Metric, float
 def _for_each(
     report: Report, server_flushes: int, changes: Changes, on_host: bool
 ) -> list[tuple[Metric, float]]:
-    """Returns what happened below, per transaction; what cannot be known is left out."""
+    """Returns the counts below the server per transaction, without those that cannot be known."""
     assert report.sql is not None
     transactions, counted = report.sql.transactions, changes.counters
     reached: Mapping[str, int | None] = {Reached.NO: 0, Reached.YES: counted.guest_flushes}

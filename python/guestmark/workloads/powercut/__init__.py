@@ -37,7 +37,7 @@ def _parse_limit(text: str) -> float | None:
 
 
 class PowercutParams(Params, frozen=True, kw_only=True):
-    """How records are written, and how what is left of them is judged.
+    """Parameters of a power cut: how records are written, and how the remaining ones are judged.
 
     Each of `records` is written and made durable by `method`; `states` is how many crash states are judged: 300 if not
     given, 40 for a database server, which has to be started for each. `settings` are the server's. The method `command`
@@ -166,7 +166,7 @@ class PowercutWorkload(Workload[PowercutParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[PowercutParams]]:
-        """Imports what writes and judges."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.powercut.trial import PowercutTrial
 
         return PowercutTrial

@@ -112,7 +112,7 @@ class SysbenchWorkload(Workload[SysbenchParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[SysbenchParams]]:
-        """Imports what runs sysbench."""
+        """Returns the class of its trials, whose imports cost time."""
         from guestmark.workloads.sysbench.trial import SysbenchTrial
 
         return SysbenchTrial

@@ -206,7 +206,7 @@ class Report:
 
     @property
     def overhead_s(self) -> float:
-        """What the threads spent outside of events: threads × total time − event total, not below zero."""
+        """Time that the threads spent outside of events: threads × total time − event total, at least zero."""
         return max(0.0, self.threads * self.total_time_s - self.latency_sum_s)
 
 
