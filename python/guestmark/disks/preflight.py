@@ -84,7 +84,7 @@ def leave_out_diskless(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
         LeftOut(
             str(cell.platform),
             f"{cell.platform} cannot be given a disk"
-            + ("" if cell in on_disk else ", and what it is compared with runs on one"),
+            + ("" if cell in on_disk else ", and the cell that it is compared with has one"),
             "leave that platform out, or the disk's factors",
             cell=cell.id,
         )

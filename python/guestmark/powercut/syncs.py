@@ -94,7 +94,7 @@ class ExpectedFile:
             return f"it has {state.size:,} bytes, not {self.least:,}"
         wrong = [number for number, digest in self.blocks.items() if state.blocks.get(number, 0) != digest]
         count = f"{len(wrong)} of {len(self.blocks)} blocks"
-        return f"{count} are others, the first at {min(wrong) * BLOCK:,}" if wrong else ""
+        return f"{count} differ, the first at {min(wrong) * BLOCK:,}" if wrong else ""
 
 
 class Promises:

@@ -278,7 +278,7 @@ class GatePart(_Part):
     p_kept: float | None
     more_blocks: Annotated[int | None, Meta(description="blocks that would probably decide it")]
     finds: Annotated[
-        float | None, Meta(description="the ratio from which on 3 in 4 such runs would find it broken")
+        float | None, Meta(description="the smallest ratio that 3 in 4 such runs would find broken")
     ]
 
 

@@ -153,7 +153,7 @@ def _parse_balloon(text: str) -> str:
 
 def _attest_balloon(level: int, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
-        yield Check("the memory that the balloon leaves", level, guest.backing.left_bytes)
+        yield Check("the memory that the balloon leaves to the guest", level, guest.backing.left_bytes)
         if guest.inside.memory_bytes > level:
             yield Check("the memory (guest)", f"at most {level} bytes", f"{guest.inside.memory_bytes} bytes")
 

@@ -210,8 +210,12 @@ def test_a_run_is_analysed_once_to_be_shown(tmp_path: Path) -> None:
         (["quiet"], "missing argument 'ACTION'. Choose from: on, off, status", "guestmark quiet --help"),
         (["--versio"], "no such option: --versio", "did you mean --version?"),
         (["plans", "show"], "no plan is named", "known: "),
-        (["plans", "cpu"], "plans takes no word 'cpu'", "did you mean guestmark plans show cpu?"),
-        (["plans", "show", "cpu", "tour"], "plans takes no word 'tour'", "guestmark plans show NAME"),
+        (["plans", "cpu"], "plans does not take the word 'cpu'", "did you mean guestmark plans show cpu?"),
+        (
+            ["plans", "show", "cpu", "tour"],
+            "plans does not take the word 'tour'",
+            "guestmark plans show NAME",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_told_in_two_lines(arguments: list[str], message: str, hint: str) -> None:

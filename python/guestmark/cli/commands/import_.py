@@ -34,7 +34,7 @@ class Options:
         bool,
         Option(
             "--trust",
-            "Take these runs as yours: they may be resumed, and they count as earlier runs of this host.",
+            "Treat these runs as your own: they may be resumed, and count as earlier runs of this host.",
         ),
     ] = False
     ledger: options.Ledger = None

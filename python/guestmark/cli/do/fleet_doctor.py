@@ -166,7 +166,7 @@ def _ask_machine(member: LabMachine) -> dict[str, Any]:
         # What cannot be described later is refused here.
         _describe_machine(answer)
     except (AttributeError, KeyError, TypeError, ValueError):
-        return {"error": f"its guestmark answers something else; {parsl_engine.INSTALL_ALIKE}"}
+        return {"error": f"its guestmark gave an unexpected answer; {parsl_engine.INSTALL_ALIKE}"}
     return answer
 
 

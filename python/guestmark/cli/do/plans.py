@@ -36,6 +36,6 @@ def _refuse_words(words: list[str]) -> None:
     # After `show` and a name, it is the third word that is too many.
     wrong = words[2] if words[0] == "show" else words[0]
     raise UsageError(
-        f"plans takes no word {wrong!r}",
+        f"plans does not take the word {wrong!r}",
         hint=f"{suggestion}guestmark plans lists them, guestmark plans show NAME prints one",
     )

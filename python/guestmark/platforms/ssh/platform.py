@@ -284,7 +284,7 @@ class SshPlatform:
             try:
                 return self._try_twice(deadline_s)
             except agents.AgentNotMadeError as error:
-                tell_user(f"{self._dest} is {error.architecture.name}: its agent is built once")
+                tell_user(f"{self._dest} is {error.architecture.name}: an agent for it is built, once")
                 parts.get_agent(error.architecture, LineProgress(tell_user))
                 return self._try_twice(deadline_s)
         except UnreachableError as error:

@@ -292,7 +292,7 @@ class VirshPlatform:
             self._mark = ""
             raise AttestationError(
                 f"the domain {self._domain} is not fresh: a file that the last trial left is still there",
-                hint="is /var/tmp on a disk that the snapshot does not hold?",
+                hint="is /var/tmp on a disk that the snapshot does not include?",
             )
         mark = _MARK + secrets.token_hex(8)
         # Without the flush, ending the domain would lose the file even if its disks keep what is written.

@@ -25,8 +25,8 @@ from guestmark.stats.published import (
 )
 
 _MEANING = {
-    "time": "change: of the baseline's time, so +6 % takes 6 % longer, −50 % half as long",
-    "throughput": "change: of the baseline's throughput, so +6 % moves 6 % more in a second, −50 % half as much",
+    "time": "change: relative to the baseline's time; +6 % takes 6 % longer, −50 % half as long",
+    "throughput": "change: relative to the baseline's throughput; +6 % moves 6 % more per second, −50 % half as much",
 }
 _SIGNS = {
     Repetition.SAME: "✓",

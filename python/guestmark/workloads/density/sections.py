@@ -239,7 +239,7 @@ def _build_chart(groups: Sequence[_Group]) -> Chart:
     )
     return Chart(
         "Throughput of all machines by their number",
-        "Dots are medians over blocks, lines the fitted laws, both in multiples of the law's rate of one alone.",
+        "Dots are medians over blocks and lines the fitted laws, in multiples of the fitted rate of one machine alone.",
         f"Throughput of all machines together: {said}.",
         Picture("density", lambda: _draw_chart(groups)),
     )
