@@ -145,7 +145,7 @@ class Workers:
         if self.anew:  # a machine may have ended without the coordinator having heard of it
             self.anew = False
             for state in fleet.states.values():
-                if not state.over:
+                if not state.is_over:
                     (self.waiting / state.member.name).touch()
         self._replace(fleet._engine.present if fleet._engine else {})
         self.memory.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6)

@@ -107,7 +107,7 @@ class Result:
 
         Raises `UsageError` for an unknown cell, or one without a ratio.
         """
-        found = self._cell(cell)
+        found = self._find_cell(cell)
         name = metric or self._primary(found)
         comparison = found.comparison.get(name)
         if comparison is None or comparison.ratio is None:
@@ -132,7 +132,7 @@ class Result:
 
     def values(self, cell: str, metric: str | None = None) -> dict[int, float]:
         """Return the value of each trial that is ok, by block."""
-        found = self._cell(cell)
+        found = self._find_cell(cell)
         return values_by_block(found.trials, metric or self._primary(found))
 
     @overload
@@ -187,7 +187,7 @@ class Result:
     def _by_id(self) -> Mapping[str, CellResult]:
         return {result.cell.id: result for result in self.analysis.cells}
 
-    def _cell(self, cell: str) -> CellResult:
+    def _find_cell(self, cell: str) -> CellResult:
         if cell not in self._by_id:
             raise unknown_name_error("cell", cell, self._by_id)
         return self._by_id[cell]

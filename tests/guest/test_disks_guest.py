@@ -12,7 +12,7 @@ from guestmark.disks.location import default_location, is_in_memory
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
 from guestmark.setting.disk import Role
-from guestmark.workloads.common.durability import Below
+from guestmark.workloads.common.flushes import Below
 from tests.framework.known import a, known
 
 MB = 1 << 20

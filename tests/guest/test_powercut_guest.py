@@ -64,7 +64,7 @@ def test_umls_own_disk_loses_and_vhost_user_does_not() -> None:
     served = cut("uml", factors={"uml_disk": "vhost-user"})
     assert served.word is Durability.PROVEN
     assert (served.losing, served.repaired) == (0, 0)
-    assert all(control.caught for control in served.controls)
+    assert all(control.is_caught for control in served.controls)
     assert [control.name for control in served.controls] == ["no-flush", "barrier=0"]
 
 
@@ -102,7 +102,7 @@ def test_umls_own_disk_loses_and_vhost_user_does_not() -> None:
 def test_what_qemu_keeps(platform: str, factors: dict[str, str], word: Durability) -> None:
     found = cut(platform, factors=factors)
     assert found.word is word, found
-    assert all(control.caught for control in found.controls)
+    assert all(control.is_caught for control in found.controls)
 
 
 @pytest.mark.long
@@ -121,7 +121,7 @@ def test_each_proof_of_a_run_is_there_as_soon_as_it_was_made() -> None:
     assert {name: proof.proven.word for name, proof in first.items()} == {"write 0": Durability.PROVEN}
     assert [proof.proven.word for proof in last.values()] == ["proven", "lost", "lost"]
     (made_again,) = proofs.prove_cells(
-        plan, cells, proofs.read_proofs(proofs.with_proofs(plan, last)), SilentObserver(), Interruption()
+        plan, cells, proofs.read_proofs(proofs.attach_proofs(plan, last)), SilentObserver(), Interruption()
     )
     assert made_again == last
 
@@ -199,7 +199,7 @@ def test_a_server_recovers_each_row_that_it_acknowledged(platform: str, server: 
     factors = {"uml_disk": "vhost-user"} if platform == "uml" else {}
     found = cut(platform, states=8, method=server, records=30, factors=factors)
     assert (found.word, found.losing, found.acknowledged) == (Durability.PROVEN, 0, 30), found
-    assert [control.caught for control in found.controls] == [True, True]
+    assert [control.is_caught for control in found.controls] == [True, True]
 
 
 @pytest.mark.long

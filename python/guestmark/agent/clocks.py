@@ -57,7 +57,7 @@ class HostWall:
     warning: str
 
 
-def on_host_clock(
+def convert_to_host_clock(
     span_ns: tuple[int, int], pings: tuple[Ping | None, Ping | None], bracket_ns: tuple[int, int]
 ) -> HostWall:
     """Converts `span_ns` (start and end on the machine's clock) to a duration on the host's clock.
@@ -92,7 +92,7 @@ def on_host_clock(
     return HostWall((end - start) / 1e9, (slack_before + slack_after) / 1e9, warning)
 
 
-def on_own_clock(span_ns: tuple[int, int], bracket_ns: tuple[int, int]) -> HostWall:
+def measure_on_own_clock(span_ns: tuple[int, int], bracket_ns: tuple[int, int]) -> HostWall:
     """Returns the duration of `span_ns` on the clock of a far machine whose clock is as good as the host's.
 
     The host's `bracket_ns` contains all of it and the round trip; a duration that is longer than that gets a warning.

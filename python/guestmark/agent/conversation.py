@@ -206,8 +206,8 @@ class Conversation:
         # Even with this host's kernel: a container may have a clock of its own (time namespaces).
         if self._own_clock:
             self._reading = Ping.from_call(span_ns, bracket_ns)
-            return clocks.on_own_clock(span_ns, bracket_ns)
-        return clocks.on_host_clock(span_ns, (before, self._ping_if_needed()), bracket_ns)
+            return clocks.measure_on_own_clock(span_ns, bracket_ns)
+        return clocks.convert_to_host_clock(span_ns, (before, self._ping_if_needed()), bracket_ns)
 
     def _ensure_greeted(self, timeout_s: float) -> None:
         if self._hello is None:

@@ -128,7 +128,7 @@ def join_points(selection: Selection, top: int, sequences: int = 0) -> JoinedAns
         if any(name not in at for at in known):
             continue
         ends = (connection, known[-1][name])
-        client, server = ends if _client_first(connection, points) else ends[::-1]
+        client, server = ends if _is_client_first(connection, points) else ends[::-1]
         merged, difference = _merge_ends(client, server, lost=_count_lost(connection, points))
         connections.append(merged)
         apart.append(difference)
@@ -176,7 +176,7 @@ def _connections_by_name(trace: Trace) -> dict[_Name, Connection]:
     return named
 
 
-def _client_first(connection: Connection, points: Points) -> bool:
+def _is_client_first(connection: Connection, points: Points) -> bool:
     """Return True if the first file's point is nearer to the client than the last one's."""
     client = (connection.client.address, connection.client.port)
     ends = {client, (connection.server.address, connection.server.port)}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from guestmark.core.units import format_count
 from guestmark.fleet.coordinator import Fleet, MachineState
-from guestmark.page.say import erase, redraw, say
+from guestmark.page.say import erase_lines, redraw_lines, say
 
 # Between lines where nothing can be redrawn.
 _EVERY_S = 30.0
@@ -33,7 +33,7 @@ class FleetProgress:
             # A line that wraps would be two, and only one of them would be drawn over.
             columns, rows = os.get_terminal_size(2)
             lines = [line[: columns - 1] for line in render_states(states, max(2, rows - 2))]
-            redraw(lines, self._shown_lines)
+            redraw_lines(lines, self._shown_lines)
             self._shown_lines = len(lines)
         elif now - self._last_line_at >= _EVERY_S:
             self._last_line_at = now
@@ -44,7 +44,7 @@ class FleetProgress:
     def note(self, text: str) -> None:
         """Prints a remark, above the machines where these are shown."""
         if self._shown_lines:
-            erase(self._shown_lines)
+            erase_lines(self._shown_lines)
             self._shown_lines = 0
         say(text)
 
@@ -53,21 +53,21 @@ def render_states(states: Sequence[MachineState], most_lines: int) -> list[str]:
     """Renders a line for each machine. Where there are too many, those at work have one, and the others are counted."""
     if len(states) <= most_lines:
         return [_render_state(state) for state in states]
-    busy_first = sorted(states, key=lambda state: state.over)
+    busy_first = sorted(states, key=lambda state: state.is_over)
     shown, others = busy_first[: most_lines - 1], busy_first[most_lines - 1 :]
     rest = f"and {format_count(len(others), 'machine')} more, {_count_ended(others)} of them done"
     return [*map(_render_state, shown), rest]
 
 
 def _count_ended(states: Sequence[MachineState]) -> int:
-    return sum(state.over for state in states)
+    return sum(state.is_over for state in states)
 
 
 def _render_state(state: MachineState) -> str:
     progress = state.progress
     doing = state.gave_up
     if not doing:
-        doing = progress.state if state.ended else _describe_activity(state)
+        doing = progress.state if state.has_ended else _describe_activity(state)
     counts = f"{format_count(progress.blocks, 'block'):>11}  {format_count(progress.trials, 'trial'):>12}"
     for count, word in ((progress.failed, "failed"), (progress.lost, "lost")):
         if count:

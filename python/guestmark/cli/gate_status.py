@@ -22,7 +22,7 @@ _STATUS_OF_OUTCOME = {
 }
 
 
-def judge_gates(
+def report_gates(
     run: StoredRun, analysis: Analysis, save: Callable[[bytes], None] | None = None
 ) -> GateStatus | None:
     """Returns the exit status that the run's gates ask for, None when it has none.

@@ -153,9 +153,9 @@ def _finish_run(judgement: Judgement, state: RunState, outputs: Outputs) -> int:
 
 def _judge_gates(judgement: Judgement, ended: ExitStatus, outputs: Outputs) -> int:
     # Few runs have gates, and their files and sentences take long to import.
-    from guestmark.cli.gate_status import judge_gates
+    from guestmark.cli.gate_status import report_gates
 
-    status = judge_gates(judgement.stored, judgement.analysis, outputs.save_junit)
+    status = report_gates(judgement.stored, judgement.analysis, outputs.save_junit)
     if status is None:
         return int(ended)
     usable = ended in {ExitStatus.ALL_MEASURED, ExitStatus.SOME_FAILED}

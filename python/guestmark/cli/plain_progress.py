@@ -179,7 +179,7 @@ def describe_forecast(forecast: Forecast) -> str:
         precision=figures.describe_precision(forecast.half_width),
         left=format_duration(forecast.left_s),
         factor=f"{forecast.rare.factor:g}",
-        often=forecast.rare.often,
+        often=forecast.rare.frequency_text,
         rare_left="more time than a run may take" if rare_s is None else format_duration(rare_s),
     )
 

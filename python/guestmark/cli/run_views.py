@@ -16,7 +16,7 @@ from guestmark.plan.matrix import change_baseline
 from guestmark.report import formats
 from guestmark.report.export_format import Format
 from guestmark.stats.analysis import Analysis
-from guestmark.workloads.exec.command import command_of
+from guestmark.workloads.exec.command import read_stored_command
 
 
 def open_in_browser(stored: StoredRun, analysis: Analysis) -> None:
@@ -45,7 +45,7 @@ def show_console(stored: StoredRun, cell_id: str) -> None:
     if console.strip():
         with report_failed_writes():
             tell(console)
-    command = command_of(stored.plan.cells[ids.index(cell_id)])
+    command = read_stored_command(stored.plan.cells[ids.index(cell_id)])
     if command is not None and command.output is StandardOutput.NULL:
         say("standard output went to /dev/null; exec --show-output keeps it")
     elif not console.strip():

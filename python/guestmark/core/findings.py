@@ -214,8 +214,8 @@ class Control(msgspec.Struct, kw_only=True):
     applies: bool = True
 
     @property
-    def caught(self) -> bool:
-        """Whether the loss was found as it must be."""
+    def is_caught(self) -> bool:
+        """Whether the planted loss was detected, as it must be."""
         return self.losing > 0 or not self.applies
 
 
@@ -399,7 +399,7 @@ class Findings:
         self._found[type(fact), name] = fact
         return fact
 
-    def include(self, others: Findings) -> None:
+    def add_all(self, others: Findings) -> None:
         """Add all facts of another collection."""
         self._found |= others._found
 

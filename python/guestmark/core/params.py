@@ -102,17 +102,17 @@ def given_params(params: type[Params]) -> Mapping[str, Given]:
     for name, hint in get_type_hints(params, include_extras=True).items():
         for declared in get_args(hint)[1:]:
             if name in fields and isinstance(declared, Param):
-                found[name] = _given(declared, name, get_args(hint)[0], _default(fields[name]))
+                found[name] = _read_given(declared, name, get_args(hint)[0], _make_default(fields[name]))
     for key, declared in params.INPUTS.items():
-        found[key] = _given(declared, key, str, msgspec.NODEFAULT)
+        found[key] = _read_given(declared, key, str, msgspec.NODEFAULT)
     return found
 
 
-def _default(field: msgspec.structs.FieldInfo) -> Any:
+def _make_default(field: msgspec.structs.FieldInfo) -> Any:
     return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
-def _given(declared: Param, name: str, typed: Any, default: Any) -> Given:
+def _read_given(declared: Param, name: str, typed: Any, default: Any) -> Given:
     spelled = declared.default is not msgspec.NODEFAULT
     if spelled:
         default = declared.default

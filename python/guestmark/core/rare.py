@@ -40,7 +40,7 @@ class Rare:
         return cls(factor, share, found[4] == "starts")
 
     @property
-    def often(self) -> str:
+    def frequency_text(self) -> str:
         """How often they occur: `1 of 20 runs`, or the percentage if it is not one part of a whole number."""
         units = "starts" if self.starts else "runs"
         parts = round(1 / self.share)

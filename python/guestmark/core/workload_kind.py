@@ -222,7 +222,7 @@ class WorkloadKind(Generic[P]):
 WorkloadClass = type[WorkloadKind[Any]]
 
 
-def find_packages_of(cell: Cell) -> tuple[str, ...]:
+def find_packages(cell: Cell) -> tuple[str, ...]:
     """Returns the packages that a cell's machine needs in its root, where that is made of packages."""
     kind = workload_kinds().get(cell.workload.name)
     if kind is None or not kind.runs_programs(cell.workload):
@@ -259,7 +259,7 @@ def find_measured_packages(workloads: Iterable[WorkloadSpec]) -> set[str]:
     return found
 
 
-def topic_of(workload: WorkloadSpec) -> Topic | None:
+def find_topic(workload: WorkloadSpec) -> Topic | None:
     """Returns what a comparison of backends concludes from the workload; None for nothing, or an unknown kind."""
     kind = workload_kinds().get(workload.name)
     return None if kind is None else kind.topic

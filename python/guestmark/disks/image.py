@@ -198,7 +198,7 @@ def _make_image(spec: DiskSpec, directories: list[Path], exports: ExitStack, *, 
         return _format_device(spec)
     image = _make_target_image(spec, directories)
     if spec.logged:
-        image = _log_writes_of(image, exports)
+        image = _log_writes(image, exports)
     if spec.level(PROTOCOL) is Protocol.NBD:
         image = _serve_over_nbd(image, exports)
     return image
@@ -261,7 +261,7 @@ def _backing_path(path: Path) -> Path:
     return path.with_name(f"under-{path.name}")
 
 
-def _log_writes_of(image: Image, exports: ExitStack) -> Image:
+def _log_writes(image: Image, exports: ExitStack) -> Image:
     """Return the same image behind a log of its writes, which ends with `exports`."""
     image = image.finish_allocation()
     below = image.path.with_name(f"below-{image.path.name}")

@@ -23,7 +23,7 @@ from guestmark.engine.time_estimate import PROOF_S, TrialCosts, read_trial_costs
 from guestmark.ledger.store import Ledger
 from guestmark.stats import stopping
 from guestmark.stats.paired import MIN_BLOCKS
-from guestmark.stats.tuning.race import candidates_of
+from guestmark.stats.tuning.race import list_candidates
 from guestmark.stats.tuning.screen import choose_informative
 
 # Seconds for the report and the end of the process.
@@ -373,7 +373,7 @@ class _BudgetFit:
             self._take_part(part)
         if not self._taken:
             cheapest = min((part.cells for part in wanted), key=self._sum_prices)
-            self._taken = self._with_baselines(cheapest)
+            self._taken = self._add_baselines(cheapest)
         for copy in self._able:
             if copy.null_of in self._taken:
                 self._take_if_it_fits([copy])
@@ -409,13 +409,13 @@ class _BudgetFit:
 
     def _take_if_it_fits(self, cells: Iterable[Cell]) -> bool:
         """Take the cells with the baselines that they need, if there is time; return whether there was."""
-        taken = self._with_baselines(cells)
+        taken = self._add_baselines(cells)
         if self._estimate_s(list(taken.values())) > self._left_s:
             return False
         self._taken = taken
         return True
 
-    def _with_baselines(self, more: Iterable[Cell]) -> dict[str, Cell]:
+    def _add_baselines(self, more: Iterable[Cell]) -> dict[str, Cell]:
         """Return what is taken with `more` cells, and with the baselines of the tables that these are in."""
         wanted = {**self._taken, **{cell.id: cell for cell in more}}
         baselines = {}
@@ -450,5 +450,5 @@ def choose_racing_cells(
     number = max(2, math.floor((left_s - confirming) / per_cell)) if per_cell > 0 else len(able)
     if number >= len(able):
         return list(able)
-    ids = set(choose_informative(candidates_of(able), number))
+    ids = set(choose_informative(list_candidates(able), number))
     return [cell for cell in able if cell.id in ids or cell.baseline]

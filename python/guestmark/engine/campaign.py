@@ -32,7 +32,7 @@ from guestmark.ledger import codec, open_ledger
 from guestmark.ledger.environment_variables import restore_values, strip_unrecorded
 from guestmark.ledger.run_annotations import Annotations
 from guestmark.ledger.store import Ledger
-from guestmark.stats.across_runs import boot_order
+from guestmark.stats.across_runs import alternate_sides
 
 _PLACEHOLDER = "{side}"
 # Tells the user's commands which side it is.
@@ -228,7 +228,7 @@ class Campaign:
             ledger=drop_password(ledger) if "://" in ledger else ledger,
             cwd=plan.context.cwd,
             sides=(both[0], both[1]),
-            order=tuple(named[letter] for letter in boot_order(rounds)),
+            order=tuple(named[letter] for letter in alternate_sides(rounds)),
             commands=commands,
         )
         self.store()

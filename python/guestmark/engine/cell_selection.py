@@ -25,7 +25,7 @@ class CellSelection:
         self.resting: frozenset[str] = frozenset()
 
     @property
-    def worth_trying(self) -> list[Cell]:
+    def not_given_up(self) -> list[Cell]:
         """All cells that are not given up, whether there is time for them or not."""
         return [cell for cell in self._runnable if not self.is_given_up(cell)]
 

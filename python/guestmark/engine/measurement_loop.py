@@ -198,7 +198,7 @@ class MeasurementLoop:
             if found != proofs.read_proofs(self._plan):
                 took = (*self._plan.context.proofs_took_s, time.monotonic() - begun)
                 begun = time.monotonic()
-                self._plan = proofs.with_proofs(self._plan, found)
+                self._plan = proofs.attach_proofs(self._plan, found)
                 self._store_context(replace(self._plan.context, proofs_took_s=took))
             if budget.is_proving_over(self._plan, self._elapsed_s()) and self._has_proven_rivals():
                 self._leave_out_unproven()
@@ -342,7 +342,7 @@ class MeasurementLoop:
         """Leave out cells for which there is no time, by what the blocks took so far, and take back others."""
         if self._plan.context.budget_s is None:
             return
-        wanted = self._cells.worth_trying
+        wanted = self._cells.not_given_up
         kept = budget.refit_cells(
             self._plan, wanted, self._trials, self._elapsed_s(), self._cells.resting, self._read_costs
         )
@@ -421,7 +421,7 @@ class MeasurementLoop:
                 return stopping.decide_timed_run(policy, measured, blocks, used_s)
             over = (
                 blocks >= policy.max_blocks
-                or stopping.out_of_time(policy, measured, used_s)
+                or stopping.is_out_of_time(policy, measured, used_s)
                 or budget.is_used_up(self._plan, blocks, measured, used_s)
             )
             return stopping.Decision(RunState.STOPPED if over else None, None, None)

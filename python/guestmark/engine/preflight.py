@@ -15,7 +15,7 @@ from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageEr
 from guestmark.core.model import Cell, LeftOut, Plan, select_runnable
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.units import format_size
-from guestmark.core.workload_kind import find_packages_of, workload_kind, workload_kinds
+from guestmark.core.workload_kind import find_packages, workload_kind, workload_kinds
 from guestmark.disks import preflight as disks
 from guestmark.disks.location import add_locations
 from guestmark.foreign.parts import SILENT
@@ -36,7 +36,7 @@ def find_unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tup
     groups: dict[str, dict[tuple[str, ...], list[Cell]]] = {}
     for cell in cells:
         if cell.platform.foreign_architecture and cell.null_of is None:
-            groups.setdefault(str(cell.platform), {}).setdefault(find_packages_of(cell), []).append(cell)
+            groups.setdefault(str(cell.platform), {}).setdefault(find_packages(cell), []).append(cell)
     found: list[LeftOut] = []
     for name, by_packages in groups.items():
         found += _find_unmade_on_platform(name, by_packages, progress)

@@ -100,7 +100,7 @@ def read_proofs(plan: Plan) -> dict[str, Proof]:
     return {cell_id: proof for cell_id, proof in found.items() if proof is not None}
 
 
-def with_proofs(plan: Plan, proofs: Mapping[str, Proof]) -> Plan:
+def attach_proofs(plan: Plan, proofs: Mapping[str, Proof]) -> Plan:
     """Return the plan with its proofs, so that a run that is resumed need not make them again."""
     facts = {cell_id: Facts(flatten_fact(proof)) for cell_id, proof in proofs.items()}
     return replace(plan, context=replace(plan.context, proofs=facts))

@@ -44,7 +44,7 @@ class HostSetting:
     find_quiet_value: Callable[[Path, str], str | None]
 
 
-def _always(value: str) -> Callable[[Path, str], str | None]:
+def _set_always(value: str) -> Callable[[Path, str], str | None]:
     return lambda _path, now: None if now == value else value
 
 
@@ -71,12 +71,12 @@ HOST_SETTINGS = (
         "governor",
         "the frequency follows the load",
         f"{_CPU}/cpu*/cpufreq/scaling_governor",
-        _always("performance"),
+        _set_always("performance"),
     ),
     HostSetting(
-        "turbo", "the frequency follows the temperature", f"{_CPU}/intel_pstate/no_turbo", _always("1")
+        "turbo", "the frequency follows the temperature", f"{_CPU}/intel_pstate/no_turbo", _set_always("1")
     ),
-    HostSetting("turbo", "the frequency follows the temperature", f"{_CPU}/cpufreq/boost", _always("0")),
+    HostSetting("turbo", "the frequency follows the temperature", f"{_CPU}/cpufreq/boost", _set_always("0")),
     HostSetting(
         "idle states",
         "a wake-up takes longer from deep sleep",
@@ -89,18 +89,20 @@ HOST_SETTINGS = (
         "proc/irq/[0-9]*/smp_affinity_list",
         _pin_to_first_processor,
     ),
-    HostSetting("NUMA balancing", "pages move between nodes", "proc/sys/kernel/numa_balancing", _always("0")),
+    HostSetting(
+        "NUMA balancing", "pages move between nodes", "proc/sys/kernel/numa_balancing", _set_always("0")
+    ),
     HostSetting(
         "huge pages",
         "khugepaged moves memory",
         "sys/kernel/mm/transparent_hugepage/khugepaged/defrag",
-        _always("0"),
+        _set_always("0"),
     ),
     HostSetting(
         "KSM", "ksmd compares pages", "sys/kernel/mm/ksm/run", lambda _, now: "0" if now == "1" else None
     ),
     HostSetting(
-        "watchdog", "it takes a counter and interrupts", "proc/sys/kernel/nmi_watchdog", _always("0")
+        "watchdog", "it takes a counter and interrupts", "proc/sys/kernel/nmi_watchdog", _set_always("0")
     ),
 )
 

@@ -182,7 +182,7 @@ def _measure_on_machine(
                 record.warnings += workload.warnings
                 _clean_up_workload(workload, machine, record)
                 # Facts are added last, as the run and its clean-up find some of them out.
-                record.findings.include(workload.facts)
+                record.findings.add_all(workload.facts)
         finally:
             record.noise = recorder.result()
             record.console = machine.console()

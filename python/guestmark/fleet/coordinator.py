@@ -67,14 +67,14 @@ class MachineState:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the machine's run has ended."""
         return self.progress.state in _ENDED
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether nothing more is to be done on the machine."""
-        return self.ended or bool(self.gave_up)
+        return self.has_ended or bool(self.gave_up)
 
 
 class Fleet:
@@ -115,7 +115,7 @@ class Fleet:
         """Work until every machine's run has ended or was given up. Leaves no worker behind, however this ends."""
         directory = keeper().directory("fleet", scratch_parent())
         try:
-            while not all(state.over for state in self.states.values()):
+            while not all(state.is_over for state in self.states.values()):
                 if self._engine is None or not self._engine.is_running():
                     self._engine = self._start_engine(directory)
                 self._open_links(self._engine)
@@ -141,7 +141,7 @@ class Fleet:
             return ExitStatus.NOTHING_MEASURED
         # Lost trials do not count: a run ends only when later blocks have made up for them.
         whole = all(
-            state.ended and not state.progress.failed and not state.progress.left_out
+            state.has_ended and not state.progress.failed and not state.progress.left_out
             for state in self.states.values()
         )
         return ExitStatus.ALL_MEASURED if whole else ExitStatus.SOME_FAILED
@@ -166,13 +166,13 @@ class Fleet:
         """Open missing connections, and check those that are open."""
         now = time.monotonic()
         for state in self.states.values():
-            if state.over:
+            if state.is_over:
                 if state.link is not None:
                     self._close_links([state])
                 continue
             if state.link is not None:
-                self._check_link(state, state.link, engine)
-            if state.over:
+                self._serve_link(state, state.link, engine)
+            if state.is_over:
                 continue
             if state.link is None and now >= state.next_link:
                 state.links += 1
@@ -182,7 +182,7 @@ class Fleet:
                     state.member, reach, engine.read_worker_keys(), engine.make_worker_arguments(worker)
                 )
 
-    def _check_link(self, state: MachineState, link: WorkerLink, engine: ParslEngine) -> None:
+    def _serve_link(self, state: MachineState, link: WorkerLink, engine: ParslEngine) -> None:
         """Pass on a worker's messages; close its connection if it has ended or nothing is heard of the worker."""
         name = state.member.name
         for text in link.take_messages():
@@ -202,7 +202,7 @@ class Fleet:
         self._tell(f"{name}: its worker has ended{f': {said.text}' if said.text else ''}")
 
     def _submit_blocks(self, engine: ParslEngine) -> None:
-        wanted = _QUEUED * sum(not state.over for state in self.states.values())
+        wanted = _QUEUED * sum(not state.is_over for state in self.states.values())
         for _ in range(wanted - len(self._pending)):
             self._pending.add(engine.submit_block(self._block, self._order))
 
@@ -218,7 +218,7 @@ class Fleet:
         state.failures, state.answered = 0, True
         if not done.error:
             state.progress, state.trouble_since = done, None
-            if state.ended:
+            if state.has_ended:
                 self._close_links([state, *self._end_shared_machines(done)])
             return
         first = state.trouble_since is None
@@ -232,7 +232,7 @@ class Fleet:
     def _end_shared_machines(self, done: MachineProgress) -> list[MachineState]:
         """Return the other machines that shared the run that has ended; each would find out by itself, but later."""
         others = [
-            state for state in self.states.values() if not state.over and state.progress.run == done.run
+            state for state in self.states.values() if not state.is_over and state.progress.run == done.run
         ]
         for state in others:
             state.progress = count_progress(self._ledger, done.run, state.member.name, shared=True)
@@ -270,7 +270,7 @@ class Fleet:
         theirs = [
             (state, run_id)
             for state in self.states.values()
-            if not state.ended
+            if not state.has_ended
             and (run_id := state.progress.run or find_run(self._ledger, self._wanted, state.member.name))
         ]
         running = {run_id for _, run_id in theirs}

@@ -53,7 +53,7 @@ REQUIRED = ("BLK_DEV_INITRD", "VIRTIO", "VIRTIO_CONSOLE", "DEVTMPFS", "PROC_FS",
 def find_made(architecture: Architecture) -> Kernel | None:
     """Returns the kernel if it was made before."""
     part = store.find_part(architecture, KIND, compute_key(architecture))
-    return None if part is None else _describe_kernel(architecture, part)
+    return None if part is None else _load_kernel(architecture, part)
 
 
 def compute_key(architecture: Architecture) -> str:
@@ -89,10 +89,10 @@ def make_kernel(architecture: Architecture, progress: Progress) -> Kernel:
             part = _fetch_kernel(architecture, making, progress)
         else:
             part = _build_kernel(architecture, making, progress)
-    return _describe_kernel(architecture, part)
+    return _load_kernel(architecture, part)
 
 
-def _describe_kernel(architecture: Architecture, part: Path) -> Kernel:
+def _load_kernel(architecture: Architecture, part: Path) -> Kernel:
     modules = part / _MODULES
     return Kernel(
         (part / _RELEASE).read_text().strip(),

@@ -47,7 +47,7 @@ def read_history(ledger: Ledger, run: StoredRun) -> History:
         if key := _make_ratio_key(cell, run.plan):
             ratio_keys[cell.id] = key
         if cell.null_of is None:
-            null_keys[cell.id] = _make_null_key(cell, run.plan)
+            null_keys[cell.id] = _make_null_copy_key(cell, run.plan)
     rows = ledger.find_earlier_ratios(here, {*ratio_keys.values(), *null_keys.values()}, run.created_at)
     if not rows:
         return NO_HISTORY
@@ -116,7 +116,7 @@ def _make_ratios(
             continue
         key = _make_ratio_key(result.cell, run.plan)
         if copied is not None:
-            key = _make_null_key(copied.cell, run.plan)
+            key = _make_null_copy_key(copied.cell, run.plan)
         ratio = _make_stored_ratio(run, here, result.cell.id, key, comparison, base.summary[metric].median)
         if ratio is not None:
             found.append(ratio)
@@ -163,7 +163,9 @@ def find_ratios(run: StoredRun, analysis: Analysis) -> dict[str, tuple[PastRatio
 def make_question_keys(plan: Plan) -> tuple[list[str], list[str]]:
     """Return the keys of the questions that a plan asks, and of the kinds of its cells."""
     same = [key for cell in plan.cells if (key := _make_ratio_key(cell, plan))]
-    return list(dict.fromkeys(same)), list(dict.fromkeys(_make_null_key(cell, plan) for cell in plan.cells))
+    return list(dict.fromkeys(same)), list(
+        dict.fromkeys(_make_null_copy_key(cell, plan) for cell in plan.cells)
+    )
 
 
 def make_question_key(run: StoredRun, cell_id: str) -> str:
@@ -191,7 +193,7 @@ def _make_ratio_key(cell: Cell, plan: Plan) -> str:
     return _digest_parts("ratio", _describe_side(cell), _describe_side(baseline), plan.metrics[0].name)
 
 
-def _make_null_key(cell: Cell, plan: Plan) -> str:
+def _make_null_copy_key(cell: Cell, plan: Plan) -> str:
     """Return a digest of a cell's kind: its workload and platform, whatever its parameters and factors are."""
     return _digest_parts("null", cell.workload.name, str(cell.platform), plan.metrics[0].name)
 

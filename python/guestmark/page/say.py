@@ -32,7 +32,7 @@ def tell_json(text: str) -> None:
     sys.stdout.write(f"{escape_json(redact_text(text))}\n")
 
 
-def redraw(lines: Sequence[str], above: int) -> None:
+def redraw_lines(lines: Sequence[str], above: int) -> None:
     """Write lines to a terminal on standard error, over the `above` lines that were written so before."""
     # ANSI: move up, then clear each line before it is written.
     up = f"\x1b[{above}A" if above else ""
@@ -41,8 +41,8 @@ def redraw(lines: Sequence[str], above: int) -> None:
         sys.stderr.flush()
 
 
-def erase(above: int) -> None:
-    """Remove the lines that `redraw` wrote last."""
+def erase_lines(above: int) -> None:
+    """Remove the lines that `redraw_lines` wrote last."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"\x1b[{above}A\r\x1b[J")
         sys.stderr.flush()

@@ -54,7 +54,7 @@ class Seat:
         self.virtual = tuple(virtual)
         if self.placement is None or not virtual:
             return
-        hypervisor = [_process_of(virtual[0])]
+        hypervisor = [_find_process(virtual[0])]
         # /proc may omit threads from a listing while others end, so virtual processors are moved by their ids first.
         for number, thread in enumerate(virtual):
             with contextlib.suppress(OSError):
@@ -280,7 +280,7 @@ def _move_all(processors: Collection[int], others: Iterable[int]) -> None:
                 os.sched_setaffinity(thread, processors)
 
 
-def _process_of(thread: int) -> int:
+def _find_process(thread: int) -> int:
     """Returns the process that a thread belongs to; 0 if it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{thread}/status").read_text(errors="replace").splitlines():

@@ -108,11 +108,11 @@ def calls_before_record(done: Sequence[Call], lines: int, newest: int) -> Sequen
 def find_unsynced_call(done: Sequence[Call], difference: Difference) -> UnsyncedCall | None:
     """Return the call that left this difference unsynced; None if there is none."""
     named = _last_call(done, difference.path, _OF_NAMES)
-    bare = None if named is None or _name_synced(done, named) else named
+    bare = None if named is None or _is_name_synced(done, named) else named
     if difference.change is not Change.CONTENT:
         return _unsynced_name(done[bare]) if bare is not None else None
     written, aliases = _last_content_change(done, difference.path)
-    if written is not None and not _content_synced(done, written, aliases):
+    if written is not None and not _is_content_synced(done, written, aliases):
         path = done[written].path
         if done[written].kind is CallKind.MAP:
             return UnsyncedCall(
@@ -145,7 +145,7 @@ def _changes_name(done: Call, path: str) -> bool:
     return path == done.path or (done.kind is CallKind.RENAME and path in done.paths)
 
 
-def _name_synced(done: Sequence[Call], at: int) -> bool:
+def _is_name_synced(done: Sequence[Call], at: int) -> bool:
     parent = _parent_directory(done[at].path)
     return any(
         call.kind is CallKind.SYNC or (call.kind is CallKind.FSYNC and call.path == parent)
@@ -165,7 +165,7 @@ def _last_content_change(done: Sequence[Call], path: str) -> tuple[int | None, s
     return None, aliases
 
 
-def _content_synced(done: Sequence[Call], at: int, aliases: set[str]) -> bool:
+def _is_content_synced(done: Sequence[Call], at: int, aliases: set[str]) -> bool:
     synced = {CallKind.SYNC, CallKind.MSYNC} if done[at].kind is CallKind.MAP else {CallKind.SYNC}
     return any(
         call.kind in synced or (call.kind is CallKind.FSYNC and call.path in aliases)

@@ -115,7 +115,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
         cures: list[tuple[str, str]] = []
         if explained is not None:
             found.explanation, cures = explained
-        found.coverage = chosen.coverage_of([state.cut for state in survey.states])
+        found.coverage = chosen.compute_coverage([state.cut for state in survey.states])
     # The check may pass whatever it is told, or run without a world of its own; the report says so.
     found.blind, found.alone, found.checks = blind, alone, check.runs
     judged = _judged_states(survey)
@@ -245,7 +245,7 @@ def _run_control(
 ) -> Control:
     """Judge the log as a hypervisor that drops flushes would have left it; one lost state is enough."""
     start = max(request.written.start, seen.first_request)
-    dropped = cuts.without_flushes(entries, start)
+    dropped = cuts.drop_flushes(entries, start)
     if asked.only_consistency:
         chosen = cuts.choose_scrambled_cuts(dropped, start=start, count=_SCRAMBLED_STATES, seed=request.seed)
     else:
@@ -337,7 +337,7 @@ def _decide_consistency(
     """Return the word and its reason for a program that acknowledges nothing, if nothing broke."""
     if unseen is not None:
         return Durability.UNKNOWN, f"below is {unseen}"
-    if not all(control.caught for control in controls):
+    if not all(control.is_caught for control in controls):
         return (
             Durability.CONSISTENT,
             f"the cuts never mattered: even {_CONSISTENCY} without a flush break nothing",
@@ -349,7 +349,7 @@ def _decide_durability(
     controls: list[Control], unseen: stack.Layer | None, flushes: str
 ) -> tuple[Durability, str]:
     """Return the word and its reason if nothing was lost."""
-    if missed := [control.name for control in controls if not control.caught]:
+    if missed := [control.name for control in controls if not control.is_caught]:
         return Durability.REACHED, f"no proof: {missed[0]} should lose records here and did not"
     if unseen is not None:
         return Durability.REACHED, f"below is {unseen}"

@@ -112,7 +112,7 @@ class ChosenCuts:
         by_outcome = {cut.outcome: cut for cut in self.cuts}
         return [by_outcome[outcome] for outcome in dict.fromkeys([*worst, *(other[2] for other in others)])]
 
-    def coverage_of(self, judged: Collection[Cut]) -> Coverage:
+    def compute_coverage(self, judged: Collection[Cut]) -> Coverage:
         """Return what is covered if only these states were judged."""
         seen = {cut.outcome for cut in judged}
         part = {kind: sum(outcome in seen for outcome in outcomes) for kind, outcomes in self.kinds.items()}
@@ -286,7 +286,7 @@ def _normalize_cut(
     return Cut(after, kept, survival, tuple(pieces[gone:]))
 
 
-def without_flushes(entries: Sequence[Entry], start: int) -> list[Entry]:
+def drop_flushes(entries: Sequence[Entry], start: int) -> list[Entry]:
     """Return the log as a hypervisor that drops flushes from request `start` on would have left it."""
     kept = list(entries[:start])
     kept += [replace(entry, flags=entry.flags & ~(Flag.FLUSH | Flag.FUA)) for entry in entries[start:]]

@@ -188,7 +188,7 @@ def _describe_answer(answer: dict[str, Any] | None) -> Iterator[str]:
         yield from (f"    {stream}: {line}" for line in answer[stream])
 
 
-def cut_of(kept: KeptLog, log: WriteLog, after: int, survival: str | None) -> Cut:
+def rebuild_cut(kept: KeptLog, log: WriteLog, after: int, survival: str | None) -> Cut:
     """Return the cut after so many requests with this survival; by default the first one there that lost something.
 
     Raises `UsageError`.
@@ -211,7 +211,7 @@ def write_cut_image(
     """Write the unrecovered image that a cut leaves to a file; return a description of it. Raises `UsageError`."""
     kept = load_evidence(name, ledger)
     with WriteLog(kept.log) as log, scratch_directory("replay") as directory:
-        cut = cut_of(kept, log, after, survival)
+        cut = rebuild_cut(kept, log, after, survival)
         replay = Replay(kept.base, log, log.entries, directory)
         made = replay.make_image(cut)
         replay.close()

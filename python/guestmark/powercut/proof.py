@@ -158,7 +158,7 @@ def _find_lost_record(
 def _control_without_flushes(asked: ProofRequest, log: WriteLog, entries: Sequence[Entry]) -> Control:
     """Judge the same log as a hypervisor that drops flushes would have left it."""
     start = max(asked.written.start, asked.written.read_acknowledgements(log).first_request)
-    return _run_control(asked, log, cuts.without_flushes(entries, start), asked.written, "no-flush")
+    return _run_control(asked, log, cuts.drop_flushes(entries, start), asked.written, "no-flush")
 
 
 def _control_without_barriers(asked: ProofRequest, log: WriteLog, part: LogPart) -> Control:
@@ -260,7 +260,7 @@ def _decide_word(
         return Durability.LOST, flushes
     if volatile := judge_volatile_layer(layers):
         return volatile
-    if missed := [control.name for control in controls if not control.caught]:
+    if missed := [control.name for control in controls if not control.is_caught]:
         return Durability.REACHED, f"no proof: {' and '.join(missed)} should lose records here and did not"
     if unseen := [layer for layer in layers if layer.loses is stack.Loses.UNKNOWN]:
         return Durability.REACHED, f"below is {unseen[0]}"

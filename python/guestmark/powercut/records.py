@@ -44,7 +44,7 @@ class Method(StrEnum):
         return 4096 if self in (Method.REPLACE, Method.OVERWRITE) else 512
 
     @property
-    def of_program(self) -> bool:
+    def is_program(self) -> bool:
         """True if a user's program writes, and what is left is examined while it is mounted."""
         return self in {Method.COMMAND, Method.SYNCS}
 
@@ -125,9 +125,9 @@ def find_lost_record(  # noqa: PLR0911 (one for each way)
     if acknowledged < 0:
         return None
     if content is None:
-        return acknowledged if method.of_program or method in (Method.REPLACE, Method.OVERWRITE) else 0
+        return acknowledged if method.is_program or method in (Method.REPLACE, Method.OVERWRITE) else 0
     if method.is_served:
-        return _missing(method, tag, acknowledged, content)
+        return _find_missing_record(method, tag, acknowledged, content)
     size = method.record_size
     match method:
         case Method.APPEND | Method.DSYNC:
@@ -136,7 +136,7 @@ def find_lost_record(  # noqa: PLR0911 (one for each way)
                     return number
         case Method.REPLACE:
             # A newer record may already have been renamed over it; that must be whole as well.
-            found = _number(tag, content)
+            found = _read_record_number(tag, content)
             if found < acknowledged or content != make_record(tag, found, size):
                 return acknowledged
         case Method.OVERWRITE:
@@ -151,7 +151,7 @@ def find_lost_record(  # noqa: PLR0911 (one for each way)
     return None
 
 
-def _missing(method: Method, tag: str, acknowledged: int, rows: bytes) -> int | None:
+def _find_missing_record(method: Method, tag: str, acknowledged: int, rows: bytes) -> int | None:
     """Return the first acknowledged record that is not among the rows of a server, one per line; None if all are."""
     there = set(rows.splitlines())
     numbers = range(acknowledged + 1)
@@ -160,7 +160,7 @@ def _missing(method: Method, tag: str, acknowledged: int, rows: bytes) -> int | 
     )
 
 
-def _number(tag: str, content: bytes) -> int:
+def _read_record_number(tag: str, content: bytes) -> int:
     """Return the number of the record that a file begins with; -1 if it begins with none."""
     start = len(tag)
     digits = content[start : start + 8]

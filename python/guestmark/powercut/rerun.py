@@ -102,7 +102,7 @@ def _recover_cut(
     if why := recovery.why_not_recoverable(kept.filesystem, mounted=True):
         raise UsageError(f"the disk cannot be mounted here: {why}", hint="--image FILE writes it as it is")
     with WriteLog(kept.log) as log, scratch_directory("replay", _ROOM, 0o711) as directory:
-        cut = evidence.cut_of(kept, log, after, survival)
+        cut = evidence.rebuild_cut(kept, log, after, survival)
         newest = Acknowledged.from_marks(log.entries, 0, len(log)).newest_after(cut.after)
         replay = Replay(kept.base, log, log.entries, directory)
         try:

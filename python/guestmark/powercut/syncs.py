@@ -188,7 +188,7 @@ class Promises:
         paths = self._possible_paths(file, last, newest, exactly)
         if not paths or (not promised and not least):
             return None
-        most = least if exactly and self._promised_whole(file, last) else None
+        most = least if exactly and self._is_promised_whole(file, last) else None
         return ExpectedFile(self.calls[last][0], paths, least, most, promised)
 
     def _possible_paths(self, file: _File, last: int, newest: int, exactly: bool) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ class Promises:
         return tuple(dict.fromkeys([*paths, *old_names]))
 
     @staticmethod
-    def _promised_whole(file: _File, after: int) -> bool:
+    def _is_promised_whole(file: _File, after: int) -> bool:
         return any(seen.whole for seen in file.seen if seen.after == after)
 
 

@@ -78,7 +78,7 @@ def compare_machines(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, 
     results: list[MachineResult] = []
     for name, kind, run_id in runs:
         results += _machine_results(ledger, name, kind, ledger.load_run(run_id))
-    machines = _with_drifts(results)
+    machines = _add_drifts(results)
     pooled: dict[tuple[str, str], PooledRatio] = {}
     unlike: dict[str, Mapping[str, str]] = {}
     for kind in dict.fromkeys(machine.kind for machine in machines if machine.kind):
@@ -129,8 +129,8 @@ def _measure_ratios(ledger: Ledger, run: StoredRun) -> dict[str, CellRatio]:
     return ratios
 
 
-def _with_drifts(machines: Sequence[MachineResult]) -> tuple[MachineResult, ...]:
-    """Return the machines with how far their values moved; all tests of the report share one error rate."""
+def _add_drifts(machines: Sequence[MachineResult]) -> tuple[MachineResult, ...]:
+    """Add to each machine how far its values drifted; all tests of the report share one error rate."""
     tests = sum(len(machine.run.plan.cells) for machine in machines)
     results = []
     for machine in machines:

@@ -56,10 +56,10 @@ def make_page(
             _workload_section(workload, run, with_published=with_published, details=details)
             for workload in analysis.workloads
         ]
-    judged = _without_uncompared(analysis, raced=bool(race_nodes))
+    judged = _select_compared(analysis, raced=bool(race_nodes))
     if with_published and (nodes := published.list_unmeasured(judged)):
         sections.append(Section(Part.PUBLISHED, "Published figures", tuple(nodes), titled=False))
-    conclusion = _conclude(analysis, judged, run, race_nodes)
+    conclusion = _make_conclusions(analysis, judged, run, race_nodes)
     if conclusion:
         sections.append(Section(Part.CONCLUSION, "Conclusion", tuple(conclusion), titled=False))
     if limits := validity.make_notes(judged, whole=with_environment):
@@ -67,7 +67,7 @@ def make_page(
     if with_environment and (host := environment.make_definitions(run)) is not None:
         sections.append(Section(Part.ENVIRONMENT, "Measured on", (host,)))
     # The small print is about every trial, also of workloads that are not compared.
-    small_print = footer.make_nodes(replace(analysis, flagged_blocks=judged.flagged_blocks), run)
+    small_print = footer.make_footer_nodes(replace(analysis, flagged_blocks=judged.flagged_blocks), run)
     sections.append(Section(Part.FOOTER, "About this run", tuple(small_print), titled=False))
     only = analysis.workloads[0].title if len(analysis.workloads) == 1 else run.plan.name
     return Page(run.plan.title or only, run.id, tuple(sections))
@@ -88,7 +88,7 @@ def _make_section(workload: WorkloadResult, nodes: Sequence[Node]) -> Section:
     return Section(Part.WORKLOAD, workload.title, tuple(nodes), common, key)
 
 
-def _without_uncompared(analysis: Analysis, *, raced: bool) -> Analysis:
+def _select_compared(analysis: Analysis, *, raced: bool) -> Analysis:
     """Return the analysis of those workloads alone whose cells are compared; of a race, of none."""
     compared = () if raced else tuple(filter(is_compared, analysis.workloads))
     if compared == analysis.workloads:
@@ -98,7 +98,9 @@ def _without_uncompared(analysis: Analysis, *, raced: bool) -> Analysis:
     return replace(analysis, workloads=compared, flagged_blocks=flagged)
 
 
-def _conclude(analysis: Analysis, judged: Analysis, run: StoredRun, race_nodes: Sequence[Node]) -> list[Node]:
+def _make_conclusions(
+    analysis: Analysis, judged: Analysis, run: StoredRun, race_nodes: Sequence[Node]
+) -> list[Node]:
     # Of a race the sentences are the conclusion; its tables have a section of their own.
     nodes = [*make_conclusion(judged)]
     nodes += [node for node in race_nodes if isinstance(node, Note)]

@@ -13,7 +13,7 @@ from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, TrialStatus
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.executions import Executions, collect_iterations, mean_or_zero
-from guestmark.workloads.exec.command import ExecParams, command_of, parameter_of
+from guestmark.workloads.exec.command import ExecParams, name_parameter, read_stored_command
 
 _BIGGER, _SMALLER = "customBiggerIsBetter", "customSmallerIsBetter"
 
@@ -42,9 +42,9 @@ def _hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] | None
     if not times:
         return None
     executions = Executions(tuple(times))
-    command = command_of(result.cell) or ExecParams()
+    command = read_stored_command(result.cell) or ExecParams()
     levels = result.cell.factors
-    parameters = {parameter_of(key): levels[key] for key in command.parameters if key in levels}
+    parameters = {name_parameter(key): levels[key] for key in command.parameters if key in levels}
     memory = [int(value) for value in collect_iterations(good, MAX_RSS.name)]
     # A command whose failure is ignored may have ended with any code.
     code = None if command.ignore_failure else 0
@@ -108,7 +108,7 @@ def _named_cells(analysis: Analysis) -> list[tuple[str, CellResult]]:
     settings: dict[str, set[Any]] = {}
     for label, result in zip(labels, results, strict=True):
         cell = result.cell
-        own = (command_of(cell) or ExecParams()).parameters
+        own = (read_stored_command(cell) or ExecParams()).parameters
         others = {name: level for name, level in cell.factors.items() if name not in own}
         settings.setdefault(label, set()).add((str(cell.platform), frozenset(others.items())))
     named = []
@@ -121,7 +121,7 @@ def _named_cells(analysis: Analysis) -> list[tuple[str, CellResult]]:
 def _fill_parameters(cell: Cell) -> str:
     """Return the command as it was run: with the levels of its parameters."""
     label = cell.workload.label or cell.workload.name
-    command = command_of(cell) or ExecParams()
+    command = read_stored_command(cell) or ExecParams()
     for name in command.parameters:
-        label = label.replace("{" + parameter_of(name) + "}", cell.factors.get(name, ""))
+        label = label.replace("{" + name_parameter(name) + "}", cell.factors.get(name, ""))
     return label

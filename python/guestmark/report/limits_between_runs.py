@@ -24,7 +24,7 @@ def judge_comparisons(comparisons: Sequence[RunComparison], limits: Sequence[str
     Each limit that is said to be broken counts as one of several claims (Bonferroni). Raises `UsageError` for a limit
     that nothing in the later run fits.
     """
-    return judge_ratios([claim for comparison in comparisons for claim in _claims_of(comparison, limits)])
+    return judge_ratios([claim for comparison in comparisons for claim in _list_claims(comparison, limits)])
 
 
 def judge_sides(comparison: SessionComparison, limits: Sequence[str]) -> tuple[JudgedGate, ...]:
@@ -89,7 +89,7 @@ def _gates_about_ratios(plan: Plan) -> tuple[Gate, ...]:
     return tuple(gate for gate in read_plan_gates(plan) if gate.loss is None)
 
 
-def _claims_of(comparison: RunComparison, limits: Sequence[str]) -> Iterator[RatioClaim]:
+def _list_claims(comparison: RunComparison, limits: Sequence[str]) -> Iterator[RatioClaim]:
     plan, pairs = comparison.after.plan, {pair.cell: pair for pair in comparison.pairs}
     # Runs are compared in their primary metric alone.
     metric = plan.metrics[0].name

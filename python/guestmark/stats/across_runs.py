@@ -264,7 +264,7 @@ class SessionsMean:
     sessions: int
 
 
-def boot_order(rounds: int) -> str:
+def alternate_sides(rounds: int) -> str:
     """Return the order of boots in a campaign: A B B A, reversed in every second round so that trends cancel."""
     return "".join("ABBA" if number % 2 == 0 else "BAAB" for number in range(rounds))
 

@@ -239,7 +239,7 @@ class _Group:
     def baseline(self) -> str | None:
         return next((cell.id for cell in self.cells if cell.baseline), None)
 
-    def values_of(self, metric: Metric) -> dict[str, Array]:
+    def values_by_cell(self, metric: Metric) -> dict[str, Array]:
         """Return each cell's values of a metric, shape (K,), NaN for missing and failed trials."""
         return {
             cell.id: _values_by_block(metric.name, self.trials[cell.id], self.rows) for cell in self.cells
@@ -327,7 +327,7 @@ def _combine_evidence(
 def _analyse_metric(group: _Group, metric: Metric, primary: "_GroupFindings | None") -> _MetricEvidence:
     """Return the evidence about one metric; `primary` are the group's findings if it is the primary metric."""
     plan, cells = group.plan, group.cells
-    plain = group.values_of(metric)
+    plain = group.values_by_cell(metric)
     summaries = {}
     for name, array in plain.items():
         if (summary := summarise_trials(array)).n:
@@ -442,7 +442,7 @@ def _examine_group(
     primary = measured[0]
     # Carry-over goes from any cell to the next, so cells outside the group count as predecessors without values.
     missing = np.full(len(group.rows), np.nan)
-    values = {cell.id: missing for cell in group.plan.cells} | group.values_of(primary)
+    values = {cell.id: missing for cell in group.plan.cells} | group.values_by_cell(primary)
     findings = examine_cells(group.plan, group.cells, group.trials, values, group.rows, primary)
     every = (*findings, *run_findings)
     return _GroupFindings(

@@ -26,8 +26,8 @@ from guestmark.stats.tails import (
     TAIL_RUNS,
     CellRuns,
     Unseen,
-    as_costs,
     bound_unseen_events,
+    convert_to_costs,
     count_slow_runs,
     derive_common_scale,
     describe_cell_runs,
@@ -221,7 +221,7 @@ def _compare_slow_pair(
 
     None without a complete block, or with a value that is not finite and above 0.
     """
-    costs, base_costs = as_costs(cell, better), as_costs(baseline, better)
+    costs, base_costs = convert_to_costs(cell, better), convert_to_costs(baseline, better)
     both = ~(np.isnan(costs).any(axis=1) | np.isnan(base_costs).any(axis=1))
     x, y = costs[both], base_costs[both]
     pooled = np.concatenate((x, y))

@@ -68,7 +68,7 @@ class Comparison:
     - `ratio`, `ci`: estimate and 95 % interval. For the typical run Hodges–Lehmann's; below six blocks, where that has
       no interval, the t interval of the mean log ratio; None below two. For the total the ratio of means with Fieller's
       interval, which covers only the runs that were measured; `unseen_ci` also allows for events that so few machines
-      cannot have shown, see `total.with_unseen`.
+      cannot have shown, see `total.widen_for_unseen`.
     - `median_ratio`, `median_ci`: exp(median d) with its distribution-free interval (None below six blocks).
     - `p`: of the exact test of no difference; `equivalence_p`: of the test of equivalence; `q` and `equivalence_q`: the
       same, adjusted over the family.
@@ -425,7 +425,7 @@ def _estimate_total(cell: Array, baseline: Array, table: Table) -> _Evidence | N
         ci=restore_direction(ends),
         p=total.total_p(x, y),
         equivalence_p=total.total_equivalence_p(x, y, table.margin),
-        unseen_ci=restore_direction(total.with_unseen(ends, x.size * table.runs)) if ends else None,
+        unseen_ci=restore_direction(total.widen_for_unseen(ends, x.size * table.runs)) if ends else None,
         refused=f"it takes {needed} blocks to exclude rare slow runs" if x.size < needed else "",
     )
 

@@ -32,7 +32,7 @@ class Cost:
         return cls(ratio, ci)
 
     @property
-    def clear(self) -> bool:
+    def is_clear(self) -> bool:
         """True if the rounds agree that there is a cost, or that there is next to none."""
         if self.interval is None:
             return False
@@ -41,7 +41,7 @@ class Cost:
         return low > 1 or high < 1 or narrow
 
     @property
-    def about_same(self) -> bool:
+    def is_about_same(self) -> bool:
         """True if the ratio is so close to 1 that a magnitude says nothing."""
         return 1 / SAME < self.ratio < SAME
 
@@ -58,7 +58,7 @@ class Cost:
     @property
     def is_high(self) -> bool:
         """True if the cost is clear and large."""
-        return self.clear and self.ratio > _HIGH
+        return self.is_clear and self.ratio > _HIGH
 
 
 def cost_of_cell(result: CellResult, workload: WorkloadResult) -> Cost | None:
@@ -85,6 +85,6 @@ def clear_costs(analysis: Analysis) -> dict[str, list[tuple[Cost, str]]]:
     for workload in analysis.workloads:
         for result in workload.shown_cells:
             cost = cost_of_cell(result, workload)
-            if cost is not None and cost.clear:
+            if cost is not None and cost.is_clear:
                 costs.setdefault(str(result.cell.platform), []).append((cost, workload.title))
     return {platform: sorted(known, key=lambda pair: pair[0].ratio) for platform, known in costs.items()}

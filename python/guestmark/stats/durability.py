@@ -26,7 +26,7 @@ def disk_durability(result: CellResult) -> str:
         proof = trial.facts.find_fact(Proof)
         if proof is not None and not is_about_row(result, proof.proven):
             words.add(proof.proven.word)
-    return _agree(words)
+    return _combine_words(words)
 
 
 def find_durability(result: CellResult) -> set[Durability]:
@@ -40,7 +40,7 @@ def is_about_row(result: CellResult, proven: Proven) -> bool:
     return proven.of_row or any(disk.get("logged") for disk in result.cell.workload.params.get("disks") or ())
 
 
-def _agree(words: Collection[Durability]) -> str:
+def _combine_words(words: Collection[Durability]) -> str:
     if not words:
         return ""
     return str(next(iter(words))) if len(words) == 1 else MIXED

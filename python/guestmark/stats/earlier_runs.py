@@ -16,17 +16,17 @@ class EarlierComparison:
     change: Change | None
 
     @property
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         """True if a change since the earlier runs is shown."""
         return self.change is not None and self.change.verdict is not ChangeVerdict.ALIKE
 
     @property
-    def lowest(self) -> PastRatio:
+    def lowest_run(self) -> PastRatio:
         """The earlier run with the lowest ratio."""
         return min(self.past, key=lambda run: run.ratio)
 
     @property
-    def highest(self) -> PastRatio:
+    def highest_run(self) -> PastRatio:
         """The earlier run with the highest ratio."""
         return max(self.past, key=lambda run: run.ratio)
 

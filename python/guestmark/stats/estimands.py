@@ -16,7 +16,7 @@ from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machi
 from guestmark.stats.cell_answers import Answers, compare_trials
 from guestmark.stats.compare import Comparison, Verdict, downgrade_verdict, null_differs
 from guestmark.stats.repetition import warmup_needed
-from guestmark.stats.tails import as_costs
+from guestmark.stats.tails import convert_to_costs
 from guestmark.stats.validity import CarryOver, Finding, Severity, subtract_carry_over
 
 Array = NDArray[np.float64]
@@ -148,7 +148,7 @@ def first_runs(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Ar
     return first if others else None
 
 
-def _iterations_of(measurements: Iterable[Measurement], name: str) -> tuple[float, ...]:
+def _select_iterations(measurements: Iterable[Measurement], name: str) -> tuple[float, ...]:
     for measurement in measurements:
         if measurement.metric.name == name:
             return measurement.iterations
@@ -159,8 +159,8 @@ def all_runs(name: str, trial: Trial) -> tuple[float, ...]:
     """Return a metric's values in all runs of a trial, warm-ups first; empty if the first runs are unknown."""
     if trial.status is not TrialStatus.OK:
         return ()
-    before = _iterations_of(trial.warmups, name)
-    measured = _iterations_of(trial.measurements, name)
+    before = _select_iterations(trial.warmups, name)
+    measured = _select_iterations(trial.measurements, name)
     runs = (*before, *measured)
     # Trials recorded by version 0.1 lack their warm-ups, so the first value is not that of the first run.
     return runs if len(runs) == len(trial.run_s) else ()
@@ -193,7 +193,7 @@ def find_cold_runs(
         starts = []
         for trial in by_cell[cell.id]:
             if runs := all_runs(metric.name, trial):
-                starts.append(as_costs(np.array(runs), metric.better))
+                starts.append(convert_to_costs(np.array(runs), metric.better))
         needed = warmup_needed(starts)
         if needed is not None and needed > warmup:
             cold[cell.id] = needed

@@ -170,7 +170,7 @@ def _judge_proof(loss: Loss, proven: Proven) -> Outcome:
     """Return the outcome of one proof; without a way to see a loss it is undecided."""
     if proven.word in _REFUSED_WORDS[loss] or (loss is not Loss.LOST and proven.unsynced):
         return Outcome.BROKEN
-    blind = any(not control.caught for control in proven.controls) or not proven.states
+    blind = any(not control.is_caught for control in proven.controls) or not proven.states
     if proven.word is Durability.CONSISTENT:
         return Outcome.KEPT
     if proven.word in {Durability.UNKNOWN, Durability.MEMORY, Durability.NOTHING} or blind:
@@ -398,7 +398,7 @@ def _judge_ratio(claim: RatioClaim, claims: int) -> JudgedGate:
             *about, Outcome.UNDECIDED, measured.unknown, ratio, measured.blocks_alone, measured.n
         )
     outcome = Outcome.UNDECIDED
-    if _is_beyond(gate, _widen(ratio, ci, freedom, claims)):
+    if _is_beyond(gate, _widen_for_claims(ratio, ci, freedom, claims)):
         outcome = Outcome.BROKEN
     elif _is_within(gate, ci):
         outcome = Outcome.KEPT
@@ -415,7 +415,9 @@ def _is_within(gate: Gate, ci: tuple[float, float]) -> bool:
     return ci[1] < gate.limit if gate.above else ci[0] > gate.limit
 
 
-def _widen(ratio: float, ci: tuple[float, float], freedom: int, claims: int) -> tuple[float, float]:
+def _widen_for_claims(
+    ratio: float, ci: tuple[float, float], freedom: int, claims: int
+) -> tuple[float, float]:
     """Return the interval at the level that so many claims leave to each."""
     middle = math.log(ratio)
     stretch = float(student_t_quantile(freedom, 1 - _ONE_SIDE / claims)) / float(

@@ -120,7 +120,7 @@ def judge_repetition(now: Comparison | None, then: float, margin: float) -> Repe
         return Repetition.SAME
     if was_equal:
         return Repetition.DIFFERS
-    return Repetition.DIRECTION if _same_direction(now, then) else Repetition.OPPOSITE
+    return Repetition.DIRECTION if _have_same_direction(now, then) else Repetition.OPPOSITE
 
 
 def judge_agreement(now: Comparison, then: float) -> Agreement:
@@ -130,7 +130,7 @@ def judge_agreement(now: Comparison, then: float) -> Agreement:
     differs = not now.typical_is_equal and not now.is_undecided
     if not now.excludes_ratio(then):
         return Agreement.CONTAINED if differs else Agreement.POSSIBLE
-    return Agreement.OTHER_FACTOR if differs and _same_direction(now, then) else Agreement.EXCLUDED
+    return Agreement.OTHER_FACTOR if differs and _have_same_direction(now, then) else Agreement.EXCLUDED
 
 
 def judge_conclusion(now: Comparison | None, then: float | None) -> Conclusion:
@@ -139,7 +139,7 @@ def judge_conclusion(now: Comparison | None, then: float | None) -> Conclusion:
         return Conclusion.OPEN
     if now.typical_is_equal:
         return Conclusion.FAILS if now.excludes_ratio(then) else Conclusion.OPEN
-    return Conclusion.HOLDS if _same_direction(now, then) else Conclusion.FAILS
+    return Conclusion.HOLDS if _have_same_direction(now, then) else Conclusion.FAILS
 
 
 def judge_faster_claim(now: Comparison, then: float) -> FasterClaim:
@@ -151,5 +151,5 @@ def judge_faster_claim(now: Comparison, then: float) -> FasterClaim:
     return FasterClaim.TOO_LARGE if now.excludes_ratio(then) else FasterClaim.OPEN
 
 
-def _same_direction(now: Comparison, then: float) -> bool:
+def _have_same_direction(now: Comparison, then: float) -> bool:
     return ((now.ratio or 1.0) > 1) == (then > 1)

@@ -45,7 +45,7 @@ def wanted_half_width(ratio: float, precision: float, relative: float = RELATIVE
     return max(precision, relative * abs(math.log(ratio)))
 
 
-def precise_enough(comparison: Comparison, precision: float, relative: float = RELATIVE_PRECISION) -> bool:
+def is_precise_enough(comparison: Comparison, precision: float, relative: float = RELATIVE_PRECISION) -> bool:
     """Return True if the interval is as narrow as `wanted_half_width`; False without an interval.
 
     Checked after every block from the eighth on, this keeps coverage above .93 (docs/reference/statistics.md), while

@@ -13,7 +13,7 @@ from guestmark.stats.repetition import (
     blocks_needed,
     expected_blocks,
     half_width,
-    precise_enough,
+    is_precise_enough,
     predicted_half_width,
 )
 from guestmark.stats.slow_run_power import blocks_to_find_rare
@@ -58,7 +58,7 @@ def _mean_trial_lengths(trials: Iterable[Trial]) -> dict[str, float]:
     return {cell: sum(series) / len(series) for cell, series in durations.items()}
 
 
-def out_of_time(policy: Policy, trials: Sequence[Trial], used_s: float) -> bool:
+def is_out_of_time(policy: Policy, trials: Sequence[Trial], used_s: float) -> bool:
     """Return True if the next block would end past the time limit by over one of its trials; never for the first."""
     lengths = _mean_trial_lengths(trials).values()
     return bool(lengths) and used_s + sum(lengths) - max(lengths) > policy.time_limit_s
@@ -99,7 +99,7 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
         done, goal = _assess_questions(plan, asked, blocks)
     if done:
         return Decision(RunState.COMPLETE, blocks, 0.0)
-    if blocks >= policy.max_blocks or out_of_time(policy, trials, used):
+    if blocks >= policy.max_blocks or is_out_of_time(policy, trials, used):
         return Decision(RunState.STOPPED, blocks, 0.0)
     if goal is None or blocks < FORESEEN:
         return Decision(None, None, None)
@@ -123,7 +123,7 @@ def _decide_search(
     policy, needed, cost = plan.policy, blocks_to_find(plan, analysis), block_cost(trials)
     if needed is not None and blocks >= max(needed, policy.min_blocks):
         return Decision(RunState.COMPLETE, blocks, 0.0)
-    if blocks >= policy.max_blocks or out_of_time(policy, trials, used_s):
+    if blocks >= policy.max_blocks or is_out_of_time(policy, trials, used_s):
         return Decision(RunState.STOPPED, blocks, 0.0)
     goal = min(max(needed or policy.max_blocks, policy.min_blocks), policy.max_blocks)
     return Decision(None, goal, max(min((goal - blocks) * cost, policy.time_limit_s - used_s), 0.0))
@@ -225,7 +225,7 @@ def _assess_precision(analysis: Analysis, precision: float) -> tuple[bool, int |
     comparisons = _required_comparisons(analysis)
     if comparisons:
         goal = expected_blocks(comparisons, precision)
-        precise = all(precise_enough(comparison, precision) for comparison in comparisons)
+        precise = all(is_precise_enough(comparison, precision) for comparison in comparisons)
         worth = _blocks_to_settle_slow_runs(analysis)
         if not worth:
             return precise, goal
@@ -236,7 +236,7 @@ def _assess_precision(analysis: Analysis, precision: float) -> tuple[bool, int |
     alive = [result for result in cells if not is_given_up(result.trials)]
     if not alive:
         return True, analysis.blocks
-    return all(_summary_precise(result, precision) for result in alive), None
+    return all(_is_summary_precise(result, precision) for result in alive), None
 
 
 def is_settled(comparison: Comparison, precision: float) -> bool:
@@ -247,7 +247,7 @@ def is_settled(comparison: Comparison, precision: float) -> bool:
     """
     if comparison.n < MIN_BLOCKS:
         return comparison.differs and comparison.n >= FEW
-    return precise_enough(comparison, precision, ANSWER_PRECISION)
+    return is_precise_enough(comparison, precision, ANSWER_PRECISION)
 
 
 def _assess_questions(plan: Plan, asked: Sequence[Comparison], blocks: int) -> tuple[bool, int | None]:
@@ -257,7 +257,7 @@ def _assess_questions(plan: Plan, asked: Sequence[Comparison], blocks: int) -> t
     if asked and plan.context.budget_s is not None:
         # Time spent on a settled question is missing for the others, so fewer blocks than usual may do.
         return all(is_settled(comparison, policy.precision) for comparison in asked), goal
-    precise = all(precise_enough(comparison, policy.precision, ANSWER_PRECISION) for comparison in asked)
+    precise = all(is_precise_enough(comparison, policy.precision, ANSWER_PRECISION) for comparison in asked)
     return precise and _complete_blocks(asked, blocks) >= policy.min_blocks, goal
 
 
@@ -280,7 +280,7 @@ def _blocks_to_settle_slow_runs(analysis: Analysis) -> int:
     return max((comparison.worth for comparison in slow if comparison.is_unsettled), default=0)
 
 
-def _summary_precise(result: CellResult, precision: float) -> bool:
+def _is_summary_precise(result: CellResult, precision: float) -> bool:
     """Return True if the interval of each metric's mean is as narrow as `precision`, relatively."""
     for summary in result.summary.values():
         if summary.ci is None or summary.mean == 0:
@@ -347,7 +347,7 @@ def forecast_more_time(plan: Plan, analysis: Analysis) -> MoreTime | None:
     for workload in analysis.workloads:
         for cell, comparison in _imprecise_cells(workload, precision):
             needed = blocks_needed(comparison, precision)
-            precise = precise_enough(comparison, precision)
+            precise = is_precise_enough(comparison, precision)
             wanted = comparison.n if precise or needed is None else needed - comparison.n
             fewest = max(1, MIN_BLOCKS - comparison.n)
             more = max(more, min(max(wanted, fewest), max(comparison.n, fewest)))
@@ -372,7 +372,7 @@ def _imprecise_cells(workload: WorkloadResult, precision: float) -> Iterator[tup
         if comparison is None or comparison.n < 2 or comparison.ci is None or result.cell.id in spoilt:
             continue
         undecided = comparison.is_undecided
-        if undecided or not precise_enough(comparison, precision):
+        if undecided or not is_precise_enough(comparison, precision):
             yield result.cell.id, comparison
 
 

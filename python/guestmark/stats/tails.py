@@ -59,7 +59,7 @@ class CellRuns:
         return self.slow / self.iterations if self.iterations else 0.0
 
 
-def as_costs(iterations: Array, better: Better) -> Array:
+def convert_to_costs(iterations: Array, better: Better) -> Array:
     """Return what each iteration costs: the value itself, or the inverse of a rate."""
     if better is Better.LOWER:
         return iterations
@@ -160,13 +160,13 @@ def describe_cell_runs(
 
     Raises ValueError without a complete trial, or if a value is not finite and above 0.
     """
-    rows = as_costs(iterations[~np.isnan(iterations).any(axis=1)], better)
+    rows = convert_to_costs(iterations[~np.isnan(iterations).any(axis=1)], better)
     if not rows.size or not (np.isfinite(rows) & (rows > 0)).all():
         raise ValueError("no trial to describe")
     counts = count_slow_runs(rows, level=level)
     alike = intraclass_correlation(counts, rows.shape[1])
     figures = np.array([typical_level(rows), rows.mean(), np.quantile(rows, QUANTILE), rows.max()])
-    typical, total, p95, worst = (float(figure) for figure in as_costs(figures, better))
+    typical, total, p95, worst = (float(figure) for figure in convert_to_costs(figures, better))
     return CellRuns(
         trials=rows.shape[0],
         iterations=rows.size,

@@ -117,7 +117,7 @@ def runs_for_equal_totals(margin: float, largest: float = LARGEST_EVENT) -> int:
     return trials_to_see(min(margin / (largest - 1), 0.5))
 
 
-def with_unseen(
+def widen_for_unseen(
     interval: tuple[float, float], trials: int, factor: float = LARGEST_EVENT
 ) -> tuple[float, float]:
     """Return the interval of a ratio of means, widened by events that `trials` trials of each cell may not have shown.

@@ -56,7 +56,7 @@ def check_workload(
         kind = registry.workload_kind(name)
     except GuestmarkError as error:
         return [not_found(error)]
-    if found := _described(kind):
+    if found := _check_description(kind):
         return found
     found += check_cheap(
         lambda module: kind in vars(module).values(), [base.find_trial_class(name).__module__]
@@ -82,7 +82,7 @@ def check_workload(
     return found
 
 
-def _described(kind: WorkloadClass) -> list[Violation]:
+def _check_description(kind: WorkloadClass) -> list[Violation]:
     if not issubclass(kind, base.Workload):
         hint = "derive it from workloads.base.Workload"
         return [Violation(Rule.DESCRIBED, f"{kind.__name__} is not a Workload", hint)]

@@ -27,7 +27,7 @@ from guestmark.core.model import Policy, RunState
 from guestmark.core.platform_kind import is_machine_factor
 from guestmark.plan.matrix import NullCells
 from guestmark.stats import stopping
-from guestmark.workloads.exec.command import factor_of
+from guestmark.workloads.exec.command import name_factor
 from guestmark.workloads.exec.plan import ExecOptions, build_plan, spell_named_commands
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
@@ -520,7 +520,7 @@ def test_a_parameter_may_have_any_name_where_no_machine_is_asked_for(
     )
     assert done.status == 0, done.stderr
     cells = done.document()["cells"]
-    assert [cell["factors"][factor_of(name)] for cell in cells] == ["a", "b"]
+    assert [cell["factors"][name_factor(name)] for cell in cells] == ["a", "b"]
     exported = json.loads(guestmark("export", "last", "-f", "hyperfine").stdout)["results"]
     assert [each["parameters"] for each in exported] == [{name: "a"}, {name: "b"}]
 

@@ -71,7 +71,7 @@ def test_what_is_not_known_yet_is_absent() -> None:
 def test_a_workload_in_another_brings_its_facts() -> None:
     inner, outer = Findings(), Findings()
     inner.add(made_facts.program("b" * 64))
-    outer.include(inner)
+    outer.add_all(inner)
     assert outer.facts() == inner.facts()
 
 

@@ -18,7 +18,7 @@ from guestmark.disks.attached import AttachedDisk, compare_options
 from guestmark.disks.image import Image
 from guestmark.platforms.host_like import Host
 from guestmark.setting.disk import Disks, DiskSpec, Role
-from guestmark.workloads.common.durability import judge_flushes, judge_qemu_counters
+from guestmark.workloads.common.flushes import judge_flushes, judge_qemu_counters
 from guestmark.workloads.fio.trial import asks_for_flushes
 from tests.framework.cells import cell_of
 

@@ -23,7 +23,7 @@ from guestmark.engine.time_estimate import TrialCosts, read_trial_costs
 from guestmark.plan import library
 from guestmark.plan.load import load_outline
 from guestmark.plan.outline import Overrides, assemble_plan, note_unequal_processors, override_outline
-from guestmark.stats import compare_table, precise_enough, stopping
+from guestmark.stats import compare_table, is_precise_enough, stopping
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
 from guestmark.stats.paired import summarise_trials
@@ -247,7 +247,7 @@ def test_ending_when_the_answer_is_known_claims_no_more_than_chance_allows(sprea
             found = compare_table(
                 {"a": a[:blocks], "b": b[:blocks]}, "b", better=Better.LOWER, margin=Policy().margin
             )["a"]
-            if precise_enough(found, 0.03, ANSWER_PRECISION):
+            if is_precise_enough(found, 0.03, ANSWER_PRECISION):
                 break
         claims += found.verdict in {Verdict.FASTER, Verdict.SLOWER}
     assert claims < 12

@@ -11,7 +11,7 @@ import pytest
 from guestmark.core.errors import UsageError
 from guestmark.engine import campaign as campaigns
 from guestmark.engine.campaign import Campaign, CampaignState, MeasuredBoot, SideCommands, make_systemd_unit
-from guestmark.stats.across_runs import ChangeVerdict, boot_order, compare_two_sides
+from guestmark.stats.across_runs import ChangeVerdict, alternate_sides, compare_two_sides
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 
@@ -19,10 +19,10 @@ MEASURE = ("--blocks", "1", "--iterations", "1", "--warmup", "0", "--null", "non
 
 
 def test_the_order_favours_no_side() -> None:
-    assert boot_order(1) == "ABBA"
-    assert boot_order(2) == "ABBABAAB"
+    assert alternate_sides(1) == "ABBA"
+    assert alternate_sides(2) == "ABBABAAB"
     for rounds in (1, 2, 3):
-        places = [at for at, side in enumerate(boot_order(rounds)) if side == "A"]
+        places = [at for at, side in enumerate(alternate_sides(rounds)) if side == "A"]
         assert 2 * sum(places) == sum(range(4 * rounds))  # of a steady drift both sides get the same
 
 

@@ -19,7 +19,7 @@ from guestmark.platforms.vmm import platform as hypervisors
 from guestmark.platforms.vmm.platform import HYPERVISORS, MachineConfig
 from guestmark.setting.drive import Bus
 from guestmark.setting.machine import VMM, StartedGuest
-from guestmark.workloads.common import durability
+from guestmark.workloads.common import flushes
 from tests.framework.command_line import CommandLine
 from tests.framework.made_facts import guest
 
@@ -155,5 +155,5 @@ def test_its_own_process_is_watched_for_flushes() -> None:
     for bus in (Bus.VIRTIO_BLK, Bus.UBD):
         disk = SimpleNamespace(spec=SimpleNamespace(bus=bus, is_directory=False), server=None)
         machine_with = SimpleNamespace(place=place, query=None)
-        seen[bus] = durability._find_io_processes(machine_with, disk, 7)  # type: ignore[arg-type]
+        seen[bus] = flushes._find_io_processes(machine_with, disk, 7)  # type: ignore[arg-type]
     assert seen == {Bus.VIRTIO_BLK: [7], Bus.UBD: [8]}

@@ -143,7 +143,7 @@ def test_many_cuts_are_limited_and_said_to_be() -> None:
 
 
 def test_dropped_flushes_leave_everything_in_flight(log: WriteLog) -> None:
-    without = cuts.without_flushes(log.entries, 0)
+    without = cuts.drop_flushes(log.entries, 0)
     assert cuts.cut_at(without, 6, Survival.NONE).pieces == ()
     assert not cuts.is_write_through(without, 0)
 
@@ -268,7 +268,7 @@ def test_dropped_flushes_are_called_lost_and_the_log_is_kept(
     assert found.losing > 0
     assert "the hypervisor counted 61, this host's kernel saw none" in found.why
     assert found.first_loss.startswith("record ")
-    assert all(control.caught for control in found.controls)
+    assert all(control.is_caught for control in found.controls)
     kept = evidence.load_evidence(found.kept)
     assert kept.method is Method.APPEND
     assert [crash for crash in kept.crashes if crash["lost"] is not None]
@@ -287,7 +287,7 @@ def test_a_log_in_which_most_writes_are_flushed_is_one_of_a_disk_without_a_cache
     requests: list[Request] = [(0, block("a"), 0), (4096, block("b"), 0), (0, b"", FLUSH)] * 5
     with WriteLog(write_logs.write(tmp_path / "log", requests)) as log:
         assert cuts.is_write_through(log.entries, 0)
-        assert not cuts.is_write_through(cuts.without_flushes(log.entries, 0), 0)
+        assert not cuts.is_write_through(cuts.drop_flushes(log.entries, 0), 0)
 
 
 @pytest.mark.parametrize(

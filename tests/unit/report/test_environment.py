@@ -91,7 +91,7 @@ def test_another_machine_is_described_once_however_its_trials_began() -> None:
 def test_another_program_on_one_side_is_said_loudly() -> None:
     run = run_with({**SAME, "tcg": "b" * 64})
     (binary,) = find_binaries(run)
-    assert not binary.same
+    assert not binary.is_same_everywhere
     assert dict(make_rows(run))["program"].startswith("/bin/x is NOT the same: SHA-256 host aaaa")
     assert make_result_document(run)["programs"][0]["same"] is False
 

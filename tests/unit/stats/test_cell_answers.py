@@ -37,7 +37,7 @@ from guestmark.stats.total import (
     total_p,
     trials_to_see,
     unseen_share,
-    with_unseen,
+    widen_for_unseen,
 )
 from tests.framework.known import known
 
@@ -349,8 +349,8 @@ def test_the_largest_share_that_stays_unseen_with_five_percent(trials_run: int) 
 
 def test_what_could_not_be_seen_shrinks_with_the_trials() -> None:
     assert unseen_share(0) == 1
-    assert with_unseen((0.9, 1.1), 10, 2.0) == pytest.approx((0.9 / 1.2589, 1.1 * 1.2589), rel=1e-4)
-    assert with_unseen((0.9, 1.1), 10)[1] == pytest.approx(1.1 * (1 + 4 * 0.2589), rel=1e-4)
+    assert widen_for_unseen((0.9, 1.1), 10, 2.0) == pytest.approx((0.9 / 1.2589, 1.1 * 1.2589), rel=1e-4)
+    assert widen_for_unseen((0.9, 1.1), 10)[1] == pytest.approx(1.1 * (1 + 4 * 0.2589), rel=1e-4)
     assert runs_for_equal_totals(0.03) == 398
     assert runs_for_equal_totals(0.03, 2.0) == 99
     with pytest.raises(ValueError, match="share"):

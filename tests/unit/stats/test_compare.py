@@ -21,9 +21,9 @@ from guestmark.stats import (
     compare_tables,
     downgrade_verdict,
     half_width,
+    is_precise_enough,
     label_verdict,
     null_differs,
-    precise_enough,
     predicted_half_width,
     reduce_iterations,
     summarise_trials,
@@ -193,8 +193,10 @@ def test_an_interval_is_widened_by_what_may_add_to_the_ratio() -> None:
     assert widen_interval(equal, 0.03, "why", reach=0.04).reason == "why"
     assert widen_interval(equal, 0.03, "why") is equal
     # What no block can shrink neither keeps a run going nor is foretold to shrink.
-    assert precise_enough(down, half_width((low, high)) * 1.0001)
-    assert not precise_enough(compared(noisy(1, level=1.1, spread=0.03), noisy(2)), half_width((low, high)))
+    assert is_precise_enough(down, half_width((low, high)) * 1.0001)
+    assert not is_precise_enough(
+        compared(noisy(1, level=1.1, spread=0.03), noisy(2)), half_width((low, high))
+    )
     assert blocks_needed(down, 0.001) == pytest.approx(blocks_needed(slower, 0.001), abs=1)
     assert predicted_half_width(down, 12) == pytest.approx(known(predicted_half_width(slower, 12)) + 0.01)
 

@@ -20,7 +20,7 @@ from guestmark.stats import (
     estimate_noise_floor,
     flag_blocks,
     half_width,
-    precise_enough,
+    is_precise_enough,
     predicted_half_width,
     wanted_half_width,
     warmup_needed,
@@ -113,10 +113,10 @@ def test_precision_is_the_half_width_of_the_log() -> None:
     assert half_width((0.0, 1.0)) == math.inf
     c = comparison_of(1.0)
     width = half_width(known(c.ci))
-    assert precise_enough(c, width * 1.001)
-    assert not precise_enough(c, width * 0.999)
+    assert is_precise_enough(c, width * 1.001)
+    assert not is_precise_enough(c, width * 0.999)
     none = compare_table({"a": np.zeros(9), "b": np.zeros(9)}, "a", better=Better.LOWER, margin=0.03)["b"]
-    assert not precise_enough(none, 1e9)
+    assert not is_precise_enough(none, 1e9)
     assert blocks_needed(none, 0.01) is None
     assert predicted_half_width(none, 5) is None
 
@@ -125,8 +125,8 @@ def test_a_large_ratio_need_not_be_known_as_closely() -> None:
     assert wanted_half_width(1.01, 0.02) == 0.02
     assert wanted_half_width(7.6, 0.02) == pytest.approx(0.05 * math.log(7.6))
     assert wanted_half_width(1 / 7.6, 0.02) == pytest.approx(wanted_half_width(7.6, 0.02))
-    assert precise_enough(comparison_of(7.6, spread=0.07), 0.02)
-    assert not precise_enough(comparison_of(1.1, spread=0.07), 0.02)
+    assert is_precise_enough(comparison_of(7.6, spread=0.07), 0.02)
+    assert not is_precise_enough(comparison_of(1.1, spread=0.07), 0.02)
 
 
 def test_more_time_buys_what_was_foretold() -> None:
@@ -146,7 +146,7 @@ def test_blocks_needed_is_where_precision_is_reached() -> None:
     for n, enough in ((round(needed * 0.7), False), (min(round(needed * 1.3), 400), True)):
         part = {k: v[:n] for k, v in values.items()}
         later = compare_table(part, "a", better=Better.LOWER, margin=0.03)["b"]
-        assert precise_enough(later, 0.005) is enough
+        assert is_precise_enough(later, 0.005) is enough
     assert blocks_needed(early, 0.5) == 200  # already there
     assert blocks_needed(early, 1e-9) is None
     assert blocks_needed(early, 0) is None

@@ -140,7 +140,7 @@ def test_libguestfs_trace_has_every_phase_of_its_start() -> None:
     assert values[boot.POWEROFF] == pytest.approx(0.5)
     assert values[boot.EXIT] == pytest.approx(0.1)
     assert sum(values[metric] for metric in boot.PHASES) == pytest.approx(values[boot.TOTAL])
-    before = [known(seconds) for seconds in guestfs_run.before_start(timeline)]
+    before = [known(seconds) for seconds in guestfs_run.split_start_time(timeline)]
     assert len(before) == 2
     assert all(seconds >= 0 for seconds in before)
     assert sum(before) <= values[boot.VMM]

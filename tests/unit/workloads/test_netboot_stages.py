@@ -82,10 +82,10 @@ def test_when_the_card_is_taken(written: Sequence[tuple[str, int, int]], known_o
 
 def test_phases_add_up_and_one_that_is_unknown_is_in_the_next() -> None:
     phases = {figures.CARD: 0.2, figures.LINK: 2.2, figures.ADDRESS: 5.2, figures.READY: 5.5}
-    found = {measured.metric.name: measured.value for measured in figures.of_start(phases)}
+    found = {measured.metric.name: measured.value for measured in figures.measure_start(phases)}
     assert found == pytest.approx({"rom_s": 0.2, "link_s": 2.0, "dhcp_s": 3.0, "script_s": 0.3})
     del phases[figures.CARD], phases[figures.ADDRESS]
-    found = {measured.metric.name: measured.value for measured in figures.of_start(phases)}
+    found = {measured.metric.name: measured.value for measured in figures.measure_start(phases)}
     assert found == pytest.approx({"link_s": 2.2, "script_s": 3.3})
 
 

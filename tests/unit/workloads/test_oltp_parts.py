@@ -15,7 +15,7 @@ from guestmark.core.context import Context
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
-from guestmark.core.workload_kind import find_packages_of
+from guestmark.core.workload_kind import find_packages
 from guestmark.disks import sparse, template
 from guestmark.engine.preflight import find_impossible_cells, replace_unusable_baselines
 from guestmark.plan.load import load_outline
@@ -263,7 +263,7 @@ def test_a_root_of_packages_gets_the_server_that_this_host_has(server: str) -> N
         kind.find_program(next(iter(kind.packages)))
     except PlatformUnusableError as error:
         pytest.skip(str(error))
-    wanted = find_packages_of(cell("tcg@arm64", server=server))
+    wanted = find_packages(cell("tcg@arm64", server=server))
     assert "sysbench" in wanted
     for package in kind.packages.values():
         assert any(name.startswith(package) for name in wanted), (package, wanted)

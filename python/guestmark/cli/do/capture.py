@@ -85,11 +85,11 @@ def _check_views(given: Options, *, is_table: bool) -> None:
 
 def _answer_by_other_tool(given: Options, selection: Selection) -> int:
     """Captures with a tool such as dumpcap, which is often installed with the right that we lack."""
-    from guestmark.agent.binary import ending_with_us
+    from guestmark.agent.binary import end_command_with_us
     from guestmark.capture.live import capture_packets
 
     assert given.live is not None
-    end = partial(ending_with_us, grace_ms=_GRACE_MS)
+    end = partial(end_command_with_us, grace_ms=_GRACE_MS)
     with capture_packets(given.live, end, whole=given.details) as source:
         return _answer(given, replace(selection, source=source))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from guestmark.cli.commands.gate import Options
-from guestmark.cli.gate_status import derive_gate_status, judge_gates
+from guestmark.cli.gate_status import derive_gate_status, report_gates
 from guestmark.cli.outputs import Outputs
 from guestmark.cli.page_output import write_page
 from guestmark.cli.present import show_result
@@ -36,7 +36,7 @@ def run(given: Options) -> int:
         if not stored.plan.context.gates:
             raise _missing_gate(stored.id)
         analysis = run_history.analyse_with_history(ledger, stored)
-    status = judge_gates(stored, analysis, outputs.save_junit)
+    status = report_gates(stored, analysis, outputs.save_junit)
     if not given.quiet or outputs.list_files():
         nodes = gate_outcomes.make_nodes(gate_outcomes.judge_own_gates(analysis), analysis, stored)
         section = Section(Part.CONCLUSION, "Gates", tuple(nodes), titled=False)

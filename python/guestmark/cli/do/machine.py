@@ -66,7 +66,7 @@ def run(given: Options) -> int:
         tell(definition.path.read_text(encoding="utf-8").rstrip())
         return ExitStatus.ALL_MEASURED
     if given.action == "trust":
-        return _trust(definition)
+        return _trust_definition(definition)
     return _check(definition, given)
 
 
@@ -127,7 +127,7 @@ def _write_definition(name: str, origin: str | None) -> int:
     return ExitStatus.ALL_MEASURED
 
 
-def _trust(definition: Definition) -> int:
+def _trust_definition(definition: Definition) -> int:
     for key, template in definition.commands():
         tell(f"{key:<8} {template}")
     trust(definition)

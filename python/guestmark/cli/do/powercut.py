@@ -22,7 +22,7 @@ def run(given: Options) -> int:
     # With --check a program called `replay` may be meant.
     if given.what and given.what[0] == _REPLAY and given.check is None:
         return _replay_log(given)
-    if given.after is not None or given.survival is not None or _actions_on_state(given):
+    if given.after is not None or given.survival is not None or _list_state_options(given):
         raise UsageError(
             "--after, --survival, --image, --shell and --rerun are for a log that was kept",
             hint="guestmark powercut replay LOG",
@@ -58,7 +58,7 @@ def _build_parameters(given: Options) -> dict[str, object]:
     return parameters
 
 
-def _actions_on_state(given: Options) -> list[str]:
+def _list_state_options(given: Options) -> list[str]:
     """Lists the options that were given of those that do something with one crash state."""
     actions = {"--image": given.image is not None, "--shell": given.shell, "--rerun": given.rerun}
     return [option for option, is_given in actions.items() if is_given]
@@ -71,7 +71,7 @@ def _replay_log(given: Options) -> int:
     log = what[1]
     # Logs are kept beside a ledger that is a file.
     ledger = Path(given.ledger) if given.ledger and "://" not in given.ledger else None
-    actions = _actions_on_state(given)
+    actions = _list_state_options(given)
     if len(actions) > 1:
         raise UsageError(f"{' and '.join(actions)} cannot be combined", hint="one of them at a time")
     if not actions:

@@ -76,10 +76,10 @@ def _show_runs(runs: Sequence[RunOverview]) -> None:
         console.width = _UNLIMITED
     else:
         for name in _DISPENSABLE:
-            if _width_of(columns) + text_count * (_GAP + _NARROWEST_TEXT) <= console.width:
+            if _measure_width(columns) + text_count * (_GAP + _NARROWEST_TEXT) <= console.width:
                 break
             del columns[name]
-    room = console.width - _width_of(columns)
+    room = console.width - _measure_width(columns)
     share = max(_NARROWEST_TEXT, room // text_count - _GAP)
     if text_count == 1:
         labels_width, measured_width = 0, share
@@ -104,7 +104,7 @@ def _list_columns(runs: Sequence[RunOverview]) -> dict[str, list[str]]:
     }
 
 
-def _width_of(columns: Mapping[str, Sequence[str]]) -> int:
+def _measure_width(columns: Mapping[str, Sequence[str]]) -> int:
     return sum(max(map(len, (name, *texts))) + _GAP for name, texts in columns.items())
 
 

@@ -14,7 +14,7 @@ from guestmark.core.errors import MachineError, PlatformUnusableError, UsageErro
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.registry import parse_settings
-from guestmark.core.workload_kind import find_packages_of
+from guestmark.core.workload_kind import find_packages
 from guestmark.engine import preflight
 from guestmark.foreign.progress import LineProgress
 from guestmark.page.say import say
@@ -105,7 +105,7 @@ def _build_parts(cell: Cell) -> None:
             f"no release of Debian has packages of {architecture.name}, so there is no shell to open",
             hint=f"its agent's own workloads run there: guestmark run filesystems --on {cell.platform}",
         )
-    preflight.make_boot_files(cell.platform, find_packages_of(cell), LineProgress(say))
+    preflight.make_boot_files(cell.platform, find_packages(cell), LineProgress(say))
 
 
 def _run_connected(agent: Agent, words: list[str], **where: Any) -> int:

@@ -21,7 +21,7 @@ from guestmark.core.temporary import open_unnamed_file
 from guestmark.core.units import format_size
 from guestmark.page.text import last_inert_line, make_inert
 from guestmark.platforms.own.definition import Definition
-from guestmark.platforms.own.lifecycle import Made, created, run_command
+from guestmark.platforms.own.lifecycle import Made, create_machine, run_command
 from guestmark.platforms.own.platform import OwnPlatform
 
 _BINARY_BYTES = 64 << 20
@@ -62,38 +62,40 @@ def check_definition(definition: Definition) -> Iterator[Point]:
         machines: list[Made] = []
 
         def create() -> str:
-            machines.append(stack.enter_context(created(definition, definition.values({}))))
+            machines.append(stack.enter_context(create_machine(definition, definition.values({}))))
             return f"{machines[0].created - machines[0].began:.2g} s"
 
-        first = _attempt("create makes a machine", create)
+        first = _run_check("create makes a machine", create)
         yield first
         if first.failed:
             return
         made = machines[0]
-        entry = _attempt("a command runs in it at once", functools.partial(_check_entry, made))
+        entry = _run_check("a command runs in it at once", functools.partial(_check_entry, made))
         yield entry
         if not entry.failed:
             for name, check in _CHECKS.items():
-                yield _attempt(name, functools.partial(check, made))
+                yield _run_check(name, functools.partial(check, made))
             for name, attended, check in _OPTIONAL:
                 if attended(definition):
-                    yield _attempt(name, functools.partial(check, made))
+                    yield _run_check(name, functools.partial(check, made))
         if definition.create:
-            yield _attempt(
+            yield _run_check(
                 "destroy removes it, and nothing else",
                 functools.partial(_check_destroy, made, stack, also_second=not entry.failed),
             )
     if not entry.failed:
         platform = OwnPlatform(PlatformSpec.read(f"own:{definition.name}").inner)
-        yield _attempt(
+        yield _run_check(
             f"the agent answers, and runs {_SHORT_COMMANDS:,} commands",
             functools.partial(_check_agent, platform),
         )
         if definition.create:
-            yield _attempt("each machine is a new one", functools.partial(_check_agent, platform, commands=1))
+            yield _run_check(
+                "each machine is a new one", functools.partial(_check_agent, platform, commands=1)
+            )
 
 
-def _attempt(name: str, check: Callable[[], str]) -> Point:
+def _run_check(name: str, check: Callable[[], str]) -> Point:
     begin = time.monotonic()
     try:
         note = check()
@@ -230,7 +232,9 @@ def _check_end_of_input(made: Made) -> str:
             start_new_session=True,
         )
         try:
-            _await(lambda: mark in _commands_in(made), f"{mark} is not seen among the machine's processes")
+            _await_condition(
+                lambda: mark in _commands_in(made), f"{mark} is not seen among the machine's processes"
+            )
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         finally:
@@ -257,7 +261,7 @@ def _commands_in(made: Made) -> str:
     return _run(made, ["/bin/sh", "-c", script]).stdout.decode(errors="replace")
 
 
-def _await(holds: Callable[[], bool], otherwise: str) -> None:
+def _await_condition(holds: Callable[[], bool], otherwise: str) -> None:
     deadline = time.monotonic() + _GONE_S
     while not holds():
         if time.monotonic() > deadline:
@@ -320,7 +324,7 @@ def _check_destroy(made: Made, stack: contextlib.ExitStack, *, also_second: bool
     if not also_second:
         stack.close()
         return ""
-    with _another(made.definition) as second:
+    with _make_second_machine(made.definition) as second:
         begin = time.monotonic()
         stack.close()
         took = time.monotonic() - begin
@@ -341,10 +345,10 @@ def _check_destroy(made: Made, stack: contextlib.ExitStack, *, also_second: bool
 
 
 @contextlib.contextmanager
-def _another(definition: Definition) -> Iterator[Made]:
+def _make_second_machine(definition: Definition) -> Iterator[Made]:
     second = contextlib.ExitStack()
     try:
-        made = second.enter_context(created(definition, definition.values({})))
+        made = second.enter_context(create_machine(definition, definition.values({})))
     except MachineError as error:
         raise PointFailedError(
             f"a second machine beside the first: {error.message}",

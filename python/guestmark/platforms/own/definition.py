@@ -166,7 +166,7 @@ def parse_definition(text: str, path: Path, *, shipped: bool = False) -> Definit
             f"{path}: a machine cannot be named {file.name!r}",
             hint="small letters, digits, and - . _ behind the first, at most 40 in all",
         )
-    parameters = {name: _parameter(name, value, path) for name, value in file.parameters.items()}
+    parameters = {name: _make_parameter(name, value, path) for name, value in file.parameters.items()}
     templates = {key: _template(key, getattr(file, key), path) for key in COMMANDS}
     _check_commands(templates, parameters, path)
     _check_values(file, path)
@@ -193,10 +193,10 @@ def _convert(tables: dict[str, Any], path: Path) -> _File:
     try:
         return msgspec.convert(tables, _File)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {_plain(str(error))}", hint=_HINT) from error
+        raise UsageError(f"{path}: {_reword_complaint(str(error))}", hint=_HINT) from error
 
 
-def _plain(said: str) -> str:
+def _reword_complaint(said: str) -> str:
     """Say msgspec's complaint in a user's words."""
     what, _, where = said.partition(" - at `$")
     key = where.strip("`.").replace("[...]", "")
@@ -209,7 +209,7 @@ def _plain(said: str) -> str:
     return f"{key}: {what}" if key else what
 
 
-def _parameter(name: str, value: str | float | Parameter, path: Path) -> Parameter:
+def _make_parameter(name: str, value: str | float | Parameter, path: Path) -> Parameter:
     if not PARAMETER.fullmatch(name) or name in {COMMAND, LINE, ID}:
         raise UsageError(
             f"{path}: a parameter cannot be named {name!r}",

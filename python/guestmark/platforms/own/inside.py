@@ -43,7 +43,7 @@ def look_inside(agent: Agent, found: RemoteMachine) -> OwnInside:
     parts = _read_parts(agent)
     signs = " ".join(parts.get("signs", "").split())
     allowed = _count_cpus(parts.get("allowed", "").partition(":")[2].strip()) or found.processors
-    quota = _quota(parts.get("quota", ""))
+    quota = _parse_processor_quota(parts.get("quota", ""))
     limit = _memory_limit(parts.get("maximum", ""))
     root = parts.get("root", "").split()
     return OwnInside(
@@ -108,7 +108,7 @@ def _count_cpus(listed: str) -> int:
     return count
 
 
-def _quota(text: str) -> float:
+def _parse_processor_quota(text: str) -> float:
     """Return how many processors `cpu.max` allows; 0 where it sets no limit."""
     words = text.split()
     if len(words) >= 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):

@@ -74,10 +74,10 @@ class Made:
     @property
     def environment(self) -> dict[str, str]:
         """The environment of its commands."""
-        return environment_of(self.definition)
+        return make_command_environment(self.definition)
 
 
-def environment_of(definition: Definition) -> dict[str, str]:
+def make_command_environment(definition: Definition) -> dict[str, str]:
     """Return the environment that a definition's commands have: this process's, and what the file adds."""
     return {**os.environ, **definition.env}
 
@@ -118,20 +118,22 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], limit_s: fl
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             if isinstance(error, subprocess.TimeoutExpired):
-                said = _said(stdout, stderr)
+                said = _read_output(stdout, stderr)
                 raise MachineError(
-                    f"{argv[0]} did not end within {limit_s:g} s{_behind(said.last)}", hint=by_hand
+                    f"{argv[0]} did not end within {limit_s:g} s{_format_detail(said.last)}", hint=by_hand
                 ) from error
             raise
-        said = _said(stdout, stderr)
+        said = _read_output(stdout, stderr)
         if status != 0:
             raise MachineError(
-                f"{argv[0]} {_ended(status)}{_behind(said.last)}", hint=by_hand, console=said.stdout
+                f"{argv[0]} {_describe_exit(status)}{_format_detail(said.last)}",
+                hint=by_hand,
+                console=said.stdout,
             )
         return said
 
 
-def _said(stdout: IO[bytes], stderr: IO[bytes]) -> Printed:
+def _read_output(stdout: IO[bytes], stderr: IO[bytes]) -> Printed:
     texts = []
     for file in (stdout, stderr):
         file.seek(max(0, file.seek(0, os.SEEK_END) - _KEPT_OUTPUT))
@@ -143,18 +145,18 @@ def _said(stdout: IO[bytes], stderr: IO[bytes]) -> Printed:
     )
 
 
-def _ended(status: int) -> str:
+def _describe_exit(status: int) -> str:
     if status < 0:
         return f"was killed by {signal.Signals(-status).name}"
     return f"ended with status {status}"
 
 
-def _behind(last: str) -> str:
+def _format_detail(last: str) -> str:
     return f": {last}" if last else ""
 
 
 @contextlib.contextmanager
-def created(definition: Definition, values: Mapping[str, str]) -> Iterator[Made]:
+def create_machine(definition: Definition, values: Mapping[str, str]) -> Iterator[Made]:
     """Create a machine with these values of its parameters; it is destroyed when the context is left.
 
     A definition without `create` stands for a machine that is there, and is left alone. Raises `MachineError` for a
@@ -166,7 +168,7 @@ def created(definition: Definition, values: Mapping[str, str]) -> Iterator[Made]
         yield Made(definition, ident, values, now, now)
         return
     filled = {**values, "id": ident}
-    environment = environment_of(definition)
+    environment = make_command_environment(definition)
     record = Record(
         name=definition.name,
         id=ident,
@@ -174,7 +176,7 @@ def created(definition: Definition, values: Mapping[str, str]) -> Iterator[Made]
         env=dict(definition.env),
         limit_s=definition.timeouts.destroy,
     )
-    with _guarded(record) as guard:
+    with _guard_record(record) as guard:
         began = time.monotonic()
         try:
             # On the machines' processors, not on the control plane's: what it starts inherits them.
@@ -241,13 +243,13 @@ class _Guard:
             make_inert(self._printed.read(_KEPT_OUTPUT).decode(errors="replace"), lines=True)
         )
         raise MachineError(
-            f"{self._record.name}: the machine {self._record.id} could not be destroyed{_behind(last)}",
+            f"{self._record.name}: the machine {self._record.id} could not be destroyed{_format_detail(last)}",
             hint=f"try it by hand: {shlex.join(self._record.destroy)}; guestmark clean tries it again",
         )
 
 
 @contextlib.contextmanager
-def _guarded(record: Record) -> Iterator[_Guard]:
+def _guard_record(record: Record) -> Iterator[_Guard]:
     file, descriptor = _write_record(record)
     destroy = shlex.join(["timeout", "-k", "5", f"{record.limit_s:g}", *record.destroy])
     script = _GUARD.format(destroy=destroy, record=shlex.quote(str(file)))

@@ -34,7 +34,13 @@ from guestmark.platforms.affinity import starting_machine
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.own.definition import Definition
 from guestmark.platforms.own.inside import check_asked, look_inside
-from guestmark.platforms.own.lifecycle import Made, created, destroy_orphans, environment_of, run_command
+from guestmark.platforms.own.lifecycle import (
+    Made,
+    create_machine,
+    destroy_orphans,
+    make_command_environment,
+    run_command,
+)
 from guestmark.platforms.own.store import check_trust, find_definition
 from guestmark.platforms.ssh.connections import open_once
 from guestmark.platforms.ssh.platform import Remote, check_cell
@@ -109,7 +115,7 @@ class Own(Remote):
         """Return the processes in the namespace of the one that the definition names, and its descendants."""
         if self.pid is None:
             return []
-        return [self.pid, *processes.list_descendants(self.pid), *_namesakes(self.pid)]
+        return [self.pid, *processes.list_descendants(self.pid), *_list_processes_of_namespace(self.pid)]
 
 
 class OwnPlatform:
@@ -137,10 +143,10 @@ class OwnPlatform:
         definition = self.definition
         check_trust(definition)
         check_cell(cell)
-        values = definition.values(_parameters_of(cell, definition))
+        values = definition.values(_list_parameters(cell, definition))
         version = self._read_version(definition)
         begin = time.monotonic()
-        with created(definition, values) as made:
+        with create_machine(definition, values) as made:
             deadline = time.monotonic() + (deadline_s or definition.timeouts.exec)
             with open_once(lambda: ExecSession(made), deadline, patient=False) as (opened, agent):
                 phases = {"ready": time.monotonic() - begin, "created": made.created - begin}
@@ -177,7 +183,7 @@ class OwnPlatform:
                 try:
                     said = run_command(
                         definition.version.fill(definition.values({})),
-                        environment_of(definition),
+                        make_command_environment(definition),
                         _VERSION_S,
                     )
                 except MachineError as error:
@@ -189,7 +195,7 @@ class OwnPlatform:
         """Raise `AttestationError` when the machine is the last trial's, or has what that left on its disk."""
         parent = PurePosixPath(machine.session.directory).parent
         name = self.definition.name
-        if self._mark and _exists(machine.agent, self._mark):
+        if self._mark and _path_exists(machine.agent, self._mark):
             self._mark = ""
             raise AttestationError(
                 f"{name} is not fresh: what the last trial left in it is still there",
@@ -200,7 +206,7 @@ class OwnPlatform:
         self._mark = mark
 
 
-def _parameters_of(cell: Cell, definition: Definition) -> dict[str, str]:
+def _list_parameters(cell: Cell, definition: Definition) -> dict[str, str]:
     """Return the levels of the definition's parameters. Raises `UsageError` for one that it does not have or take."""
     levels = {
         name.removeprefix(OWN_PARAMETER): level
@@ -220,7 +226,7 @@ def _parameters_of(cell: Cell, definition: Definition) -> dict[str, str]:
     return levels
 
 
-def _exists(agent: Agent, path: str) -> bool:
+def _path_exists(agent: Agent, path: str) -> bool:
     try:
         agent.stat(path)
     except CallError as error:
@@ -230,7 +236,7 @@ def _exists(agent: Agent, path: str) -> bool:
     return True
 
 
-def _namesakes(pid: int) -> list[int]:
+def _list_processes_of_namespace(pid: int) -> list[int]:
     """Return the processes in the PID namespace of `pid`; none where that is this process's own."""
     with contextlib.suppress(OSError):
         wanted = os.readlink(f"/proc/{pid}/ns/pid")

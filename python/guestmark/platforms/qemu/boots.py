@@ -12,7 +12,7 @@ from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.levels import Levels
 from guestmark.core.model import Cell
 from guestmark.core.own_program import find_agent_binary
-from guestmark.core.workload_kind import find_packages_of
+from guestmark.core.workload_kind import find_packages
 from guestmark.foreign import kernels, parts
 from guestmark.foreign.roots import Root
 from guestmark.platforms.qemu import virtiofs
@@ -57,7 +57,7 @@ def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: No
                 hint="give another kernel with --set kernel=FILE",
             )
         return Boot(find_agent_binary(), kernel, share, Path(levels.get(ROOTFS) or _HOST_ROOT))
-    made = parts.get_parts(architecture, find_packages_of(cell))
+    made = parts.get_parts(architecture, find_packages(cell))
     kernel = use_given_modules(
         kernels.describe_given(architecture, wanted) if wanted else made.kernel, levels
     )

@@ -27,7 +27,7 @@ from guestmark.core.machine_facts import EmulatedPrograms
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
 from guestmark.core.user_namespaces import how_to_allow
-from guestmark.core.workload_kind import find_packages_of
+from guestmark.core.workload_kind import find_packages
 from guestmark.foreign import commands, parts
 from guestmark.foreign.progress import Progress
 from guestmark.platforms.affinity import Seat
@@ -140,7 +140,7 @@ class UserPlatform(HostLike):
     def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
         """Yields namespaces in which the architecture's root is the agent's own and its programs are emulated."""
         program = self._find_emulator()
-        root = parts.get_root(self.architecture, find_packages_of(cell))
+        root = parts.get_root(self.architecture, find_packages(cell))
         scratch = keeper().directory("user", scratch_parent())
         try:
             yield Surroundings(format_command(scratch, root.path, program))

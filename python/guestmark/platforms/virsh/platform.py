@@ -288,7 +288,7 @@ class VirshPlatform:
 
         Raises `AttestationError` if the mark of the last trial is still there.
         """
-        if self._mark and _is_there(agent, self._mark):
+        if self._mark and _path_exists(agent, self._mark):
             self._mark = ""
             raise AttestationError(
                 f"the domain {self._domain} is not fresh: a file that the last trial left is still there",
@@ -300,7 +300,7 @@ class VirshPlatform:
         self._mark = mark
 
 
-def _is_there(agent: Agent, path: str) -> bool:
+def _path_exists(agent: Agent, path: str) -> bool:
     try:
         agent.stat(path)
     except CallError as error:

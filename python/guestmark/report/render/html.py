@@ -48,7 +48,9 @@ def render(page: Page) -> str:
     if conclusion is None:
         # Without a conclusion that other sections explain, these are all there is to see.
         blocks = [
-            _fold(section, section.nodes, len(section.nodes)) if section.titled else _make_block(section, ())
+            _fold_section(section, section.nodes, len(section.nodes))
+            if section.titled
+            else _make_block(section, ())
             for section in sections
         ]
     else:
@@ -77,23 +79,23 @@ def _make_block(section: Section, headline: Collection[int]) -> _Block:
     nodes = [node for node in section.nodes if id(node) not in headline]
     if section.part is Part.WORKLOAD and not section.titled:
         # That a run is imported is seen at once; what it runs is folded.
-        return _fold(section, nodes, 1)
+        return _fold_section(section, nodes, 1)
     if len(nodes) < len(section.nodes):
         # What explains the headline follows it: phases, packets.
         explaining = [node for node in nodes if _is_explanation(node)]
         others = [node for node in nodes if not _is_explanation(node)]
-        return _fold(section, [*explaining, *others], len(explaining))
+        return _fold_section(section, [*explaining, *others], len(explaining))
     if section.part is not Part.WORKLOAD:
-        return _fold(section, nodes, len(nodes))
+        return _fold_section(section, nodes, len(nodes))
     charts = [number for number, node in enumerate(nodes) if isinstance(node, Chart)]
-    return _fold(section, nodes, charts[0] + 1 if charts else _LEADING)
+    return _fold_section(section, nodes, charts[0] + 1 if charts else _LEADING)
 
 
 def _is_explanation(node: Node) -> bool:
     return isinstance(node, Chart) and isinstance(node.drawing, Stack | Picture)
 
 
-def _fold(section: Section, nodes: Sequence[Node], seen: int) -> _Block:
+def _fold_section(section: Section, nodes: Sequence[Node], seen: int) -> _Block:
     first, rest = (replace(section, nodes=tuple(part)) for part in (nodes[:seen], nodes[seen:]))
     return _Block(section, first, rest)
 

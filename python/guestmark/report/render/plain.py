@@ -20,11 +20,11 @@ def _section_document(section: Section) -> dict[str, Any]:
         "part": section.part.value,
         "title": section.title,
         "subtitle": section.subtitle,
-        "nodes": [{"kind": _kind_of(node), **_node_content(node)} for node in section.nodes],
+        "nodes": [{"kind": _describe_type(node), **_node_content(node)} for node in section.nodes],
     }
 
 
-def _kind_of(value: object) -> str:
+def _describe_type(value: object) -> str:
     return type(value).__name__.lower()
 
 
@@ -63,7 +63,7 @@ def _chart_content(chart: Chart) -> dict[str, Any]:
     # A picture has no data of its own: it is drawn from tables that the document holds elsewhere.
     if isinstance(chart.drawing, Picture):
         return {**content, "picture": chart.drawing.name}
-    return {**content, "drawing": {"kind": _kind_of(chart.drawing), **_plain_values(chart.drawing)}}
+    return {**content, "drawing": {"kind": _describe_type(chart.drawing), **_plain_values(chart.drawing)}}
 
 
 def _table_content(table: Table) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from guestmark.core.findings import Durability
 from guestmark.core.metric import Metric
 from guestmark.core.metric_spec import WALL
 from guestmark.core.platform_spec import parse_platform
-from guestmark.core.workload_kind import Topic, topic_of, workload_kind
+from guestmark.core.workload_kind import Topic, find_topic, workload_kind
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets
@@ -33,10 +33,10 @@ def conclude_backends(analysis: Analysis) -> list[Bullets]:
     """Return the conclusions that the run's cells allow; empty when it compares no backends with each other."""
     lines: list[Inline] = []
     for workload in analysis.workloads:
-        if topic_of(workload.workload) is Topic.CALLS:
+        if find_topic(workload.workload) is Topic.CALLS:
             lines += _compare_with_uml(workload, analysis)
     for workload in analysis.workloads:
-        if topic_of(workload.workload) is Topic.START:
+        if find_topic(workload.workload) is Topic.START:
             lines += _divide_start_up(workload)
     lines += _conclude_uploads(analysis)
     return [Bullets(line("What this says about the backends", Tone.STRONG), tuple(lines))] if lines else []
@@ -154,7 +154,7 @@ def _upload_variants(analysis: Analysis) -> dict[str, dict[str, CellResult]]:
     variants: dict[str, dict[str, CellResult]] = {}
     for result in analysis.cells:
         workload = result.cell.workload
-        if topic_of(workload) is not Topic.TRANSFER or result.cell.null_of is not None:
+        if find_topic(workload) is not Topic.TRANSFER or result.cell.null_of is not None:
             continue
         params = workload_kind(workload.name).stored_params_of(workload)
         if params is not None and WALL.name in result.summary:

@@ -28,7 +28,7 @@ def make_nodes(analysis: Analysis) -> list[Node]:
         return []
     # Of many cells only those are listed of which a change is shown.
     few = len(compared) <= _MOST_UNCHANGED
-    listed = [(result, earlier) for result, earlier in compared if few or earlier.changed]
+    listed = [(result, earlier) for result, earlier in compared if few or earlier.has_changed]
     names: dict[str, str] = {}
     for workload in analysis.workloads:
         names |= name_in_sentences(workload)
@@ -36,7 +36,7 @@ def make_nodes(analysis: Analysis) -> list[Node]:
     if rest := len(compared) - len(listed):
         others = "the others" if listed else "all cells"
         items.append(line(f"{others} ({rest}): no change shown since earlier runs, or too few of them"))
-    any_changed = any(earlier.changed for _, earlier in compared)
+    any_changed = any(earlier.has_changed for _, earlier in compared)
     return [Bullets(line("Measured here before:"), tuple(items)), *_host_changes(analysis, any_changed)]
 
 
@@ -63,22 +63,22 @@ def make_document(result: CellResult, analysis: Analysis) -> dict[str, Any] | No
             {"id": run.run_id, "ratio": run.ratio, "ci": [run.low, run.high], "n": run.blocks}
             for run in earlier.past
         ],
-        "lowest": earlier.lowest.ratio,
-        "highest": earlier.highest.ratio,
-        "outside": earlier.changed,
+        "lowest": earlier.lowest_run.ratio,
+        "highest": earlier.highest_run.ratio,
+        "outside": earlier.has_changed,
     }
 
 
 def _describe_cell(name: str, earlier: EarlierComparison) -> Inline:
-    low, high = _short_ratio(earlier.lowest), _short_ratio(earlier.highest)
+    low, high = _short_ratio(earlier.lowest_run), _short_ratio(earlier.highest_run)
     ratios = low if low == high else f"{low} to {high}"
     past = f": {format_count(len(earlier.past), 'earlier run')} here, {ratios}"
     change = earlier.change
     if change is None:
         return spans(Span(name, Tone.NAME), f"{past}; {FEWEST_RUNS} would show whether it changed")
-    claim = Claim.CHANGED if earlier.changed else Claim.NOT_CHANGED
+    claim = Claim.CHANGED if earlier.has_changed else Claim.NOT_CHANGED
     text = claim.format(earlier=past, ratio=figures.format_ratio(change.ratio, change.ci))
-    return spans(Span(name, Tone.NAME), Span(text, Tone.WARNING if earlier.changed else Tone.PLAIN))
+    return spans(Span(name, Tone.NAME), Span(text, Tone.WARNING if earlier.has_changed else Tone.PLAIN))
 
 
 def _short_ratio(run: PastRatio) -> str:

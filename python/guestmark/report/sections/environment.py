@@ -33,7 +33,7 @@ class Binary:
     trials: int
 
     @property
-    def same(self) -> bool:
+    def is_same_everywhere(self) -> bool:
         """Whether there is only one digest."""
         return len({digest for digests in self.digests.values() for digest in digests}) == 1
 
@@ -114,7 +114,7 @@ def describe_host(run: StoredRun) -> str:
         processor.get("model"),
         _count(processor.get("count"), "processor"),
         known.get("memory", "").partition(",")[0],
-        _prefix("kernel", run.environment.get("kernel", {}).get("release")),
+        _label_value("kernel", run.environment.get("kernel", {}).get("release")),
         "itself a guest" if known.get("virtualization") else "",
     )
 
@@ -125,7 +125,7 @@ def make_document(run: StoredRun) -> dict[str, Any]:
         "programs": [
             {
                 "path": binary.path,
-                "same": binary.same,
+                "same": binary.is_same_everywhere,
                 "trials": binary.trials,
                 "sha256": {side: list(digests) for side, digests in binary.digests.items()},
             }
@@ -145,7 +145,7 @@ def make_document(run: StoredRun) -> dict[str, Any]:
 def _host_rows(environment: Mapping[str, Any]) -> _Rows:
     yield from _processor_rows(environment)
     yield "quiet host", "; ".join(f"{name}: {value}" for name, value in environment.get("quiet", {}).items())
-    swap = _prefix("swap", _format_bytes(environment.get("swap_bytes")))
+    swap = _label_value("swap", _format_bytes(environment.get("swap_bytes")))
     yield "memory", _join(_format_bytes(environment.get("memory_bytes")), swap)
     yield from _disk_rows(environment)
     kernel = environment.get("kernel", {})
@@ -166,17 +166,17 @@ def _processor_rows(environment: Mapping[str, Any]) -> _Rows:
         _join(
             processor.get("model"),
             _count(processor.get("count"), "processor"),
-            _prefix("microcode", processor.get("microcode")),
-            _prefix("SMT", smt),
+            _label_value("microcode", processor.get("microcode")),
+            _label_value("SMT", smt),
         ),
     )
     frequency = environment.get("frequency", {})
     boost = {True: "on", False: "off"}.get(frequency.get("boost"))
     scaling = _join(
-        _prefix("governor", frequency.get("governor")),
-        _prefix("driver", frequency.get("driver")),
+        _label_value("governor", frequency.get("governor")),
+        _label_value("driver", frequency.get("driver")),
         _describe_range(frequency),
-        _prefix("boost", boost),
+        _label_value("boost", boost),
     )
     yield "frequency", scaling or ("scaling is not visible here" if processor else "")
 
@@ -184,7 +184,7 @@ def _processor_rows(environment: Mapping[str, Any]) -> _Rows:
 def _disk_rows(environment: Mapping[str, Any]) -> _Rows:
     for disk in environment.get("disks", ()):
         kind = {True: "rotational", False: "not rotational"}.get(disk.get("rotational"))
-        scheduler = _prefix("scheduler", disk.get("scheduler"))
+        scheduler = _label_value("scheduler", disk.get("scheduler"))
         size = _format_bytes(disk.get("bytes"))
         yield (
             f"disk {disk.get('name')}",
@@ -213,7 +213,7 @@ def _describe_mitigations(flaws: Mapping[str, str]) -> str:
 
 
 def _describe_binary(binary: Binary, *, whole: bool) -> str:
-    if binary.same:
+    if binary.is_same_everywhere:
         (digest,) = {digest for digests in binary.digests.values() for digest in digests}
         shown = digest if whole else f"{digest[:_DIGEST_DIGITS]}…"
         sides = ", ".join(side for side in binary.digests if side != _HERE or "host" not in binary.digests)
@@ -238,7 +238,7 @@ def _join(*parts: object) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def _prefix(name: str, value: object) -> str:
+def _label_value(name: str, value: object) -> str:
     return f"{name} {value}" if value else ""
 
 

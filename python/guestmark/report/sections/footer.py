@@ -43,7 +43,7 @@ _CAUSES = {  # by name in `stats.THRESHOLDS`
 _SAID_ELSEWHERE = frozenset({"foreign_cpu", "steal", "psi_cpu_some", "run_queue_delay"})
 
 
-def make_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
+def make_footer_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     """Return notes and the command that shows or continues the run; warnings first, as they limit what stands above."""
     nodes: list[Node] = []
     copies = sum(len(workload.null_cells) for workload in analysis.workloads)
@@ -55,7 +55,7 @@ def make_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     nodes += _warnings(analysis, run)
     if not any(result.summary for result in analysis.cells):
         nodes.append(Note(line("Nothing was measured", Tone.ERROR), NoteKind.ERROR))
-    nodes += map(_small_note, _circumstances(analysis, run))
+    nodes += map(_small_note, _list_circumstances(analysis, run))
     if run.id:
         nodes.append(_small_note(f"Run {run.id}, {run.state.describe_state(len(run.trials))}"))
         if run.state in _ENDED:
@@ -65,7 +65,7 @@ def make_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     return nodes
 
 
-def _circumstances(analysis: Analysis, run: StoredRun) -> list[str]:
+def _list_circumstances(analysis: Analysis, run: StoredRun) -> list[str]:
     amount = f"{format_count(analysis.blocks, 'block')}, {format_count(analysis.trials, 'trial')}"
     if analysis.failed:
         amount += f" ({analysis.failed} failed)"
@@ -165,7 +165,7 @@ def _warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
     texts = []
     for binary in find_binaries(run):
         # Binaries of other architectures are known to differ, and each table names them.
-        if not binary.same and not any(trial.facts.find_fact(Build) for trial in run.trials):
+        if not binary.is_same_everywhere and not any(trial.facts.find_fact(Build) for trial in run.trials):
             texts.append(
                 f"{binary.path} is NOT the same on all sides: guestmark show {run.id} --environment has the digests"
             )

@@ -58,7 +58,9 @@ def describe_working_directory(result: CellResult) -> str:
 
 def count_processors(result: CellResult) -> int | None:
     """Return how many processors the cell's machines had; None when that is unknown or not always the same."""
-    numbers = {_processors_of(trial.facts) for trial in result.trials if trial.status is TrialStatus.OK} - {
+    numbers = {
+        _read_processor_count(trial.facts) for trial in result.trials if trial.status is TrialStatus.OK
+    } - {
         None,
         0,
     }
@@ -111,7 +113,7 @@ def _shorten_options(options: str) -> str:
     return f"{options[:_MOST_OPTIONS].rpartition(',')[0]},…"
 
 
-def _processors_of(facts: Facts) -> int | None:
+def _read_processor_count(facts: Facts) -> int | None:
     guest, host = find_inner_guest(facts), facts.find_fact(HostMachine) or facts.find_fact(RemoteMachine)
     if guest is not None:
         return guest.processors

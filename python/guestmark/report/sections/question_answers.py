@@ -183,7 +183,7 @@ def _describe_ranking(ranking: Ranking, *, brief: bool) -> Inline:
     if len(ranking.cells) == 1:
         alone = "qualifies" if ranking.excluded else "was measured"
         sentence = f"{where}only {shown} {alone}, so there is nothing to compare it with."
-        return line(_append(sentence, left_out))
+        return line(_join_sentences(sentence, left_out))
     superlative = Claim.BEST.format(superlative=_SUPERLATIVES[label_verdict(Verdict.FASTER, ranking.metric)])
     span = Span(shown, Tone.FASTER if ranking.answered else Tone.UNCLEAR)
     if brief:
@@ -191,8 +191,8 @@ def _describe_ranking(ranking: Ranking, *, brief: bool) -> Inline:
         verb = f" leads; {still_open} open" if still_open else superlative
         return spans(where, span, verb)
     verb = superlative if ranking.is_best_shown else " leads"
-    others = "".join(f"; {group}" for group in _describe_others(ranking, names))
-    return spans(where, span, _append(f"{verb}{others}.{_describe_doubt(ranking)}", left_out))
+    others = "".join(f"; {group}" for group in _describe_rest_of_ranking(ranking, names))
+    return spans(where, span, _join_sentences(f"{verb}{others}.{_describe_doubt(ranking)}", left_out))
 
 
 def _ranking_names(ranking: Ranking) -> dict[str, str]:
@@ -213,7 +213,7 @@ def _describe_levels(ranking: Ranking) -> str:
     return f"{', '.join(names)}{where}"
 
 
-def _describe_others(ranking: Ranking, names: Mapping[str, str]) -> list[str]:
+def _describe_rest_of_ranking(ranking: Ranking, names: Mapping[str, str]) -> list[str]:
     alike = [result for result in ranking.contenders if ranking.is_alike(result)]
     unclear = [result for result in ranking.contenders if not ranking.is_alike(result)]
     behind = [
@@ -385,7 +385,7 @@ def _describe_conclusion(answer: QuestionAnswer, names: PairNames) -> Inline | N
     for finding in answer.findings:
         if isinstance(finding, PairAnswer) and finding.published is not None:
             _, _, common = names.name_pair(finding.first.cell, finding.second.cell)
-            place = f"{common or finding.first.cell.id}{_other_factor(finding)}"
+            place = f"{common or finding.first.cell.id}{_describe_differing_factor(finding)}"
             places.setdefault(finding.conclusion, []).append(place)
     if not answer.question.conclusion or not places:
         return None
@@ -397,7 +397,7 @@ def _describe_conclusion(answer: QuestionAnswer, names: PairNames) -> Inline | N
     return spans(*parts, ".")
 
 
-def _other_factor(pair: PairAnswer) -> str:
+def _describe_differing_factor(pair: PairAnswer) -> str:
     """Return both ratios where the conclusion holds, but with another factor than the published one."""
     comparison, then = pair.comparison, pair.published
     if comparison is None or then is None or pair.conclusion is not Conclusion.HOLDS:
@@ -499,7 +499,7 @@ def _describe_losses(result: CellResult) -> str:
     return f"{proven.losing} of {states} {verb} {what}{describe_unsynced(proven)}"
 
 
-def _append(sentence: str, more: str) -> str:
+def _join_sentences(sentence: str, more: str) -> str:
     return f"{sentence} {more}" if more else sentence
 
 

@@ -52,7 +52,12 @@ def make_page(run: StoredRun, findings: Sequence[PlatformFinding], analysis: Ana
     """Return one screen of 80 × 24, with the answer last; `findings` are of the platforms in the order shown."""
     found = analysis or analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
     usable = [finding.platform for finding in findings if finding.usable]
-    costs: list[Node] = [_cost_table(found, usable), *_failures(found), *_extremes(found), *_limits(found)]
+    costs: list[Node] = [
+        _cost_table(found, usable),
+        *_failures(found),
+        *_list_extremes(found),
+        *_list_limits(found),
+    ]
     costs.append(Note(line(_describe_rounds(run, found))))
     commands = [Command(purpose, command) for command, purpose in suggest_commands(run, found, findings)]
     return Page(
@@ -66,7 +71,7 @@ def make_page(run: StoredRun, findings: Sequence[PlatformFinding], analysis: Ana
     )
 
 
-def _limits(analysis: Analysis) -> list[Note]:
+def _list_limits(analysis: Analysis) -> list[Note]:
     """Return what limits the figures most; `guestmark show` has the rest."""
     limits = [note for note in validity.make_notes(analysis, whole=False) if note.kind is not NoteKind.SMALL]
     if not limits:
@@ -100,7 +105,7 @@ def _cost_cell(result: CellResult | None, workload: WorkloadResult) -> Cell:
     if cost is None:
         return word_cell(_format_value(result.summary[metric.name].typical, metric), Tone.STRONG)
     tone = Tone.PLAIN
-    if not cost.clear:
+    if not cost.is_clear:
         tone = Tone.UNCLEAR
     elif cost.is_high:
         tone = Tone.SLOWER
@@ -114,11 +119,11 @@ def describe_cost(cost: Cost) -> str:
     word = "slower" if cost.ratio > 1 else "faster"
     factor = f"{figures.format_two_digits(max(cost.ratio, 1 / cost.ratio))} times {word}"
     if cost.interval is None:
-        return "about the same ?" if cost.about_same else f"{factor} ?"
+        return "about the same ?" if cost.is_about_same else f"{factor} ?"
     low, high = cost.interval
-    if not cost.clear:
+    if not cost.is_clear:
         return f"unclear ({figures.format_two_digits(low)} to {figures.format_two_digits(high)} times)"
-    if cost.about_same:
+    if cost.is_about_same:
         return "about the same"
     if cost.is_wide:
         near, far = (low, high) if cost.ratio > 1 else (1 / high, 1 / low)
@@ -144,7 +149,7 @@ def _failures(analysis: Analysis) -> list[Note]:
     return notes
 
 
-def _extremes(analysis: Analysis) -> list[Paragraph]:
+def _list_extremes(analysis: Analysis) -> list[Paragraph]:
     """Return a sentence for each guest: where it costs least and most, of what is clear."""
     sentences = []
     for platform, costs in clear_costs(analysis).items():

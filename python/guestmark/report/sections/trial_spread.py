@@ -57,7 +57,11 @@ class _SpreadNodes:
             f"{result.cell.id} from {low} to {high}, median {middle}"
             for result, (low, _, middle, _, high) in zip(self._shown, texts, strict=True)
         )
-        return [self._table(texts), self._distribution(texts, described), self._course(texts, described)]
+        return [
+            self._table(texts),
+            self._distribution_chart(texts, described),
+            self._course_chart(texts, described),
+        ]
 
     def _format_quantiles(self, result: CellResult) -> list[str]:
         ends = [value / self._unit.size for value in quantiles(list(self._values[result.cell.id].values()))]
@@ -89,7 +93,7 @@ class _SpreadNodes:
             divisible=True,
         )
 
-    def _distribution(self, texts: Sequence[Sequence[str]], described: str) -> Chart:
+    def _distribution_chart(self, texts: Sequence[Sequence[str]], described: str) -> Chart:
         rows = []
         for result, (_, _, middle, _, _) in zip(self._shown, texts, strict=True):
             points = tuple(value / self._unit.size for value in self._values[result.cell.id].values())
@@ -101,7 +105,7 @@ class _SpreadNodes:
             Spread(tuple(rows), self._heading),
         )
 
-    def _course(self, texts: Sequence[Sequence[str]], described: str) -> Chart:
+    def _course_chart(self, texts: Sequence[Sequence[str]], described: str) -> Chart:
         rows = []
         for result, (low, _, _, _, high) in zip(self._shown, texts, strict=True):
             values = self._values[result.cell.id]

@@ -184,7 +184,7 @@ def check_storage(compared: ComparedCells) -> Iterator[Finding]:
     Images of guests inside guests always lie in the outer guest's memory, so they are only reported.
     """
     unnamed = set(compared.plan.context.default_locations)
-    found = [cell for cell in compared.cells if any(map(_in_memory, compared.good_trials(cell)))]
+    found = [cell for cell in compared.cells if any(map(_is_in_memory, compared.good_trials(cell)))]
     surprising = [cell for cell in found if _copied_cell_id(cell) in unnamed and not cell.platform.is_nested]
     expected = [cell for cell in found if cell not in surprising and cell.null_of is None]
     if surprising:
@@ -242,7 +242,7 @@ def _copied_cell_id(cell: Cell) -> str:
     return cell.null_of or cell.id
 
 
-def _in_memory(trial: Trial) -> bool:
+def _is_in_memory(trial: Trial) -> bool:
     stored = trial.facts.find_fact(Storage)
     if stored is not None:
         return any(disk.in_memory for disk in stored.disks.values())

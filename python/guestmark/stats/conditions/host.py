@@ -77,17 +77,17 @@ def _report_lost_time(compared: ComparedCells, name: str, share: float, message:
 def _largest_waiting_share(compared: ComparedCells, cell: Cell, share: float) -> float:
     """Return the share of its time that the cell or its baseline may have waited; at most `share`."""
     both = [side for side in (cell, compared.baseline) if side is not None]
-    waited = [_waiting_share_of(compared.good_trials(side)) for side in both]
+    waited = [_mean_waiting_share(compared.good_trials(side)) for side in both]
     return min(share, max(share if found is None else found for found in waited), _MOST)
 
 
 def _guest_held_share(compared: ComparedCells, cell: Cell, share: float) -> float:
     """Return the share of time that a guest may have been kept from its processor while its own clock counted."""
-    waited = _waiting_share_of(compared.good_trials(cell))
+    waited = _mean_waiting_share(compared.good_trials(cell))
     return min(max(share, waited or 0.0), _MOST)
 
 
-def _waiting_share_of(trials: Sequence[Trial]) -> float | None:
+def _mean_waiting_share(trials: Sequence[Trial]) -> float | None:
     """Return the share of time spent waiting for a processor; None if unknown."""
     # A hypervisor's threads were watched. On the host itself, a single thread waited for what it did not run.
     threads = waiting_share(trial.noise for trial in trials)
@@ -165,7 +165,7 @@ def check_throttling(compared: ComparedCells) -> Iterator[Finding]:
     spoilt = []
     if baseline is not None:
         own = met[baseline.id]
-        spoilt = [name for name in met if name != baseline.id and _throttled_unequally(met[name], own)]
+        spoilt = [name for name in met if name != baseline.id and _is_throttled_unequally(met[name], own)]
     hot, whole = (sum(column) for column in zip(*met.values(), strict=True))
     where = "; ".join(f"{name} {format_trial_count(*counts)}" for name, counts in met.items() if counts[0])
     yield Finding(
@@ -183,7 +183,7 @@ def _count_throttled(compared: ComparedCells, cell: Cell) -> tuple[int, int]:
     return sum(isinstance(count, int) and count > 0 for count in counts), len(counts)
 
 
-def _throttled_unequally(mine: tuple[int, int], other: tuple[int, int]) -> bool:
+def _is_throttled_unequally(mine: tuple[int, int], other: tuple[int, int]) -> bool:
     """Return True if one side was throttled in at least two trials, and in a clearly larger share of its trials."""
     share, other_share = (hot / max(whole, 1) for hot, whole in (mine, other))
     return max(mine[0], other[0]) >= 2 and abs(share - other_share) > FEW_THROTTLED

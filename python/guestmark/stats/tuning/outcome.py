@@ -133,5 +133,5 @@ def best_by_price(outcome: RaceOutcome) -> tuple[str, dict[str, tuple[float, flo
 
 def _measured_candidates(outcome: RaceOutcome) -> tuple[list[Candidate], Mapping[str, float]]:
     means = mean_by_cell(outcome.trials, outcome.settings.objective)
-    candidates = [candidate for candidate in racing.candidates_of(outcome.cells) if candidate.id in means]
+    candidates = [candidate for candidate in racing.list_candidates(outcome.cells) if candidate.id in means]
     return candidates, {name: math.log(value) for name, value in means.items() if value > 0}

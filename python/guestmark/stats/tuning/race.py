@@ -433,7 +433,7 @@ def replay_race(
     limit_s: float = math.inf,
 ) -> Race:
     """Return the race as far as these trials go; they may take `limit_s` seconds together."""
-    candidates = candidates_of(cells, why_barred)
+    candidates = list_candidates(cells, why_barred)
     values: dict[int, dict[str, float]] = {}
     ended: dict[int, set[str]] = {}
     limited: dict[int, dict[str, dict[str, float]]] = {}
@@ -453,7 +453,7 @@ def replay_race(
     return run_race(settings, candidates, values, blocks, limited, clock=TimeBudget(limit_s, spent))
 
 
-def candidates_of(cells: Sequence[Cell], why_barred: Mapping[str, str] | None = None) -> list[Candidate]:
+def list_candidates(cells: Sequence[Cell], why_barred: Mapping[str, str] | None = None) -> list[Candidate]:
     """Return the cells as candidates, with the levels in which they differ."""
     factors = varying_factors(cells)
     barred = why_barred or {}

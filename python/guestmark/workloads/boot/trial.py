@@ -78,7 +78,7 @@ class BootTrial(BootWorkload):
         """Finds the command, if there is one."""
         if self._work:
             self._work.prepare(machine)
-            self.facts.include(self._work.facts)
+            self.facts.add_all(self._work.facts)
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Lives the rest of the machine's life: the command, the kernel's log if requested, and the shutdown."""

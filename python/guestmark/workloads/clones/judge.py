@@ -68,9 +68,9 @@ def judge_source(
         here = None
     silent = [each for each in shown if not each.values]
     if silent:
-        return _found(source, Word.UNTRIED, _describe_silence(source, silent, len(shown)))
+        return _make_finding(source, Word.UNTRIED, _describe_silence(source, silent, len(shown)))
     if source.kind is Kind.SECRET and (repeated := _describe_repeats(shown)):
-        return _found(source, Word.IDENTICAL, repeated)
+        return _make_finding(source, Word.IDENTICAL, repeated)
     sharing = count_largest_group(shown)
     if sharing == 1:
         return _judge_unshared(source, shown)
@@ -81,11 +81,11 @@ def judge_source(
     # none of the bits differ.
     if source.kind is Kind.LAYOUT and sharing < len(shown) and _probability_of_twins(shown) > _NO_CHANCE:
         bits = _count_differing_bits(shown)
-        return _found(source, Word.CHANCE, f"{said}, which may be chance: {bits} bits differ")
-    return _found(source, Word.IDENTICAL, said, of_host=of_host)
+        return _make_finding(source, Word.CHANCE, f"{said}, which may be chance: {bits} bits differ")
+    return _make_finding(source, Word.IDENTICAL, said, of_host=of_host)
 
 
-def _found(source: Source, word: Word, said: str, *, of_host: bool = False) -> Found:
+def _make_finding(source: Source, word: Word, said: str, *, of_host: bool = False) -> Found:
     return Found(
         source=source.name,
         word=word,
@@ -117,9 +117,9 @@ def _judge_unshared(source: Source, shown: Sequence[ShownValues]) -> Found:
         bits = f" of {_count_differing_bits(shown)} bits"
         # So few bits that equal values would have been likely: their absence says nothing.
         if _probability_of_twins(shown) > 0.5:
-            return _found(source, Word.CHANCE, f"{len(shown)} different addresses{bits}")
+            return _make_finding(source, Word.CHANCE, f"{len(shown)} different addresses{bits}")
     number = sum(len(each.values) for each in shown)
-    return _found(source, Word.DISTINCT, f"{format_count(number, 'value')}{bits}, none of them twice")
+    return _make_finding(source, Word.DISTINCT, f"{format_count(number, 'value')}{bits}, none of them twice")
 
 
 def _has_values_of_host(shown: Sequence[ShownValues], here: ShownValues) -> bool:

@@ -159,7 +159,7 @@ class ClonesTrial(ClonesWorkload):
         """Runs the controls of restored guests: clones that are twins, or wrong, on purpose."""
         if self.cell.levels.get(START) is not Start.RESTORED:
             return
-        looks = self._of_control(Extras(kernel=_UNRENEWED), ())
+        looks = self._read_control(Extras(kernel=_UNRENEWED), ())
         # Without renewal a clone goes on at the time of its template, which has to be noticed.
         clock = judge.judge_clocks(self._clocks)
         yield Control(
@@ -167,13 +167,13 @@ class ClonesTrial(ClonesWorkload):
         )
         # Their kernel draws from the processor's own generator too, some seconds later: what comes first is the same.
         first = (BOOT_ID, GETRANDOM, URANDOM)
-        looks = self._of_control(Extras(kernel=_UNRENEWED, generation_id=False), first)
+        looks = self._read_control(Extras(kernel=_UNRENEWED, generation_id=False), first)
         yield self._control_identical("neither renewed nor with a generation ID", looks, first, some=any)
         if self.cell.platform.foreign_architecture in (None, host_architecture()):
-            looks = self._of_control(Extras(programs=collect_resident_files()), RESIDENTS)
+            looks = self._read_control(Extras(programs=collect_resident_files()), RESIDENTS)
             yield self._control_identical("a program that lived before", looks, RESIDENTS, some=all)
 
-    def _of_control(self, extras: Extras, sources: Sequence[Source]) -> list[dict[str, ShownValues]]:
+    def _read_control(self, extras: Extras, sources: Sequence[Source]) -> list[dict[str, ShownValues]]:
         # Clocks of a control are judged apart from those of the machines.
         self._clocks.clear()
         looks = []

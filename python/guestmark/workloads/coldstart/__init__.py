@@ -169,7 +169,7 @@ PAGE_CACHE = Setting(
 )
 
 
-def pattern_of(levels: Levels) -> StartPattern:
+def read_start_pattern(levels: Levels) -> StartPattern:
     """Returns how the cell's machines are started."""
     return levels[PATTERN]
 
@@ -199,7 +199,7 @@ class ColdstartWorkload(Workload[ColdstartParams]):
     @classmethod
     def runs_several_machines(cls, cell: Cell) -> bool:
         """Runs several machines at once where its pattern says so."""
-        return pattern_of(cell.levels).starts_several
+        return read_start_pattern(cell.levels).starts_several
 
     @classmethod
     def trial_class(cls) -> type[Workload[ColdstartParams]]:

@@ -141,8 +141,8 @@ def _format_seconds(seconds: float, unit: figures.Unit) -> str:
 
 def _render_sentences(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Node]:
     items = [_describe_longest_phase(result, blocks) for result, blocks in found]
-    items += _of_p99(found)
-    items += _of_caches(found)
+    items += _describe_p99(found)
+    items += _describe_caches(found)
     return [Bullets(line("What a start consists of:", Tone.STRONG), tuple(items))]
 
 
@@ -175,7 +175,7 @@ def _describe_carrier(result: CellResult) -> str:
     return "its" if result.cell.platform == HOST else "its runtime's"
 
 
-def _of_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Inline]:
+def _describe_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Inline]:
     short = [(result, estimate_quantiles(blocks)[-1]) for result, blocks in found]
     lacking = [(result, value) for result, value in short if value.value is None]
     if not lacking:
@@ -191,7 +191,7 @@ def _of_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[In
     ]
 
 
-def _of_caches(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Inline]:
+def _describe_caches(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Inline]:
     if any(result.cell.levels[PAGE_CACHE] is CacheState.DROPPED for result, _ in found):
         return [
             line(

@@ -29,16 +29,16 @@ from guestmark.workloads.coldstart import (
     OneStart,
     StartKind,
     Starts,
-    pattern_of,
+    read_start_pattern,
 )
 from guestmark.workloads.common.starting import (
     StartedMachine,
     StartMoments,
     declared_memory,
+    drop_placement,
     list_processes,
     refuse_too_many,
     run_at_once,
-    without_placement,
 )
 
 _DROP = Path("/proc/sys/vm/drop_caches")
@@ -55,7 +55,7 @@ class ColdstartTrial(ColdstartWorkload):
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
-        self._pattern = pattern_of(cell.levels)
+        self._pattern = read_start_pattern(cell.levels)
         self._caches = cell.levels[PAGE_CACHE]
         self._first: StartedMachine | None = None
         self._platform: Platform | None = None
@@ -64,7 +64,7 @@ class ColdstartTrial(ColdstartWorkload):
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
         """Raises `UsageError` for more machines at once than this host has memory for, and too large a working set."""
         for cell in cells:
-            params, at_a_time = cls.params_of(cell.workload), pattern_of(cell.levels).burst
+            params, at_a_time = cls.params_of(cell.workload), read_start_pattern(cell.levels).burst
             refuse_too_many(cell, at_a_time, params.touch)
             given = declared_memory(cell)
             # A guest's kernel and agent need the rest of its memory.
@@ -180,7 +180,7 @@ class ColdstartTrial(ColdstartWorkload):
         return found
 
     def _start_one(self, platform: Platform, decided: float) -> StartedMachine:
-        started = StartedMachine.start(platform, without_placement(self.cell), decided)
+        started = StartedMachine.start(platform, drop_placement(self.cell), decided)
         try:
             started.touch_memory(self.params.touch, self.limit_s)
         except BaseException:

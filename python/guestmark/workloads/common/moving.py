@@ -33,8 +33,8 @@ from guestmark.setting.image import Format
 from guestmark.setting.location import LOCATION, SHARED_MEMORY, image_directory
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
-from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.factors import BLOCK_SIZE
+from guestmark.workloads.common.flushes import Below
 from guestmark.workloads.common.moved import MovedBytes
 from guestmark.workloads.common.program import warn_of_clocks
 
@@ -49,7 +49,7 @@ def check_target(machine: Machine, disk: AttachedDisk, name: str, expected: Chec
     A raw image with an ext filesystem is read on the host with debugfs, past guest and hypervisor; others by the guest,
     from the disk. Raises `WorkloadError` when a byte is wrong, `MachineError` when the image is damaged.
     """
-    past_guest = bool(disk.device) and readable_on_host(disk.image)
+    past_guest = bool(disk.device) and is_readable_on_host(disk.image)
     disk.umount(machine.agent, drop_caches=not past_guest)
     if not disk.device or disk.spec.is_directory:
         file = Path(disk.image.path if disk.spec.is_directory else disk.directory, name)
@@ -81,7 +81,7 @@ def compare_checksums(found: Checksum, expected: Checksum, how: str) -> None:
     raise WorkloadError(f"the data did not arrive intact: {what} (read {how})")
 
 
-def readable_on_host(image: Image) -> bool:
+def is_readable_on_host(image: Image) -> bool:
     """Tells whether the host can read files of this image without the guest."""
     return image.spec.format is Format.RAW and image.spec.filesystem in READABLE
 
@@ -161,7 +161,7 @@ class MovingTrial(Workload[M]):
 
     def prepare(self, machine: Machine) -> None:
         """Mounts the target and makes everything ready. Raises `MachineError`, `WorkloadError`."""
-        disk = target_of(machine)
+        disk = find_target(machine)
         self.moving.image_prepared_s = disk.image.prepared_s
         self.moving.image_from_template = disk.image.from_template
         with explain_refusals(disk):
@@ -172,7 +172,7 @@ class MovingTrial(Workload[M]):
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Moves the bytes once, and checks them. Raises `WorkloadError` when a byte is wrong."""
-        disk = target_of(machine)
+        disk = find_target(machine)
         with explain_refusals(disk):
             directory = self._mount_disk(machine, disk)
             path = f"{directory}/{FILE}"
@@ -204,7 +204,7 @@ class MovingTrial(Workload[M]):
         try:
             if self._mounted:
                 self._mounted = False
-                target_of(machine).umount(machine.agent, drop_caches=False)
+                find_target(machine).umount(machine.agent, drop_caches=False)
         finally:
             self._stack.close()
 
@@ -245,12 +245,12 @@ def to_measurements(values: list[tuple[Metric, float]]) -> list[Measurement]:
     return [Measurement(metric, value, (value,)) for metric, value in values]
 
 
-def target_of(machine: Machine) -> AttachedDisk:
+def find_target(machine: Machine) -> AttachedDisk:
     """Returns the disk that is written. Raises `WorkloadError` when the machine has none."""
     return _find_disk(machine, Role.TARGET)
 
 
-def source_of(machine: Machine) -> AttachedDisk:
+def find_source(machine: Machine) -> AttachedDisk:
     """Returns the disk that is read. Raises `WorkloadError` when the machine has none."""
     return _find_disk(machine, Role.SOURCE)
 

@@ -21,7 +21,7 @@ from guestmark.core.findings import Build, Findings, Program
 from guestmark.core.model import Cell
 from guestmark.core.shell_syntax import is_of_shell, join_for_shell, needs_shell
 from guestmark.core.units import format_duration, format_size
-from guestmark.core.workload_kind import find_packages_of
+from guestmark.core.workload_kind import find_packages
 from guestmark.foreign import roots
 from guestmark.foreign.packages import find_owner, find_package
 
@@ -211,7 +211,7 @@ def describe_builds(cell: Cell, name: str, host_path: str) -> Build | None:
     here = find_package(host_path) if host_path else None
     if here is None:
         return Build(architecture=architecture.name, said=_describe_build(architecture, name, "", ""))
-    root = roots.find_root(architecture, find_packages_of(cell)) if architecture.root else None
+    root = roots.find_root(architecture, find_packages(cell)) if architecture.root else None
     # The package has the same name there, as one release of the distribution serves all architectures.
     there = root.packages.get(here.name) if root else None
     if there is None:

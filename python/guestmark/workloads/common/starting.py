@@ -128,7 +128,7 @@ class StartedMachine:
         Raises `MachineError` for what is left.
         """
         # What has to be gone is listed while it is still there.
-        pids, groups = _find_processes(self.machine), control_groups_of(self.machine)
+        pids, groups = _find_processes(self.machine), list_control_groups(self.machine)
         ordered = time.monotonic()
         self._stack.close()
         deadline = time.monotonic() + _GONE_S
@@ -148,7 +148,7 @@ class StartedMachine:
         self._stack.close()
 
 
-def control_groups_of(machine: Machine) -> tuple[Path, ...]:
+def list_control_groups(machine: Machine) -> tuple[Path, ...]:
     """Returns the machine's own control groups."""
     return machine.groups if isinstance(machine, StartedHere) else ()
 
@@ -186,7 +186,7 @@ def _find_leftovers(pids: dict[int, str], groups: Sequence[Path]) -> list[str]:
     return left
 
 
-def without_placement(cell: Cell) -> Cell:
+def drop_placement(cell: Cell) -> Cell:
     """Returns the cell without its placement, for machines that run where the workload has placed all of them."""
     factors = {name: level for name, level in cell.factors.items() if name != PLACEMENT.name}
     return replace(cell, factors=factors)
@@ -199,13 +199,13 @@ def run_at_once(works: Sequence[Callable[[], None]]) -> None:
         return
     errors: list[BaseException] = []
 
-    def guarded(work: Callable[[], None]) -> None:
+    def run_and_keep_error(work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:  # raised below, in the thread that asked for it
             errors.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
+    threads = [threading.Thread(target=run_and_keep_error, args=(work,), daemon=True) for work in works]
     for thread in threads:
         thread.start()
     try:

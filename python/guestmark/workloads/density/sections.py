@@ -45,7 +45,7 @@ class _Group:
     def measured_throughput(self) -> list[tuple[float, float]]:
         """Returns numbers of machines with the median throughput of all of them."""
         found: dict[float, list[float]] = {}
-        for number, rate in itertools.chain.from_iterable(points_of(self.results)):
+        for number, rate in itertools.chain.from_iterable(list_throughput_points(self.results)):
             found.setdefault(number, []).append(rate)
         return [(number, statistics.median(rates)) for number, rates in sorted(found.items())]
 
@@ -65,7 +65,7 @@ def render_density(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     ]
 
 
-def points_of(results: Sequence[CellResult]) -> list[list[tuple[float, float]]]:
+def list_throughput_points(results: Sequence[CellResult]) -> list[list[tuple[float, float]]]:
     """Returns, for each block, the throughput of all machines by their number: one alone, and every fleet."""
     blocks: dict[int, list[tuple[float, float]]] = {}
     for result in results:
@@ -93,7 +93,7 @@ def _group_results(workload: WorkloadResult) -> Iterator[_Group]:
             varying.add(name)
     for (platform, others), results in alike.items():
         ordered = tuple(sorted(results, key=lambda result: result.cell.levels[GUESTS]))
-        blocks = points_of(ordered)
+        blocks = list_throughput_points(ordered)
         shown = [f"{name}={level}" for name, level in others if name in varying and _has_levels(name, alike)]
         yield _Group(" ".join([platform, *shown]), ordered, fit_with_intervals(blocks) if blocks else None)
 

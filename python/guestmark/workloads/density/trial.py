@@ -21,13 +21,13 @@ from guestmark.stats.scalability import least_squares_slope
 from guestmark.workloads import density
 from guestmark.workloads.common.starting import (
     StartedMachine,
-    control_groups_of,
     declared_memory,
+    drop_placement,
+    list_control_groups,
     list_processes,
     refuse_too_many,
     run_at_once,
     spare_memory,
-    without_placement,
 )
 from guestmark.workloads.density import GUESTS, DensityWorkload, Fleet, HeldMemory
 
@@ -127,7 +127,7 @@ class DensityTrial(DensityWorkload):
 
     def _add_machine(self) -> None:
         assert self._platform is not None
-        started = StartedMachine.start(self._platform, without_placement(self.cell))
+        started = StartedMachine.start(self._platform, drop_placement(self.cell))
         self._fleet.append(started)
         started.machine.attest()
         started.touch_memory(self.params.touch, self.limit_s)
@@ -152,8 +152,8 @@ class DensityTrial(DensityWorkload):
 
     def _measure_memory(self) -> HeldMemory:
         time.sleep(_SETTLE_S)
-        groups = [_in_groups(each.machine) for each in self._fleet]
-        shares = [_of_processes(list_processes(each.machine)) for each in self._fleet]
+        groups = [_read_group_memory(each.machine) for each in self._fleet]
+        shares = [_sum_process_memory(list_processes(each.machine)) for each in self._fleet]
         known = [size for size in groups if size is not None]
         huge = sum(share.huge for share in shares)
         return HeldMemory(
@@ -237,9 +237,9 @@ def _read_thread_usage(pids: Sequence[int]) -> _Used:
     return _Used(ran / 1e9, switches)
 
 
-def _in_groups(machine: Machine) -> int | None:
+def _read_group_memory(machine: Machine) -> int | None:
     """Returns the bytes that its memory control group holds, the kernel's for it included; None without one."""
-    for group in control_groups_of(machine):
+    for group in list_control_groups(machine):
         # Control groups of version 2, then of version 1.
         for name in ("memory.current", "memory.usage_in_bytes"):
             with contextlib.suppress(OSError, ValueError):
@@ -256,7 +256,7 @@ class _Share:
     huge: int
 
 
-def _of_processes(pids: Sequence[int]) -> _Share:
+def _sum_process_memory(pids: Sequence[int]) -> _Share:
     found: Counter[str] = Counter()
     for pid in pids:
         with contextlib.suppress(OSError):

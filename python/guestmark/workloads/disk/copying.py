@@ -14,7 +14,7 @@ from guestmark.disks.packed import FILE
 from guestmark.disks.scratch import scratch_store
 from guestmark.platforms.base import Machine
 from guestmark.workloads.common import metrics
-from guestmark.workloads.common.durability import Below
+from guestmark.workloads.common.flushes import Below
 from guestmark.workloads.common.moved import CopiedBytes, DirectBytes, MovedBytes, ReadBytes, SourcedBytes
 from guestmark.workloads.common.moving import (
     M,
@@ -22,9 +22,9 @@ from guestmark.workloads.common.moving import (
     Timed,
     check_target,
     explain_refusals,
-    source_of,
+    find_source,
+    find_target,
     sync_everything,
-    target_of,
     to_measurements,
 )
 
@@ -58,7 +58,7 @@ class CopyTrial(MovingTrial[C]):
 
     def get_ready(self, machine: Machine) -> None:
         """Knows the source's digest before the timing."""
-        source_of(machine).image.checksum()
+        find_source(machine).image.checksum()
 
     def move_bytes(self, machine: Machine, path: str) -> Timed:
         """Copies the source disk's bytes and flushes."""
@@ -68,7 +68,7 @@ class CopyTrial(MovingTrial[C]):
             most = _VHOST_USER_MOST if self.over_vhost_user else _BLOCKS[0]
             block_size = largest_block(machine.agent.read_facts().mem_total_kib << 10, in_flight, most)
         moved = machine.agent.copy(
-            source_of(machine).read_path,
+            find_source(machine).read_path,
             path,
             direct=self.direct,
             block_size=block_size,
@@ -81,7 +81,7 @@ class CopyTrial(MovingTrial[C]):
 
     def expected_checksum(self, machine: Machine) -> Checksum:
         """Returns the source's checksum."""
-        return source_of(machine).image.checksum()
+        return find_source(machine).image.checksum()
 
 
 class DdTrial(CopyTrial[CopiedBytes]):
@@ -194,7 +194,7 @@ class FilereadTrial(_PatternTrial[ReadBytes]):
 
     def get_ready(self, machine: Machine) -> None:
         """Writes the file, where the disk was not made with it."""
-        disk = target_of(machine)
+        disk = find_target(machine)
         if disk.spec.is_packed:
             return
         self.move_bytes(machine, f"{disk.directory}/{FILE}")
@@ -202,7 +202,7 @@ class FilereadTrial(_PatternTrial[ReadBytes]):
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Unmounts, mounts again, reads; then checks what was there to read."""
-        disk = target_of(machine)
+        disk = find_target(machine)
         with explain_refusals(disk):
             if self._mounted:
                 disk.umount(machine.agent)

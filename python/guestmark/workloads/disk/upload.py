@@ -56,7 +56,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
             return super().run(machine)
         assert self._image is not None
         sync_everything(machine.agent)
-        timed = self._through_channel(machine, self._image)
+        timed = self._upload_through_channel(machine, self._image)
         self._note_clocks(timed)
         return to_measurements(
             [
@@ -90,7 +90,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         assert self._image is not None
         return self._image.checksum()
 
-    def _through_channel(self, machine: Machine, image: Image) -> Timed:
+    def _upload_through_channel(self, machine: Machine, image: Image) -> Timed:
         agent = machine.agent
         before = agent.ping()
         sent_ns = time.monotonic_ns()
@@ -99,7 +99,9 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         after = agent.ping()
         if done.bytes != self.amount:
             raise WorkloadError(f"{done.bytes} of {self.amount} bytes arrived in the guest")
-        wall = clocks.on_host_clock((done.started_ns, done.ended_ns), (before, after), (sent_ns, received_ns))
+        wall = clocks.convert_to_host_clock(
+            (done.started_ns, done.ended_ns), (before, after), (sent_ns, received_ns)
+        )
         return Timed(wall.seconds, wall.error_s, (done.ended_ns - done.started_ns) / 1e9, 0.0, wall.warning)
 
 

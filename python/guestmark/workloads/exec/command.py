@@ -57,13 +57,13 @@ def _shell_command(description: str) -> Param:
     return param(description, "shell command", accepts=str | None, default=None)
 
 
-def factor_of(parameter: str) -> str:
+def name_factor(parameter: str) -> str:
     """Returns the factor that holds a parameter's levels: of its name, unless machines have a factor of that name."""
     taken = is_machine_factor(parameter) or parameter in {"platform", "workload"}
     return f"{ARGUMENT}{parameter}" if taken else parameter
 
 
-def parameter_of(factor: str) -> str:
+def name_parameter(factor: str) -> str:
     """Returns the parameter whose levels the factor holds."""
     return factor.removeprefix(ARGUMENT)
 
@@ -95,7 +95,7 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     stdin: Annotated[Input | None, param("standard input", "path", key="input", accepts=str | None)] = None
     # Shell commands by name: setup, prepare, check, conclude, cleanup.
     hooks: dict[str, str] = {}
-    # Factors whose levels stand in the command, as `{name}`: see `factor_of`.
+    # Factors whose levels stand in the command, as `{name}`: see `name_factor`.
     parameters: list[str] = []
     ignore_failure: Annotated[bool, param("count failing runs as well")] = False
     push: Annotated[list[File], param("files to copy to another machine", "paths", accepts=list[str])] = []
@@ -212,7 +212,7 @@ def _substitute_values(text: str, values: Mapping[str, str | int | float]) -> st
     return re.sub(r"\{([A-Za-z0-9_-]+)\}", value, text)
 
 
-def command_of(cell: Cell) -> ExecParams | None:
+def read_stored_command(cell: Cell) -> ExecParams | None:
     """Returns the command of a stored cell's workload; None for a workload that runs no command of the user's."""
     kind = workload_kinds().get(cell.workload.name)
     found = None if kind is None else kind.stored_params_of(cell.workload)

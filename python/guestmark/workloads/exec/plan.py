@@ -19,7 +19,7 @@ from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.units import format_count
 from guestmark.plan.matrix import Entry, NullCells, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble_plan, override_outline
-from guestmark.workloads.exec.command import ExecParams, choose_output, command_of, factor_of
+from guestmark.workloads.exec.command import ExecParams, choose_output, name_factor, read_stored_command
 from guestmark.workloads.exec.files import describe_files, describe_input
 
 _FEWEST, _MOST = 10, 10_000  # blocks of commands that are only timed
@@ -78,7 +78,7 @@ def build_plan(options: ExecOptions, argv: Sequence[str]) -> Plan:
     metrics = (*(spec.metric for spec in asked), *DEFAULT_METRICS)
     title = _make_title([entry.workload.label for entry in entries]) if several else ""
     options = replace(
-        options, parameters={factor_of(name): levels for name, levels in options.parameters.items()}
+        options, parameters={name_factor(name): levels for name, levels in options.parameters.items()}
     )
     outline = Outline("exec", shape, policy, metrics, title=title, derived=derived)
     plan = assemble_plan(override_outline(outline, options), options.caller or Caller.current())
@@ -110,7 +110,7 @@ def _make_params(
     parameters = []
     for name in options.parameters:
         if any("{" + name + "}" in text for text in (*words, *hooks.values())):
-            parameters.append(factor_of(name))
+            parameters.append(name_factor(name))
     return ExecParams(
         argv=words,
         metrics=[spec.to_params() for spec in specs],
@@ -129,7 +129,7 @@ def _choose_policy(options: ExecOptions, shape: Shape, commands: int) -> tuple[S
     """Chooses how often the commands run; a run that only times them has no copy of the baseline."""
     if options.quick:
         return _limit_to_quick(options, shape)
-    if not (options.timing and _only_timed(options, shape)):
+    if not (options.timing and _is_only_timed(options, shape)):
         return shape, Policy()
     policy = Policy(warmup=0)
     if options.blocks is None:
@@ -159,7 +159,7 @@ def _limit_to_quick(options: ExecOptions, shape: Shape) -> tuple[Shape, Policy]:
     return (replace(shape, null=NullCells.NONE) if options.null is None else shape), policy
 
 
-def _only_timed(options: ExecOptions, shape: Shape) -> bool:
+def _is_only_timed(options: ExecOptions, shape: Shape) -> bool:
     """Tells whether commands are timed on this host alone, with no option that takes another kind of run.
 
     Such a run is as long as hyperfine's: ten times and three seconds for each command, or as often as `blocks` says,
@@ -222,6 +222,6 @@ def spell_named_commands(cells: Iterable[Cell]) -> dict[str, str]:
     texts = {
         cell.workload.label: shlex.join(command.argv)
         for cell in cells
-        if (command := command_of(cell)) is not None
+        if (command := read_stored_command(cell)) is not None
     }
     return {name: text for name, text in texts.items() if name and text and name != text}

@@ -23,8 +23,8 @@ from guestmark.disks.mounted import DISK, make_work_directory_on
 from guestmark.platforms.base import LoggedIn, Machine
 from guestmark.setting.disk import Disks, has_disks
 from guestmark.setting.filesystem import Filesystem
-from guestmark.workloads.common.durability import Below
-from guestmark.workloads.common.moving import target_of
+from guestmark.workloads.common.flushes import Below
+from guestmark.workloads.common.moving import find_target
 from guestmark.workloads.common.program import (
     OUTPUT_LIMIT,
     Lookup,
@@ -34,7 +34,7 @@ from guestmark.workloads.common.program import (
     quote_output,
 )
 from guestmark.workloads.exec import ExecWorkload
-from guestmark.workloads.exec.command import ExecParams, parameter_of
+from guestmark.workloads.exec.command import ExecParams, name_parameter
 from guestmark.workloads.exec.files import File, Input, read_stdin
 
 _PIECE = 1 << 20
@@ -172,7 +172,7 @@ class ExecTrial(ExecWorkload):
         """
         here = Lookup(self._argv[0], self._caller["env"].get("PATH"), self._caller["cwd"])
         there = isinstance(machine, LoggedIn)
-        disk = target_of(machine) if machine.disks else None
+        disk = find_target(machine) if machine.disks else None
         # The command runs on the disk, but the user named the program from where he is.
         if disk is not None and os.sep in self._argv[0]:
             self._argv[0] = os.path.join(self._caller["cwd"], self._argv[0])
@@ -373,7 +373,7 @@ def substitute_in_text(text: str, cell: Cell) -> str:
     """Returns the text with the cell's levels in place of `{name}`."""
     for name in ExecParams.read_command(cell).parameters:
         if name in cell.factors:
-            text = text.replace("{" + parameter_of(name) + "}", cell.factors[name])
+            text = text.replace("{" + name_parameter(name) + "}", cell.factors[name])
     return text
 
 

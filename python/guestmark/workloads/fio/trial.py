@@ -19,9 +19,9 @@ from guestmark.core.model import Cell, Plan
 from guestmark.disks.mounted import locate_working_directory
 from guestmark.platforms.base import Machine
 from guestmark.workloads import fio
-from guestmark.workloads.common.durability import Below
+from guestmark.workloads.common.flushes import Below
 from guestmark.workloads.common.metrics import THROUGHPUT
-from guestmark.workloads.common.moving import sync_everything, target_of, to_measurements
+from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit, quote_output
 from guestmark.workloads.fio import JOB_FILE, Fio, FioWorkload, job_environment
 from guestmark.workloads.sysbench import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
@@ -150,7 +150,7 @@ class FioTrial(FioWorkload):
 
     def prepare(self, machine: Machine) -> None:
         """Mounts the disk, lays the job's files out and empties the machine's caches."""
-        agent, disk = machine.agent, target_of(machine)
+        agent, disk = machine.agent, find_target(machine)
         found = find_same(agent, FIO, path=self._env["PATH"], cwd="/", cell=self.cell)
         found.add_facts(self.facts)
         if found.warning:
@@ -200,7 +200,7 @@ class FioTrial(FioWorkload):
 
     def cleanup(self, machine: Machine) -> None:
         """Removes nothing: a guest's disk is removed with the guest, a directory with the trial."""
-        disk = target_of(machine)
+        disk = find_target(machine)
         if disk.spec.loop and disk.device:
             disk.umount(machine.agent, drop_caches=False)
 

@@ -263,7 +263,7 @@ class GuestfsRunTrial(OwnGuestTrial[GuestfsRunParams]):
             starting = boot.PHASES[: boot.PHASES.index(boot.WORK)]
             kept |= {metric: values[metric] for metric in starting if metric in values}
             self._found.traced_ready_s = values[boot.READY]
-            self._found.appliance_s, self._found.features_s = before_start(traced)
+            self._found.appliance_s, self._found.features_s = split_start_time(traced)
             if missing:
                 said = ", ".join(metric.name for metric in missing)
                 self.warnings.append(f"libguestfs's messages do not show the end of {said}")
@@ -302,7 +302,7 @@ def read_phases(timeline: Timeline) -> dict[str, float]:
     return {name: at - timeline.started_at for name, at in times.items()}
 
 
-def before_start(timeline: Timeline) -> Sequence[float | None]:
+def split_start_time(timeline: Timeline) -> Sequence[float | None]:
     """Returns seconds from guestfish's start to a checked appliance, and from there to known features of QEMU.
 
     None for what its messages do not show; that is part of what follows.

@@ -33,7 +33,7 @@ class GuestfishTrial(GuestfishWorkload):
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
-        self._accelerator = accelerator_of(cell)
+        self._accelerator = choose_accelerator(cell)
         self._amount = self.params.amount_bytes
         self._target = cell.view(Disks).target
         self._stack = contextlib.ExitStack()
@@ -50,7 +50,7 @@ class GuestfishTrial(GuestfishWorkload):
                         f"{cell.id}: what guestfish writes to {spec.filesystem} cannot be checked on the host",
                         hint=f"use {', '.join(READABLE)}, or exclude the cell",
                     )
-        for accelerator in {accelerator_of(cell) for cell in cells}:
+        for accelerator in {choose_accelerator(cell) for cell in cells}:
             libguestfs.prepare(accelerator)
         return ()
 
@@ -143,7 +143,7 @@ class GuestfishTrial(GuestfishWorkload):
             raw.unlink(missing_ok=True)
 
 
-def accelerator_of(cell: Cell) -> str:
+def choose_accelerator(cell: Cell) -> str:
     """Returns what guestfish's QEMU must run with.
 
     Raises `UsageError` on platforms where libguestfs is not measured.

@@ -168,7 +168,7 @@ def keep_lease(lease: Exchange | None) -> Lease | None:
     return Lease(lease.duration_s, lease.client_s, lease.server_s, lease.recovery_s, steps)
 
 
-def of_start(phases: Mapping[str, float]) -> list[Measurement]:
+def measure_start(phases: Mapping[str, float]) -> list[Measurement]:
     """Returns the phases of the start, which add up to `ready`; one without a known end is part of the next."""
     found, before = [], 0.0
     for metric, end in _ENDS:

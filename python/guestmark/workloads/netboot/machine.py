@@ -32,7 +32,7 @@ from guestmark.platforms.qmp import Monitor
 from guestmark.workloads.netboot import BootingMachine, Card, Lease, control, figures
 from guestmark.workloads.netboot.control import Control, Request
 from guestmark.workloads.netboot.kernel import BootedKernel
-from guestmark.workloads.netboot.network import NETDEV, Link, port_of
+from guestmark.workloads.netboot.network import NETDEV, Link, bound_port
 from guestmark.workloads.netboot.settings import Settings
 
 _BOOT_CAPTURE = "boot"
@@ -90,7 +90,9 @@ class NetbootMachine:
         """Attests QEMU by its monitor, and iPXE by what it reported. Raises `AttestationError` with both values."""
         settings = self.settings
         vmm = query_vmm(self.monitor, X86_64)
-        nic = Card(type=self._of_card("type"), romfile=self._of_card("romfile"), mac=self._of_card("mac"))
+        nic = Card(
+            type=self._query_card("type"), romfile=self._query_card("romfile"), mac=self._query_card("mac")
+        )
         inside = dict(self.waiting.values)
         asked: list[tuple[str, object, object]] = [
             ("the accelerator", settings.accelerator, vmm.accelerator),
@@ -125,7 +127,7 @@ class NetbootMachine:
             placement=self.seat.attest(self.vmm_pid),
         )
 
-    def _of_card(self, name: str) -> Any:
+    def _query_card(self, name: str) -> Any:
         return self.monitor.execute("qom-get", {"path": "/machine/peripheral/nic0", "property": name})
 
     def console(self) -> str:
@@ -248,7 +250,7 @@ def _find_phases(machine: NetbootMachine, card_log: CardLog, ready: float) -> No
     if (taken := card_log.taken_at(machine.settings.nic.device)) is not None:
         found[figures.CARD] = taken
     if trace := figures.read_capture(machine.boot_capture):
-        found |= figures.find_first_packets(trace, port_of(machine.link.control), machine.control.accepted)
+        found |= figures.find_first_packets(trace, bound_port(machine.link.control), machine.control.accepted)
         machine.lease = figures.keep_lease(find_lease(trace))
     since = machine.process.started_at
     machine.phases.update(sorted(((name, at - since) for name, at in found.items()), key=lambda end: end[1]))
@@ -290,7 +292,7 @@ def what_happened(capture: Path, *, asked: bool, screen: str = "", invariant_tsc
         return "it fetched its script and went silent"
     requests, answers, packets = _count_dhcp_packets(capture)
     if not packets:
-        return _without_packets(screen, invariant_tsc)
+        return _explain_no_packets(screen, invariant_tsc)
     if answers:
         return "it got an address, but did not fetch its script"
     if requests:
@@ -298,7 +300,7 @@ def what_happened(capture: Path, *, asked: bool, screen: str = "", invariant_tsc
     return f"it did not ask for an address ({packets} packets)"
 
 
-def _without_packets(screen: str, invariant_tsc: bool | None) -> str:
+def _explain_no_packets(screen: str, invariant_tsc: bool | None) -> str:
     if not any(said in screen for said in _STARTED):
         nothing = "the card sent nothing (its ROM was not started, or the firmware hangs)"
         return nothing if screen.strip() else f"{nothing}; console=vga would show its screen"

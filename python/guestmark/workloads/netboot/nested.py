@@ -70,7 +70,7 @@ class Inside:
     boot: InnerBoot
 
 
-def inner_of(platform: PlatformSpec) -> str:
+def find_innermost_platform(platform: PlatformSpec) -> str:
     """Returns the innermost platform of a nested one.
 
     Raises `UsageError` where no firmware boots, or for too many layers.

@@ -51,12 +51,12 @@ class Link:
     @property
     def control_url(self) -> str:
         """URL by which the guest calls the server that tells it what to do."""
-        return f"http://{_url_host(self.server)}:{port_of(self.control)}"
+        return f"http://{_url_host(self.server)}:{bound_port(self.control)}"
 
     @property
     def data_url(self) -> str:
         """URL by which the guest calls the server of the files."""
-        return f"{self.scheme}://{_url_host(self.data_server or self.server)}:{port_of(self.data)}"
+        return f"{self.scheme}://{_url_host(self.data_server or self.server)}:{bound_port(self.data)}"
 
 
 def _url_host(address: str) -> str:
@@ -64,7 +64,7 @@ def _url_host(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def port_of(listening: socket.socket) -> int:
+def bound_port(listening: socket.socket) -> int:
     """Returns the TCP port that a socket listens on."""
     return int(listening.getsockname()[1])
 
@@ -120,7 +120,7 @@ def _open_user_network(port: int, serving: Serving, ip: str) -> Iterator[Link]:
         open_listener("127.0.0.1", 0) as control,
     ):
         server = "10.0.2.2"
-        bootfile = f"http://{server}:{port_of(control)}/{BOOT}"
+        bootfile = f"http://{server}:{bound_port(control)}/{BOOT}"
         # IPv6 stays on: iPXE asks for its router, too, and would wait 13 seconds for one that never answers.
         yield Link(
             ("-netdev", f"user,id={NETDEV},bootfile={bootfile}"),
@@ -155,7 +155,7 @@ def _open_tap(port: int, serving: Serving) -> Iterator[Link]:
             stack.enter_context(socket.socket(fileno=fd))
             for fd in (dhcp_fd, router_fd, control_fd, data_fd, client_fd)
         )
-        bootfile = f"http://{SERVER}:{port_of(control)}/{BOOT}"
+        bootfile = f"http://{SERVER}:{bound_port(control)}/{BOOT}"
         stack.enter_context(DhcpServer(dhcp, Lease(SERVER, GUEST, PREFIX, bootfile)))
         stack.enter_context(Router(router))
         yield Link(

@@ -47,14 +47,14 @@ def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     for result in shown:
         lease = _read_lease(result)
         if lease is not None:
-            leases.append(spans(Span(result.cell.id, Tone.NAME), f"  {said_lease(lease)}"))
+            leases.append(spans(Span(result.cell.id, Tone.NAME), f"  {describe_lease(lease)}"))
     if not leases:
         return [chart]
     return [chart, Bullets(line("How addresses were given (last trial):", Tone.STRONG), tuple(leases))]
 
 
-def said_lease(lease: Lease) -> str:
-    """Says `discover 0 ms, offer 1 ms, request 1 s, ack 1 s: client 1 s, server 2 ms`."""
+def describe_lease(lease: Lease) -> str:
+    """Describes a lease, as in `discover 0 ms, offer 1 ms, request 1 s, ack 1 s: client 1 s, server 2 ms`."""
     steps = ", ".join(f"{step.kind} {format_seconds(step.at_s)}" for step in lease.steps)
     waited = f", waiting to repeat {format_seconds(lease.recovery_s)}" if lease.recovery_s else ""
     return (

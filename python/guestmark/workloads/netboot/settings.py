@@ -28,7 +28,7 @@ from guestmark.setting.network import (
 )
 from guestmark.workloads.netboot import NetbootParams, rom
 from guestmark.workloads.netboot.content import Serving
-from guestmark.workloads.netboot.nested import inner_of
+from guestmark.workloads.netboot.nested import find_innermost_platform
 
 _MIB = 1 << 20
 # Memory for firmware and iPXE, in addition to the file that is fetched.
@@ -64,7 +64,9 @@ class Settings:
     @classmethod
     def read_settings(cls, cell: Cell, file_size: int) -> Settings:
         """Reads the cell's factors. Raises `UsageError` if it cannot boot, else `PlatformUnusableError`."""
-        accelerator = inner_of(cell.platform) if cell.platform.is_nested else cell.platform.inner.kind
+        accelerator = (
+            find_innermost_platform(cell.platform) if cell.platform.is_nested else cell.platform.inner.kind
+        )
         if accelerator not in ACCELERATORS:
             raise UsageError(
                 f"a network boot cannot be measured on {cell.platform}", hint="use --on tcg, kvm or tcg/kvm"

@@ -28,7 +28,7 @@ from guestmark.workloads.netboot.content import Content, make_content, measure_r
 from guestmark.workloads.netboot.control import NOTHING, Request
 from guestmark.workloads.netboot.kernel import BootedKernel, await_answer
 from guestmark.workloads.netboot.machine import NetbootError, NetbootMachine, start_machine
-from guestmark.workloads.netboot.network import open_listener, port_of
+from guestmark.workloads.netboot.network import bound_port, open_listener
 from guestmark.workloads.netboot.settings import Settings
 
 # Environment variable with a directory that gets every trial's capture.
@@ -231,7 +231,7 @@ class NetbootTrial(NetbootWorkload):
             open_plain_file(capture).close()
         except OSError as error:
             raise WorkloadError(f"QEMU wrote no capture: {error.strerror}") from error
-        trace = analyse_file(capture, filter_by=str(port_of(machine.link.data)), sequence=True)
+        trace = analyse_file(capture, filter_by=str(bound_port(machine.link.data)), sequence=True)
         self.found.picture = reduce_for_drawing(trace)
         protocol = machine.settings.serving.protocol
         fetches = figures.find_fetches(trace, self._files, self._size, protocol)
@@ -245,7 +245,7 @@ class NetbootTrial(NetbootWorkload):
         self.warnings += [
             f"capture: {limit.count} {limit.text}" for limit in trace.limits if limit.kind not in _EXPECTED
         ]
-        return [*measurements, *figures.of_start(machine.phases)]
+        return [*measurements, *figures.measure_start(machine.phases)]
 
     def _check_room(self, directory: Path) -> None:
         free = shutil.disk_usage(directory).free

@@ -28,9 +28,9 @@ from guestmark.platforms.base import Machine, Platform
 from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.filesystem import FILESYSTEM, Filesystem
 from guestmark.workloads import oltp
-from guestmark.workloads.common.durability import Below, Changes
 from guestmark.workloads.common.factors import THREADS, warn_of_shared_processors
-from guestmark.workloads.common.moving import sync_everything, target_of, to_measurements
+from guestmark.workloads.common.flushes import Below, Changes
+from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit
 from guestmark.workloads.oltp import SERVER, Oltp, OltpParams, OltpWorkload
 from guestmark.workloads.oltp.databases import KINDS
@@ -185,7 +185,7 @@ class OltpTrial(OltpWorkload):
 
     def prepare(self, machine: Machine) -> None:
         """Mounts the disk and starts the server. Raises `MachineError` with its log when it does not start."""
-        agent, disk = machine.agent, target_of(machine)
+        agent, disk = machine.agent, find_target(machine)
         for name, program in ((SERVER, self._kind.server_path), ("", find_sysbench())):
             found = find_same(agent, program, path=ENVIRONMENT["PATH"], cwd="/", cell=self.cell)
             found.add_facts(self.facts, name)
@@ -227,7 +227,10 @@ class OltpTrial(OltpWorkload):
             changes = below.read_changes(flushed=flushes > 0)
         changes.add_facts(self.facts)
         return to_measurements(
-            [*_of_sysbench(report, result), *_for_each(report, flushes, changes, self._on_host)]
+            [
+                *_list_sysbench_values(report, result),
+                *_list_per_transaction(report, flushes, changes, self._on_host),
+            ]
         )
 
     def cleanup(self, machine: Machine) -> None:
@@ -245,7 +248,7 @@ class OltpTrial(OltpWorkload):
                 self._server.kill_server()
             if self._mounted and not machine.agent.closed:
                 self._mounted = False
-                target_of(machine).umount(machine.agent, drop_caches=False)
+                find_target(machine).umount(machine.agent, drop_caches=False)
 
     def _find_prepared(self) -> Prepared:
         return find_prepared(
@@ -313,7 +316,7 @@ class OltpTrial(OltpWorkload):
             self._found.server_log = self._server.log[-65536:]
 
 
-def _of_sysbench(report: Report, result: ExecResult) -> list[tuple[Metric, float]]:
+def _list_sysbench_values(report: Report, result: ExecResult) -> list[tuple[Metric, float]]:
     sql = report.sql
     if sql is None:
         raise WorkloadError("sysbench has printed no SQL statistics")
@@ -332,7 +335,7 @@ def _of_sysbench(report: Report, result: ExecResult) -> list[tuple[Metric, float
     ]
 
 
-def _for_each(
+def _list_per_transaction(
     report: Report, server_flushes: int, changes: Changes, on_host: bool
 ) -> list[tuple[Metric, float]]:
     """Returns the counts below the server per transaction, without those that cannot be known."""

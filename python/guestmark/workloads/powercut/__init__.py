@@ -118,15 +118,15 @@ class PowercutParams(Params, frozen=True, kw_only=True):
         method, command, check = Method(given["method"]), given["command"], given["check"]
         if given["settings"] and not method.is_served:
             raise ValueError(f"settings are those of a database server, and {method.value} uses none")
-        if bool(check) != (method is Method.COMMAND) or bool(command) != method.of_program:
+        if bool(check) != (method is Method.COMMAND) or bool(command) != method.is_program:
             raise ValueError(
                 "the method command needs both command and check, and other methods take no check"
             )
         if (given["check_limit_s"] is not None or given["acknowledge"]) and not check:
             raise ValueError("check_limit and acknowledge need a check")
         disk: dict[str, Any] = {"role": "target", "host": "loop", "logged": True}
-        if method.is_served or method.of_program:
-            disk["size"] = _OF_PROGRAMS if method.of_program else _OF_DATABASES
+        if method.is_served or method.is_program:
+            disk["size"] = _OF_PROGRAMS if method.is_program else _OF_DATABASES
         return cls(
             states=states or (_OF_SERVERS if method.is_served else _STATES),
             words=shlex.join(command) or method.description,

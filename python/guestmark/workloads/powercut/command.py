@@ -230,7 +230,7 @@ def _follow_program(
     """
     deadline = time.monotonic() + limit_s
     taken = lines = marks = 0
-    while program.wait(deadline - time.monotonic(), functools.partial(_describe_more, lines)):
+    while program.wait(deadline - time.monotonic(), functools.partial(has_further_lines, lines)):
         # What follows the last line's end is the beginning of the next one, and is left.
         for line in bytes(program.output[taken:]).split(b"\n")[:-1]:
             taken += len(line) + 1
@@ -247,7 +247,8 @@ def _follow_program(
     return program.ended.status
 
 
-def _describe_more(lines: int, said: bytes) -> bool:
+def has_further_lines(lines: int, said: bytes) -> bool:
+    """Tells whether a program has printed more complete lines than these."""
     return said.count(b"\n") > lines
 
 

@@ -219,7 +219,7 @@ def build_proof_table(
                 figure_cell(f"{proven.losing:,} of {proven.states:,}"),
                 figure_cell(str(proven.repaired)),
                 word_cell(summarize_controls(proven)),
-                *_said_before(promised),
+                *_promise_cells(promised),
             ),
         )
         for name, proven in found
@@ -227,7 +227,7 @@ def build_proof_table(
     return Table(_TITLE, tuple(headings), tuple(columns), rows, heading=_TITLE)
 
 
-def _said_before(promised: ProgramPromise | None) -> tuple[Cell, ...]:
+def _promise_cells(promised: ProgramPromise | None) -> tuple[Cell, ...]:
     if promised is None:
         return ()
     return word_cell(promised.words), word_cell(
@@ -252,7 +252,7 @@ def describe_controls(found: Proven) -> str:
 
 def summarize_controls(found: Proven) -> str:
     """Says whether the controls were caught, or which were not."""
-    missed = [control.name for control in found.controls if not control.caught]
+    missed = [control.name for control in found.controls if not control.is_caught]
     return f"missed: {', '.join(missed)}" if missed else "caught" if found.controls else "none"
 
 

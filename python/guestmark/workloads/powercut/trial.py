@@ -44,7 +44,7 @@ from guestmark.workloads import powercut
 from guestmark.workloads.common.program import check_command
 from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import Account
-from guestmark.workloads.powercut.command import Acknowledging, Program, Syncing
+from guestmark.workloads.powercut.command import Acknowledging, Program, Syncing, has_further_lines
 from guestmark.workloads.powercut.databases import Rows
 
 _ASKED_S = 20.0
@@ -130,7 +130,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         filesystem = target.filesystem
         method = Method(params.method)
         served = method.is_served
-        if reason := recovery.why_not_recoverable(filesystem, mounted=served or method.of_program):
+        if reason := recovery.why_not_recoverable(filesystem, mounted=served or method.is_program):
             return f"{filesystem} is recovered by mounting it here: {reason}"
         if served:
             try:
@@ -206,7 +206,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             part = self._write_records(machine.agent, disk, proof.PROOF)
             written, after = time.monotonic(), _count_flushes(machine, disk)
             settled = self._await_settled_log(machine.agent, disk, log)
-            controlled = None if self._command else self._without_barriers(machine.agent, disk)
+            controlled = None if self._command else self._write_without_barriers(machine.agent, disk)
         if isinstance(self._command, Acknowledging):
             found, self._cures = self._check_log(
                 self._command, disk, replace(part, settled=settled), after.since_reading(before)
@@ -386,7 +386,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         deadline = time.monotonic() + self.limit_s
         heard = 0
         try:
-            while program.wait(deadline - time.monotonic(), functools.partial(_says_more, heard)):
+            while program.wait(deadline - time.monotonic(), functools.partial(has_further_lines, heard)):
                 if not program.is_running:
                     break
                 heard += 1
@@ -424,7 +424,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             files.kill()
         return WorkloadError(f"the records cannot be written: {said}", hint=hint)
 
-    def _without_barriers(self, agent: Agent, disk: AttachedDisk) -> proof.LogPart | None:
+    def _write_without_barriers(self, agent: Agent, disk: AttachedDisk) -> proof.LogPart | None:
         """Writes once more on a disk mounted without barriers; None where the filesystem cannot be."""
         if disk.spec.filesystem not in _BARRIERS or disk.spec.mount_options:
             return None
@@ -478,10 +478,6 @@ def _prove_nothing(elsewhere: str, method: str) -> Proven:
         method=method, acknowledged=0, states=0, losing=0, repaired=0, controls=[], below=[], writes=0, flushes=0,
         run_s=0.0, judge_s=0.0,
     )  # fmt: skip
-
-
-def _says_more(lines: int, said: bytes) -> bool:
-    return said.count(b"\n") > lines
 
 
 @dataclass(frozen=True, slots=True)

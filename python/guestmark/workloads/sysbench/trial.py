@@ -21,10 +21,10 @@ from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import MEMORY
 from guestmark.workloads import sysbench
-from guestmark.workloads.common.durability import Below
 from guestmark.workloads.common.factors import warn_of_shared_processors
+from guestmark.workloads.common.flushes import Below
 from guestmark.workloads.common.metrics import THROUGHPUT
-from guestmark.workloads.common.moving import sync_everything, target_of, to_measurements
+from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit
 from guestmark.workloads.sysbench import Sysbench, SysbenchWorkload
 from guestmark.workloads.sysbench import output as sysbench_report
@@ -43,7 +43,7 @@ def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
             disk = cell.view(Disks).target
             _check_size(cell, options, disk)
             found += [
-                explain_cached_files(options, _memory_of(cell)),
+                explain_cached_files(options, _read_memory_size(cell)),
                 _explain_host_cache(cell, options, disk),
             ]
         for remark in filter(None, found):
@@ -94,7 +94,7 @@ def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
     )
 
 
-def _memory_of(cell: Cell) -> int:
+def _read_memory_size(cell: Cell) -> int:
     if cell.platform.is_guest:
         return cell.levels.get(MEMORY) or parse_size(_DEFAULT_MEMORY)
     for line in Path("/proc/meminfo").read_text().splitlines():
@@ -158,7 +158,7 @@ class SysbenchTrial(SysbenchWorkload):
             self.warnings.append(found.warning)
         if self.params.test != "fileio":
             return
-        disk = target_of(machine)
+        disk = find_target(machine)
         self._cwd = disk.mount(machine.agent)
         self._mounted, self._remounted = True, bool(disk.device)
         self.facts.add(disk.facts, TARGET)
@@ -173,7 +173,7 @@ class SysbenchTrial(SysbenchWorkload):
             # Otherwise the image would still be written to its disk while the test runs.
             self._found.prepare_flush_s = disk.image.flush()
             # Files that were just made are in the machine's page cache, from which reads would be answered.
-            if disk.device or self._through_cache():
+            if disk.device or self._reads_from_cache():
                 self._cwd = disk.remount(machine.agent, drop_caches=not disk.device)
         self.facts.add(locate_working_directory(machine.agent, self._cwd))
 
@@ -181,7 +181,7 @@ class SysbenchTrial(SysbenchWorkload):
         """Runs the test once. Raises `WorkloadError` when it fails, or prints what the grammar does not know."""
         if self.params.test != "fileio":
             report, result = self._run_measured(machine)
-            return to_measurements([*_common_metrics(report, result), *_of_memory(report)])
+            return to_measurements([*_common_metrics(report, result), *_memory_rates(report)])
         sync_everything(machine.agent)
         below = Below.read_before(machine)
         report, result = self._run_measured(machine)
@@ -208,14 +208,14 @@ class SysbenchTrial(SysbenchWorkload):
             if self._made:
                 self._remove_files(machine)
         finally:
-            disk = target_of(machine)
+            disk = find_target(machine)
             if disk.device:
                 disk.umount(machine.agent, drop_caches=False)
 
     def _remove_files(self, machine: Machine) -> None:
         self._found.cleanup_s = self._run_sysbench(machine, "cleanup").wall_s
 
-    def _through_cache(self) -> bool:
+    def _reads_from_cache(self) -> bool:
         """Tells whether what was just written may be read from the machine's own page cache."""
         return "direct" not in self._options["file_extra_flags"] or self._options["file_io_mode"] == "mmap"
 
@@ -294,7 +294,7 @@ def _common_metrics(report: Report, result: ExecResult) -> list[tuple[Metric, fl
     ]
 
 
-def _of_memory(report: Report) -> list[tuple[Metric, float]]:
+def _memory_rates(report: Report) -> list[tuple[Metric, float]]:
     memory = report.memory
     if memory is None:
         return []

@@ -132,7 +132,7 @@ class RunningOuter:
         query("stop")
         self.paused = True
 
-    def describe_use(self) -> OuterMachine:
+    def to_facts(self) -> OuterMachine:
         """Returns what it is, and how often it has been used by now."""
         return OuterMachine(
             **msgspec.structs.asdict(self.found), started_for_each=self.started_for, inner_guest=self.trials

@@ -180,7 +180,7 @@ class NestedGuest(GuestWithin):
 
     def attest(self) -> NestedMachine:
         """Attests both layers: the outer guest as this host sees it, the inner one as it is seen in the outer guest."""
-        return NestedMachine(outer=self._held.describe_use(), inner=self.inner.attest())
+        return NestedMachine(outer=self._held.to_facts(), inner=self.inner.attest())
 
     def console(self) -> str:
         """Returns what the inner guest printed, then what the outer one printed."""

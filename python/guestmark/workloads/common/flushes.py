@@ -352,7 +352,7 @@ def _read_counters(machine: Machine) -> Counters:
     stats = machine.vmm_stats()
     vmm_cpu_s = None
     if "vmm_user_s" in stats:
-        beside = sum(_cpu_of(machine, process) for process in _find_daemons(machine, machine.vmm_pid))
+        beside = sum(_read_cpu_time(machine, process) for process in _find_daemons(machine, machine.vmm_pid))
         vmm_cpu_s = stats["vmm_user_s"] + stats["vmm_system_s"] + beside
     guest_written, guest_flushes = _read_guest_counters(machine)
     served = any(disk.spec.bus is Bus.VHOST_USER or disk.spec.is_directory for disk in machine.disks)
@@ -364,7 +364,7 @@ def _read_counters(machine: Machine) -> Counters:
         **host,
         guest_written=guest_written,
         guest_flushes=guest_flushes,
-        guest_cpu_s=_guest_cpu(machine),
+        guest_cpu_s=_read_guest_cpu_time(machine),
         vmm_cpu_s=vmm_cpu_s,
     )
 
@@ -427,7 +427,7 @@ def _find_daemons(machine: Machine, pid: int) -> list[int]:
     return servers
 
 
-def _cpu_of(machine: Machine, process: int) -> float:
+def _read_cpu_time(machine: Machine, process: int) -> float:
     try:
         fields = machine.place.read(f"/proc/{process}/stat").rpartition(")")[2].split()
     except OSError:
@@ -447,7 +447,7 @@ def _read_guest_counters(machine: Machine) -> tuple[int | None, int | None]:
     return written, flushed
 
 
-def _guest_cpu(machine: Machine) -> float | None:
+def _read_guest_cpu_time(machine: Machine) -> float | None:
     """Returns seconds that the guest's processors were busy, interrupts included and steal not."""
     try:
         first = machine.agent.read_file("/proc/stat", limit=1 << 20).partition(b"\n")[0].split()
