@@ -31,11 +31,11 @@ def show_error(error: GuestmarkError) -> None:
 
 def report_error(error: BaseException) -> int:
     """Reports whatever ended the program and returns the exit status."""
-    status = _report(error)
+    status = _show_by_kind(error)
     return derive_unjudged_status(status) if command_line_has_gate() else status
 
 
-def _report(error: BaseException) -> int:
+def _show_by_kind(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return _status_of_exit(error)
     if isinstance(error, GuestmarkError):

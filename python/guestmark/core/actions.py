@@ -20,16 +20,18 @@ def list_actions(plan: Plan) -> list[tuple[str, str]]:
     for cell in plan.cells:
         workload = cell.workload
         name = workload.key or workload.name
-        found |= dict.fromkeys(_flatten(name, workload.params))
+        found |= dict.fromkeys(_list_action_values(name, workload.params))
         found[f"where {name} runs", str(cell.platform)] = None
         found |= dict.fromkeys((factor, level) for factor, level in cell.factors.items())
     around = plan.context.around
-    found |= dict.fromkeys(_flatten("on this host, around it", {"run": around.run, "trial": around.trial}))
+    found |= dict.fromkeys(
+        _list_action_values("on this host, around it", {"run": around.run, "trial": around.trial})
+    )
     caller = plan.context.caller
     if caller.cwd:
         said = {"cwd": caller.cwd, "uid": caller.uid, "gid": caller.gid, "env": caller.env}
         for name, value in said.items():
-            found |= dict.fromkeys(_flatten(name, value))
+            found |= dict.fromkeys(_list_action_values(name, value))
     return [(spell_out(name), _format_with_length(value)) for name, value in found]
 
 
@@ -39,11 +41,11 @@ def _format_with_length(value: str | tuple[str, ...]) -> str:
     return f"({length}) {said}" if length else said
 
 
-def _flatten(name: str, value: Any) -> Iterator[tuple[str, str | tuple[str, ...]]]:
+def _list_action_values(name: str, value: Any) -> Iterator[tuple[str, str | tuple[str, ...]]]:
     """Yield each value of nested tables with the names that lead to it; a list of words is one value."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _flatten(f"{name}.{key}", inner)
+            yield from _list_action_values(f"{name}.{key}", inner)
     elif isinstance(value, str):
         yield name, value
     elif isinstance(value, list | tuple) and value and all(isinstance(word, str) for word in value):

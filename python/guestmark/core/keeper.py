@@ -108,7 +108,7 @@ class Keeper:
             return self._lifeline, self._names
 
     def _write(self, sign: bytes, path: Path) -> None:
-        record = _announce(sign, path)
+        record = _encode_announcement(sign, path)
         os.write(self._names, record)
         os.write(self._lifeline, record)
 
@@ -139,9 +139,9 @@ class Keeper:
         if first:
             self._begin_record()
         elif self._record is not None:
-            os.write(self._lifeline, _announce(b"+", self._record))
+            os.write(self._lifeline, _encode_announcement(b"+", self._record))
         for path in self._kept:
-            os.write(self._lifeline, _announce(b"+", path))
+            os.write(self._lifeline, _encode_announcement(b"+", path))
         if first and self._record is not None:
             _remove_unkept(self._record)
 
@@ -151,10 +151,10 @@ class Keeper:
             folder = cache_home() / _RECORDS / os.uname().nodename
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             record = folder / f"{PREFIX}names-{secrets.token_hex(6)}"
-            os.write(self._lifeline, _announce(b"+", record))
+            os.write(self._lifeline, _encode_announcement(b"+", record))
             self._names = _create_locked(record)
             self._record = record
-            os.write(self._names, _announce(b"+", record))
+            os.write(self._names, _encode_announcement(b"+", record))
         if self._names < 0:
             self._names = os.memfd_create("names", os.MFD_CLOEXEC)
             fcntl.fcntl(self._names, fcntl.F_SETFL, os.O_APPEND)
@@ -181,7 +181,7 @@ def _start_keeper(*handles: int) -> tuple[subprocess.Popen[bytes], int]:
     return process, ours
 
 
-def _announce(sign: bytes, path: Path) -> bytes:
+def _encode_announcement(sign: bytes, path: Path) -> bytes:
     return sign + os.fsencode(path) + b"\0"
 
 

@@ -58,7 +58,7 @@ def _shorten_text(said: str) -> str:
 
 
 def _find_excess(text: str) -> str:
-    """Return as a predicate what the text has too much of; empty if nothing. Takes linear time."""
+    """Return which limit the text exceeds, as in "is larger than 1 MiB"; empty if none. Takes linear time."""
     if len(text) > LARGEST:
         return "is larger than 1 MiB"
     depth = parts = values = 0

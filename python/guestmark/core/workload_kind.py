@@ -149,7 +149,7 @@ class WorkloadKind(Generic[P]):
 
     @classmethod
     def adapts_to_time(cls, params: P) -> bool:
-        """Tells whether its trials see to it that they end within their share of the command's time."""
+        """Tells whether its trials shorten themselves to fit into their share of the command's time."""
         return False
 
     @classmethod

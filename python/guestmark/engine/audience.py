@@ -24,7 +24,7 @@ _REMINDED_S = 30.0
 _PATIENCE_S = 0.5
 
 
-def _ignore(_: object) -> None:
+def _ignore_message(_: object) -> None:
     pass
 
 
@@ -38,11 +38,11 @@ class Audience:
     nor what is left out.
     """
 
-    tell: Callable[[str], None] = _ignore
-    mention: Callable[[str], None] = _ignore
+    tell: Callable[[str], None] = _ignore_message
+    mention: Callable[[str], None] = _ignore_message
     progress: Progress = SILENT
     observe: Callable[[], AbstractContextManager[Observer]] = lambda: nullcontext(SilentObserver())
-    present: Callable[[Judgement], None] = _ignore
+    present: Callable[[Judgement], None] = _ignore_message
     tells_notes: bool = True
 
     def tell_left_out(self, left_out: Sequence[LeftOut]) -> None:

@@ -71,21 +71,21 @@ class RunCost:
         """The cost in one line, for people; empty if nothing is known."""
         if not self.block_s and not self.proofs_s:
             return ""
-        least = format_duration(_round(self.proofs_s + self.block_s * self.fewest))
+        least = format_duration(_round_to_precision(self.proofs_s + self.block_s * self.fewest))
         blocks = format_count(self.fewest, "block")
         size = f" at {self.scale:g} of the plan's sizes" if self.scale != 1 else ""
         text = f"{format_count(self.cells, 'cell')}{size}, about {least} for {blocks}"
         if self.most > self.fewest:
-            most = format_duration(_round(self.proofs_s + self.block_s * self.most))
+            most = format_duration(_round_to_precision(self.proofs_s + self.block_s * self.most))
             text += f", at most {most} for {self.most}"
         if self.proofs_s:
-            text += f", of it about {format_duration(_round(self.proofs_s))} for proofs"
+            text += f", of it about {format_duration(_round_to_precision(self.proofs_s))} for proofs"
         if self.unknown:
             text += f"; {format_count(self.unknown, 'cell')} unknown and not counted"
         return text
 
 
-def _round(seconds: float) -> float:
+def _round_to_precision(seconds: float) -> float:
     """Round to what an estimate is good for: a second, 10 s, or a minute."""
     step = 1.0
     if seconds >= 600:
@@ -199,7 +199,7 @@ def fit_to_budget(
     ]
     needed_s = _estimate_needed_s(plan, kept, costs, fewest)
     if needed_s > left_s and racing is None:
-        takes_s = _round(needed_s + used_s + _CLOSING_S)
+        takes_s = _round_to_precision(needed_s + used_s + _CLOSING_S)
         notes.append(
             f"{within} is short for {format_count(fewest, 'block')} of even these cells: --for "
             f"{math.ceil(takes_s)}s would do"

@@ -286,17 +286,17 @@ def _compute_noise(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[
     elapsed = max(after["time"] - before["time"], 1e-9)
     noise: dict[str, Any] = {"elapsed_s": elapsed}
     for name in _PSI:
-        for kind, stalled in _subtract(before["psi"][name], after["psi"][name]).items():
+        for kind, stalled in _subtract_counters(before["psi"][name], after["psi"][name]).items():
             noise[f"psi_{name}_{kind}_us"] = stalled
             noise[f"psi_{name}_{kind}"] = stalled / 1e6 / elapsed
     _add_thread_waits(noise, before["threads"], after["threads"], elapsed)
-    stat = _subtract(before["stat"], after["stat"])
+    stat = _subtract_counters(before["stat"], after["stat"])
     if "steal" in stat:
         noise["steal_ticks"] = stat["steal"]
         noise["steal"] = stat["steal"] / stat["ticks"] if stat["ticks"] > 0 else 0.0
     if "switches" in stat:
         noise["context_switches"] = stat["switches"]
-    if swap := _subtract(before["swap"], after["swap"]):
+    if swap := _subtract_counters(before["swap"], after["swap"]):
         noise |= {f"{name}_pages": pages for name, pages in swap.items()}
         noise["swapped_pages"] = sum(swap.values())
     if before["throttled"] is not None and after["throttled"] is not None:
@@ -310,7 +310,7 @@ def _compute_noise(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[
     return noise
 
 
-def _subtract(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+def _subtract_counters(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """Return how far the counters that both readings have advanced."""
     return {name: after[name] - before[name] for name in before.keys() & after.keys()}
 

@@ -183,16 +183,16 @@ def _distinct_labels(results: Sequence[CellResult], others: Sequence[tuple[str, 
 
 def _differing_params(params: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the parameters that differ: `sync=fsync`; of a table of settings each by itself."""
-    flat = [dict(_flatten(each)) for each in params]
+    flat = [dict(_flatten_params(each)) for each in params]
     names = sorted({name for each in flat for name in each})
     differing = [name for name in names if any(each.get(name) != flat[0].get(name) for each in flat)]
     return [" ".join(f"{name}={each[name]}" for name in differing if name in each) for each in flat]
 
 
-def _flatten(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flatten_params(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in params.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value)
+            yield from _flatten_params(value)
         else:
             yield name, value
 

@@ -28,7 +28,7 @@ def make_environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(script=_script, policy=_policy, style=_style)
+    made.globals.update(script=_render_script, policy=_render_security_policy, style=_render_style)
     return made
 
 
@@ -37,17 +37,17 @@ def _read_own_file(name: str) -> str:
     return (Path(__file__).parent / name).read_text(encoding="utf-8").strip()
 
 
-def _script() -> Markup:
+def _render_script() -> Markup:
     """Return the only script of a page, which lets charts answer the pointer."""
     return Markup("<script>{}</script>").format(Markup(_read_own_file("chart.js")))
 
 
-def _style() -> Markup:
+def _render_style() -> Markup:
     """Return the styles that the script needs."""
     return Markup(_read_own_file("chart.css"))
 
 
-def _policy() -> Markup:
+def _render_security_policy() -> Markup:
     """Return a policy that has the browser load nothing and run that script alone, whatever a page may hold."""
     # The hash allows this one script; inline scripts in text from outside would not match it.
     digest = base64.b64encode(hashlib.sha256(_read_own_file("chart.js").encode()).digest()).decode()

@@ -138,7 +138,7 @@ def probe_all(
         lasting = {
             name: finding
             for name, finding in found.items()
-            if _is_lasting(name, finding) and not _is_about_elsewhere(name)
+            if _is_lasting(name, finding) and not _is_about_other_machine(name)
         }
         _store_findings({**_read_findings(), **lasting})
     return {platform.name: known[platform.name] for platform in wanted}
@@ -197,7 +197,7 @@ def _is_lasting(name: str, finding: Usable | Unusable) -> bool:
     return isinstance(finding, Usable) or not (_is_temporary(finding) or "@" in name)
 
 
-def _is_about_elsewhere(name: str) -> bool:
+def _is_about_other_machine(name: str) -> bool:
     """Returns whether the finding is about another machine, which may have been replaced since."""
     return parse_platform(name.split(" ", maxsplit=1)[0]).is_elsewhere
 

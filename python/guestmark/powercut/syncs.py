@@ -179,7 +179,7 @@ class Promises:
                 yield ExpectedFile(self.calls[newest][0], (path,), 0, None, {}, names)
 
     def _expected_file(self, file: _File, newest: int, exact: bool) -> ExpectedFile | None:
-        promised, least, last = _collect_promised(file, newest)
+        promised, least, last = _collect_promised_blocks(file, newest)
         if last < 0:
             return None
         exactly = exact and last == newest
@@ -213,7 +213,7 @@ class Promises:
         return any(seen.whole for seen in file.seen if seen.after == after)
 
 
-def _collect_promised(file: _File, newest: int) -> tuple[dict[int, int], int, int]:
+def _collect_promised_blocks(file: _File, newest: int) -> tuple[dict[int, int], int, int]:
     """Return the promised blocks still unchanged at `newest`, the least size, and the last promise (-1: none)."""
     promised: dict[int, int] = {}
     last, least = -1, 0

@@ -154,7 +154,11 @@ def _primary_values(run: StoredRun, cell: Cell) -> list[float]:
 
 def make_page(comparison: FleetComparison) -> Page:
     """Return all of it, for every renderer."""
-    nodes: list[Node] = [_machine_table(comparison), *_ratio_nodes(comparison), *_remarks(comparison)]
+    nodes: list[Node] = [
+        _machine_table(comparison),
+        *_ratio_nodes(comparison),
+        *_list_remark_nodes(comparison),
+    ]
     plans = [machine.run.plan for machine in comparison.machines]
     title = next((plan.title or plan.name for plan in plans), "")
     subtitle = f"by machine, {comparison.fleet}"
@@ -207,15 +211,15 @@ def _cell_table(comparison: FleetComparison, cell: str, metric: str, baseline: s
     )
 
 
-def _remarks(comparison: FleetComparison) -> list[Node]:
+def _list_remark_nodes(comparison: FleetComparison) -> list[Node]:
     nodes = _left_out_notes(comparison)
     for name, differences in comparison.unlike.items():
         texts = "; ".join(f"{what} {change}" for what, change in differences.items())
-        nodes.append(_warn(f"{name} differs from its class: {texts}"))
+        nodes.append(_make_warning(f"{name} differs from its class: {texts}"))
     for (kind, cell), pool in comparison.pooled.items():
         for name in pool.different:
             claim = Claim.MACHINE_DIFFERS.format(machine=name, kind=kind, cell=cell)
-            nodes.append(_warn(claim, Tone.WARNING))
+            nodes.append(_make_warning(claim, Tone.WARNING))
     for machine in comparison.machines:
         nodes += _machine_remarks(machine)
     if comparison.pooled:
@@ -240,7 +244,7 @@ def _remarks(comparison: FleetComparison) -> list[Node]:
     return nodes
 
 
-def _warn(text: str, tone: Tone = Tone.PLAIN) -> Note:
+def _make_warning(text: str, tone: Tone = Tone.PLAIN) -> Note:
     return Note(line(text, tone), NoteKind.WARNING)
 
 
@@ -253,7 +257,7 @@ def _left_out_notes(comparison: FleetComparison) -> list[Node]:
     notes: list[Node] = []
     for (left_out, reason, hint), machines in names.items():
         advice = f"; {hint}" if hint else ""
-        notes.append(_warn(f"{', '.join(machines)}: {left_out} was left out: {reason}{advice}"))
+        notes.append(_make_warning(f"{', '.join(machines)}: {left_out} was left out: {reason}{advice}"))
     return notes
 
 
@@ -261,10 +265,12 @@ def _machine_remarks(machine: MachineResult) -> list[Node]:
     notes = []
     for cell, drift in machine.drifts.items():
         rose, size = "rose" if drift > 0 else "fell", figures.format_percent(abs(drift))
-        notes.append(_warn(Claim.MACHINE_MOVED.format(machine=machine.name, cell=cell, rose=rose, size=size)))
+        notes.append(
+            _make_warning(Claim.MACHINE_MOVED.format(machine=machine.name, cell=cell, rose=rose, size=size))
+        )
     failures = (trial.reason for trial in machine.run.trials if trial.status is TrialStatus.FAILED)
     if reason := next(failures, ""):
-        notes.append(_warn(f"{machine.name}: a trial failed: {reason}"))
+        notes.append(_make_warning(f"{machine.name}: a trial failed: {reason}"))
     if lost := machine.count(TrialStatus.LOST):
         trials = "trials were" if lost != 1 else "trial was"
         remedy = "and will be made up for by guestmark fleet resume"

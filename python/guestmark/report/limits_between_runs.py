@@ -113,7 +113,7 @@ def _claim_over_sessions(gate: Gate, cell: str, runs: Sequence[tuple[StoredRun, 
     metric, ratios = _ratios_by_run(runs, cell, gate.metric)
     for (run, _), ratio in zip(runs, ratios, strict=True):
         if ratio is None:
-            return RatioClaim(gate, cell, metric, None, f"run {run.id} has no ratio of it")
+            return RatioClaim(gate, cell, metric, None, f"run {run.id} has no ratio of that metric")
     found = mean_over_sessions([ratio for ratio in ratios if ratio is not None])
     unknown = "" if found.ci else "one session says nothing about how far sessions differ"
     measured = MeasuredRatio(found.ratio, found.ci, found.sessions, found.sessions - 1, unknown)

@@ -75,7 +75,7 @@ class History:
     changed: Mapping[str, str] = field(default_factory=dict)
     between: Mapping[str, str] = field(default_factory=dict)
 
-    def nulls_for(
+    def find_nulls(
         self, cells: Sequence[Cell], summaries: Mapping[str, Mapping[str, Summary]], metric: Metric
     ) -> list[Null]:
         """Return earlier null comparisons like those that these cells have, or would have of their baseline."""
@@ -85,10 +85,10 @@ class History:
         for cell_id in sorted(kinds):
             summary = summaries.get(cell_id, {}).get(metric.name)
             if summary is not None:
-                nulls += self.nulls_like(cell_id, summary.median)
+                nulls += self.find_similar_nulls(cell_id, summary.median)
         return nulls
 
-    def nulls_like(self, cell_id: str, typical: float) -> list[Null]:
+    def find_similar_nulls(self, cell_id: str, typical: float) -> list[Null]:
         """Return earlier null comparisons of such a cell whose runs took about as long; none if there are too few."""
         found = []
         for null in self.nulls.get(cell_id, ()):

@@ -341,7 +341,7 @@ def _analyse_metric(group: _Group, metric: Metric, primary: "_GroupFindings | No
     earlier = []
     if primary is not None:
         by_cell = {name: {metric.name: summary} for name, summary in summaries.items()}
-        earlier = group.history.nulls_for(cells, by_cell, metric)
+        earlier = group.history.find_nulls(cells, by_cell, metric)
     nulls = {}
     for copy, of in copies.items():
         if copy in summaries:

@@ -156,7 +156,7 @@ def _null_evidence(
         return copies, ()
     summaries = {name: result.summary for name, result in results.items()}
     cells = [result.cell for result in workload.cells]
-    return copies, analysis.history.nulls_for(cells, summaries, metric)
+    return copies, analysis.history.find_nulls(cells, summaries, metric)
 
 
 def _allow_for_findings(  # noqa: PLR0917 (all of it is what one comparison is judged by)

@@ -212,7 +212,7 @@ def _rank_groups(question: Question, analysis: Analysis) -> Iterator[Ranking]:
         metrics = (_choose_metric(question, result, analysis) for result in results)
         metric = next((metric for metric in metrics if metric is not None), None)
         if metric is not None:
-            yield _rank(levels, results, metric, question, analysis)
+            yield _rank_results(levels, results, metric, question, analysis)
 
 
 def _display_level(result: CellResult, name: str) -> str:
@@ -223,7 +223,7 @@ def _display_level(result: CellResult, name: str) -> str:
     return result.cell.display_level(name) or describe_level(result.cell, name) or "–"
 
 
-def _rank(
+def _rank_results(
     levels: tuple[str, ...],
     results: Sequence[CellResult],
     metric: Metric,

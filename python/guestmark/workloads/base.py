@@ -30,7 +30,7 @@ P = TypeVar("P", bound=Params)
 Sections: TypeAlias = "Callable[[WorkloadResult, StoredRun], Sequence[Node]]"
 
 
-def _discard(_said: str) -> None:
+def _discard_message(_said: str) -> None:
     """Drops a message that nobody waits for."""
 
 
@@ -53,9 +53,9 @@ class Workload(WorkloadKind[P], ABC):
         # Remarks for the user, collected by all steps.
         self.warnings: list[str] = []
         self.printed = ""  # by the program in its last iteration
-        self.tell: Callable[[str], None] = _discard  # what it does now, for who waits
+        self.tell: Callable[[str], None] = _discard_message  # what it does now, for who waits
         # A remark that the user should read at once.
-        self.note: Callable[[str], None] = _discard
+        self.note: Callable[[str], None] = _discard_message
         # This trial's share of the command's time in seconds, where that is limited.
         self.share_s: float | None = None
         self.params = self.params_of(cell.workload)

@@ -180,11 +180,11 @@ def test_few_null_comparisons_and_those_of_other_durations_say_nothing() -> None
     def known(count: int, typical: float = 1.0) -> list[PastNull]:
         return [PastNull(0.1, 8, typical)] * count
 
-    assert History(nulls={"host": known(FEWEST_NULLS)}).nulls_like("host", 1.0)
-    assert not History(nulls={"host": known(FEWEST_NULLS - 1)}).nulls_like("host", 1.0)
-    assert not History(nulls={"host": known(9, 10.0)}).nulls_like("host", 1.0)
-    assert not History(nulls={"host": known(9, 0.1)}).nulls_like("host", 1.0)
-    assert not History(nulls={"host": known(9)}).nulls_like("uml", 1.0)
+    assert History(nulls={"host": known(FEWEST_NULLS)}).find_similar_nulls("host", 1.0)
+    assert not History(nulls={"host": known(FEWEST_NULLS - 1)}).find_similar_nulls("host", 1.0)
+    assert not History(nulls={"host": known(9, 10.0)}).find_similar_nulls("host", 1.0)
+    assert not History(nulls={"host": known(9, 0.1)}).find_similar_nulls("host", 1.0)
+    assert not History(nulls={"host": known(9)}).find_similar_nulls("uml", 1.0)
 
 
 def test_earlier_nulls_decide_the_verdict(ledger: Ledger) -> None:

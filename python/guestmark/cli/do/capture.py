@@ -33,10 +33,10 @@ def run(given: Options) -> int:
     _check_options(given)
     files = tuple(given.files or ("-",))
     if given.live is None:
-        return _answer(given, Selection(files, given.filter_by, given.merge, given.memory))
+        return _write_answer(given, Selection(files, given.filter_by, given.merge, given.memory))
     selection = Selection((given.live,), given.filter_by, given.merge, given.memory, live=True)
     try:
-        return _answer(given, selection)
+        return _write_answer(given, selection)
     except NotPermittedError:
         return _answer_by_other_tool(given, replace(selection, files=files, live=False))
 
@@ -91,10 +91,10 @@ def _answer_by_other_tool(given: Options, selection: Selection) -> int:
     assert given.live is not None
     end = partial(end_command_with_us, grace_ms=_GRACE_MS)
     with capture_packets(given.live, end, whole=given.details) as source:
-        return _answer(given, replace(selection, source=source))
+        return _write_answer(given, replace(selection, source=source))
 
 
-def _answer(given: Options, selection: Selection) -> int:
+def _write_answer(given: Options, selection: Selection) -> int:
     try:
         if given.format is Format.TABLE:
             return _write_table(given, selection)

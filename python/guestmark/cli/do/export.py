@@ -28,7 +28,7 @@ def run(given: Options) -> int:
         raise UsageError("-o names no file", hint="e.g. -o run.json, or - for standard output")
     if len(runs) > 1:
         raise UsageError("only a bundle holds several runs", hint="e.g. --bundle runs.gmk.html")
-    form = given.format or _format_of_suffix(given.output)
+    form = given.format or _choose_format_by_suffix(given.output)
     if form is Format.PARQUET and given.output == STANDARD_OUTPUT and sys.stdout.isatty():
         raise UsageError("Parquet is not for a terminal", hint="name a file: -o run.parquet")
     with open_ledger(given.ledger, writable=False) as ledger:
@@ -57,7 +57,7 @@ def _write_bundle(runs: list[str], path: str, given: Options) -> None:
         )
 
 
-def _format_of_suffix(output: str) -> Format:
+def _choose_format_by_suffix(output: str) -> Format:
     """Finds the format that a file's name implies. Raises `UsageError` for a suffix that implies none."""
     suffix = PurePath(output).suffix
     if not suffix:

@@ -61,16 +61,16 @@ def run(given: Options) -> int:
     assert given.machine is not None
     if given.action == "new":
         return _write_definition(given.machine, given.origin)
-    definition = _find(given.machine)
+    definition = _find_by_name_or_file(given.machine)
     if given.action == "show":
         tell(definition.path.read_text(encoding="utf-8").rstrip())
         return ExitStatus.ALL_MEASURED
     if given.action == "trust":
         return _trust_definition(definition)
-    return _check(definition, given)
+    return _check_machine(definition, given)
 
 
-def _find(machine: str) -> Definition:
+def _find_by_name_or_file(machine: str) -> Definition:
     """Find a definition by name or by its file, which is known from then on. Raises `UsageError`."""
     if "/" not in machine and not machine.endswith(".toml"):
         return find_definition(machine)
@@ -118,7 +118,7 @@ def _write_definition(name: str, origin: str | None) -> int:
     if origin is None:
         text = _TEMPLATE.format(name=name)
     else:
-        source = _find(origin)
+        source = _find_by_name_or_file(origin)
         lines = source.path.read_text(encoding="utf-8").splitlines(keepends=True)
         text = "".join(f'name    = "{name}"\n' if line.startswith("name") else line for line in lines)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def _trust_definition(definition: Definition) -> int:
     return ExitStatus.ALL_MEASURED
 
 
-def _check(definition: Definition, given: Options) -> int:
+def _check_machine(definition: Definition, given: Options) -> int:
     check_trust(definition)
     points = []
     for point in check_definition(definition):

@@ -113,7 +113,9 @@ class _Done:
     errors: bytes
 
 
-def _run(made: Made, command: Sequence[str], stdin: bytes = b"", limit_s: float = _COMMAND_S) -> _Done:
+def _run_by_exec(
+    made: Made, command: Sequence[str], stdin: bytes = b"", limit_s: float = _COMMAND_S
+) -> _Done:
     """Run a command by `exec` as it is, with `stdin`. Raises `PointFailedError` when it does not end."""
     argv = made.fill(made.definition.exec, command)
     try:
@@ -146,7 +148,7 @@ def _run(made: Made, command: Sequence[str], stdin: bytes = b"", limit_s: float 
 
 def _check_entry(made: Made) -> str:
     begin = time.monotonic()
-    done = _run(made, ["true"])
+    done = _run_by_exec(made, ["true"])
     if done.status != 0:
         said = last_inert_line(make_inert(done.errors.decode(errors="replace"), lines=True))
         raise PointFailedError(
@@ -157,7 +159,7 @@ def _check_entry(made: Made) -> str:
 
 
 def _check_output(made: Made) -> str:
-    done = _run(made, ["/bin/sh", "-c", "echo out; echo err >&2"])
+    done = _run_by_exec(made, ["/bin/sh", "-c", "echo out; echo err >&2"])
     if done.stdout.replace(b"\r", b"") == b"out\n" and b"\r" in done.stdout:
         raise PointFailedError(
             "lines end in a carriage return", "exec must not make a terminal: leave out -t, --tty"
@@ -179,7 +181,7 @@ def _check_output(made: Made) -> str:
 
 def _check_status(made: Made) -> str:
     for status in _STATUSES:
-        found = _run(made, ["/bin/sh", "-c", f"exit {status}"]).status
+        found = _run_by_exec(made, ["/bin/sh", "-c", f"exit {status}"]).status
         if found != status:
             raise PointFailedError(
                 f"a command that ended with status {status} is said to have ended with {found}",
@@ -189,7 +191,7 @@ def _check_status(made: Made) -> str:
 
 
 def _check_arguments(made: Made) -> str:
-    done = _run(made, ["printf", "%s\\n--\\n", *_ARGUMENTS])
+    done = _run_by_exec(made, ["printf", "%s\\n--\\n", *_ARGUMENTS])
     found = done.stdout.decode(errors="replace").split("\n--\n")[:-1]
     for wanted, arrived in zip(_ARGUMENTS, [*found, *[""] * len(_ARGUMENTS)], strict=False):
         if wanted != arrived:
@@ -203,7 +205,7 @@ def _check_arguments(made: Made) -> str:
 def _check_binary(made: Made) -> str:
     given = os.urandom(1 << 20) * (_BINARY_BYTES >> 20)
     begin = time.monotonic()
-    done = _run(made, ["cat"], given, _BINARY_S)
+    done = _run_by_exec(made, ["cat"], given, _BINARY_S)
     took = time.monotonic() - begin
     if len(done.stdout) != len(given):
         raise PointFailedError(
@@ -258,7 +260,7 @@ def _commands_in(made: Made) -> str:
         'for f in /proc/[0-9]*/cmdline; do [ "$f" = "/proc/$$/cmdline" ] || '
         'tr "\\0" " " < "$f"; done 2>/dev/null; true'
     )
-    return _run(made, ["/bin/sh", "-c", script]).stdout.decode(errors="replace")
+    return _run_by_exec(made, ["/bin/sh", "-c", script]).stdout.decode(errors="replace")
 
 
 def _await_condition(holds: Callable[[], bool], otherwise: str) -> None:
@@ -270,7 +272,7 @@ def _await_condition(holds: Callable[[], bool], otherwise: str) -> None:
 
 
 def _check_environment(made: Made) -> str:
-    done = _run(
+    done = _run_by_exec(
         made,
         ["/bin/sh", "-c", 'for p in /proc/self/fd/0 /dev/null /dev/zero; do [ -e "$p" ] || echo "$p"; done'],
     )
@@ -282,7 +284,7 @@ def _check_environment(made: Made) -> str:
     missing = [
         name
         for name in ("uname", "head", "wc", "mkdir", "chmod")
-        if _run(made, ["/bin/sh", "-c", f"command -v {name}"]).status
+        if _run_by_exec(made, ["/bin/sh", "-c", f"command -v {name}"]).status
     ]
     if missing:
         raise PointFailedError(
@@ -328,7 +330,7 @@ def _check_destroy(made: Made, stack: contextlib.ExitStack, *, also_second: bool
         begin = time.monotonic()
         stack.close()
         took = time.monotonic() - begin
-        if _run(made, ["true"]).status == 0:
+        if _run_by_exec(made, ["true"]).status == 0:
             raise PointFailedError(
                 "commands still run in a machine that was destroyed", "destroy has to remove the machine {id}"
             )
@@ -336,7 +338,7 @@ def _check_destroy(made: Made, stack: contextlib.ExitStack, *, also_second: bool
             raise PointFailedError(
                 "list still prints the destroyed machine's id", "destroy has to remove it, not only stop it"
             )
-        if _run(second, ["true"]).status != 0:
+        if _run_by_exec(second, ["true"]).status != 0:
             raise PointFailedError(
                 "another machine went with it",
                 "destroy may end only the machine {id}; create has to use {id} as its name",

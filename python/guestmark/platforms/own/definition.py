@@ -160,14 +160,14 @@ def read_definition(path: Path, *, shipped: bool = False) -> Definition:
 def parse_definition(text: str, path: Path, *, shipped: bool = False) -> Definition:
     """Parse the text of a machine's file that users know as `path`. Raises `UsageError`."""
     tables = read_toml(text, str(path), _HINT)
-    file = _convert(tables, path)
+    file = _convert_tables(tables, path)
     if not NAME.fullmatch(file.name):
         raise UsageError(
             f"{path}: a machine cannot be named {file.name!r}",
             hint="small letters, digits, and - . _ behind the first, at most 40 in all",
         )
     parameters = {name: _make_parameter(name, value, path) for name, value in file.parameters.items()}
-    templates = {key: _template(key, getattr(file, key), path) for key in COMMANDS}
+    templates = {key: _parse_template(key, getattr(file, key), path) for key in COMMANDS}
     _check_commands(templates, parameters, path)
     _check_values(file, path)
     return Definition(
@@ -184,7 +184,7 @@ def parse_definition(text: str, path: Path, *, shipped: bool = False) -> Definit
     )
 
 
-def _convert(tables: dict[str, Any], path: Path) -> _File:
+def _convert_tables(tables: dict[str, Any], path: Path) -> _File:
     fields = {field.name for field in msgspec.structs.fields(_File)}
     for key in tables:
         if key not in fields:
@@ -224,7 +224,7 @@ def _make_parameter(name: str, value: str | float | Parameter, path: Path) -> Pa
     return parameter
 
 
-def _template(key: str, command: Command, path: Path) -> Template:
+def _parse_template(key: str, command: Command, path: Path) -> Template:
     if isinstance(command, list):
         words = command
     else:

@@ -40,7 +40,7 @@ _ROUNDING = 0.02
 
 def look_inside(agent: Agent, found: RemoteMachine) -> OwnInside:
     """Ask the machine what it is: whose kernel answers, what it may use, and what its root is."""
-    parts = _read_parts(agent)
+    parts = _read_script_sections(agent)
     signs = " ".join(parts.get("signs", "").split())
     allowed = _count_cpus(parts.get("allowed", "").partition(":")[2].strip()) or found.processors
     quota = _parse_processor_quota(parts.get("quota", ""))
@@ -80,7 +80,7 @@ def check_asked(values: Mapping[str, str], found: OwnInside, name: str) -> None:
             )
 
 
-def _read_parts(agent: Agent) -> dict[str, str]:
+def _read_script_sections(agent: Agent) -> dict[str, str]:
     done = agent.exec(["/bin/sh", "-c", _SCRIPT], timeout_s=_SCRIPT_S, output_limit=_OUTPUT, question=True)
     parts: dict[str, str] = {}
     name = ""

@@ -294,7 +294,7 @@ class RemoteGuestPlatform:
             self._check_program(remote)
             own = RemotePlace(remote)
             stack.callback(own.close)
-            with self._locate_errors():
+            with self._naming_machine_in_errors():
                 place: OuterPlace = own
                 for layer in range(1, len(self._spec.layers) - 1):
                     place = start_nested_outer(
@@ -329,7 +329,7 @@ class RemoteGuestPlatform:
             ) from error
 
     @contextlib.contextmanager
-    def _locate_errors(self) -> Iterator[None]:
+    def _naming_machine_in_errors(self) -> Iterator[None]:
         """Adds to an error which machine it came from."""
         try:
             yield

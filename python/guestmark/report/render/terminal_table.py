@@ -148,7 +148,7 @@ def draw_table(table: Table, width: int, *, numbered: bool = False) -> list[list
     if table.divisible:
         widths = [measure_width([_make_column(table, position)]) for position in range(len(table.columns))]
         room = max(width // 2, min(width - max(widths, default=0), _SHORT_NAME))
-        return _divide(table, shorten_columns(names, room), width, numbered=numbered)
+        return _divide_table(table, shorten_columns(names, room), width, numbered=numbered)
     noted = width >= NOTED
     if noted and _measure_figures(table, noted=True) + measure_width(names) > width + _GAP:
         noted = False
@@ -161,7 +161,7 @@ def draw_table(table: Table, width: int, *, numbered: bool = False) -> list[list
     parts = [block.lines()]
     if block.width > width:
         # The numbers alone say which row it is.
-        parts = _divide(table, names[:1], width, numbered=True)
+        parts = _divide_table(table, names[:1], width, numbered=True)
     if numbered and (plot := _draw_plot(table, width)):
         parts.append(plot)
     return parts
@@ -278,7 +278,9 @@ def _measure_figures(table: Table, *, noted: bool) -> int:
 # --- divided, stacked, with bars below ----------------------------------------------------------------------
 
 
-def _divide(table: Table, names: Sequence[Sequence[str]], width: int, *, numbered: bool) -> list[list[Text]]:
+def _divide_table(
+    table: Table, names: Sequence[Sequence[str]], width: int, *, numbered: bool
+) -> list[list[Text]]:
     pending = [position for position, column in enumerate(table.columns) if not column.bar]
     parts = []
     while pending:

@@ -110,9 +110,9 @@ def describe_host(run: StoredRun) -> str:
     """Return the host in one line; empty when nothing is known."""
     known = dict(_host_rows(run.environment))
     processor = run.environment.get("processor", {})
-    return _join(
+    return _join_known(
         processor.get("model"),
-        _count(processor.get("count"), "processor"),
+        _format_known_count(processor.get("count"), "processor"),
         known.get("memory", "").partition(",")[0],
         _label_value("kernel", run.environment.get("kernel", {}).get("release")),
         "itself a guest" if known.get("virtualization") else "",
@@ -146,14 +146,14 @@ def _host_rows(environment: Mapping[str, Any]) -> _Rows:
     yield from _processor_rows(environment)
     yield "quiet host", "; ".join(f"{name}: {value}" for name, value in environment.get("quiet", {}).items())
     swap = _label_value("swap", _format_bytes(environment.get("swap_bytes")))
-    yield "memory", _join(_format_bytes(environment.get("memory_bytes")), swap)
+    yield "memory", _join_known(_format_bytes(environment.get("memory_bytes")), swap)
     yield from _disk_rows(environment)
     kernel = environment.get("kernel", {})
-    yield "kernel", _join(kernel.get("release"), environment.get("distribution"))
+    yield "kernel", _join_known(kernel.get("release"), environment.get("distribution"))
     virtualization = environment.get("virtualization", {})
     if virtualization.get("hypervisor"):
         model = (virtualization.get("vendor"), virtualization.get("product"))
-        yield "virtualization", _join("this host is itself a guest", *model)
+        yield "virtualization", _join_known("this host is itself a guest", *model)
     yield "mitigations", _describe_mitigations(environment.get("mitigations", {}))
     yield "versions", "; ".join(_describe_versions(environment.get("programs", {})))
 
@@ -163,16 +163,16 @@ def _processor_rows(environment: Mapping[str, Any]) -> _Rows:
     smt = {"1": "on", "0": "off"}.get(processor.get("smt", ""))
     yield (
         "processor",
-        _join(
+        _join_known(
             processor.get("model"),
-            _count(processor.get("count"), "processor"),
+            _format_known_count(processor.get("count"), "processor"),
             _label_value("microcode", processor.get("microcode")),
             _label_value("SMT", smt),
         ),
     )
     frequency = environment.get("frequency", {})
     boost = {True: "on", False: "off"}.get(frequency.get("boost"))
-    scaling = _join(
+    scaling = _join_known(
         _label_value("governor", frequency.get("governor")),
         _label_value("driver", frequency.get("driver")),
         _describe_range(frequency),
@@ -188,7 +188,7 @@ def _disk_rows(environment: Mapping[str, Any]) -> _Rows:
         size = _format_bytes(disk.get("bytes"))
         yield (
             f"disk {disk.get('name')}",
-            _join(size, disk.get("model"), kind, scheduler, disk.get("write_cache")),
+            _join_known(size, disk.get("model"), kind, scheduler, disk.get("write_cache")),
         )
     for directory, mount in environment.get("filesystems", {}).items():
         yield directory, f"{mount['type']} on {mount['device']} ({mount['options']})"
@@ -206,7 +206,7 @@ def _describe_mitigations(flaws: Mapping[str, str]) -> str:
     texts = [f"{name}: {state}" for name, state in flaws.items() if state != _NOT_AFFECTED]
     free = len(flaws) - len(texts)
     if free and texts:
-        texts.append(f"{_count(free, 'other')}: not affected")
+        texts.append(f"{_format_known_count(free, 'other')}: not affected")
     elif free:
         texts.append("not affected by any flaw known to the kernel")
     return "; ".join(texts)
@@ -234,7 +234,7 @@ def _describe_flags(missing: tuple[str, ...], *, whole: bool) -> str:
     return f"{len(missing)} processor features of the host: {shown}{more}"
 
 
-def _join(*parts: object) -> str:
+def _join_known(*parts: object) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
@@ -242,7 +242,7 @@ def _label_value(name: str, value: object) -> str:
     return f"{name} {value}" if value else ""
 
 
-def _count(count: object, what: str) -> str:
+def _format_known_count(count: object, what: str) -> str:
     if count is None:
         return ""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -52,7 +52,7 @@ def make_footer_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     for workload in analysis.workloads:
         nodes += _describe_copies(workload, level)
         nodes += _describe_sensitivity(workload, many=len(analysis.workloads) > 1)
-    nodes += _warnings(analysis, run)
+    nodes += _build_warnings(analysis, run)
     if not any(result.summary for result in analysis.cells):
         nodes.append(Note(line("Nothing was measured", Tone.ERROR), NoteKind.ERROR))
     nodes += map(_small_note, _list_circumstances(analysis, run))
@@ -161,7 +161,7 @@ def _describe_sensitivity(workload: WorkloadResult, *, many: bool) -> list[Node]
     return nodes
 
 
-def _warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
+def _build_warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
     texts = []
     for binary in find_binaries(run):
         # Binaries of other architectures are known to differ, and each table names them.

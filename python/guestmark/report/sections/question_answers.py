@@ -98,12 +98,12 @@ def make_nodes(analysis: Analysis, *, brief: bool = False) -> list[Node]:
         return [node for answer in answers for node in _full_nodes(answer)]
     nodes: list[Node] = []
     # The signs of comparisons are explained once, below the last of them.
-    comparing = [answer for answer in answers if _consists_of(answer, PairAnswer)]
+    comparing = [answer for answer in answers if _has_only(answer, PairAnswer)]
     for answer in answers:
-        if _consists_of(answer, PairAnswer):
+        if _has_only(answer, PairAnswer):
             nodes += _brief_comparisons(answer, with_legend=answer is comparing[-1])
         else:
-            nodes += _join_question(answer, _sentences(answer, brief=True))
+            nodes += _join_question(answer, _answer_sentences(answer, brief=True))
     return nodes
 
 
@@ -115,14 +115,14 @@ def make_document(analysis: Analysis) -> list[dict[str, Any]]:
             "wants": answer.question.wants.value,
             "answered": answer.answered,
             "answers": [_finding_document(finding) for finding in answer.findings],
-            "sentences": [plain_text(sentence) for sentence in _sentences(answer)],
+            "sentences": [plain_text(sentence) for sentence in _answer_sentences(answer)],
         }
         for answer in answer_plan_questions(analysis)
     ]
 
 
 def _full_nodes(answer: QuestionAnswer) -> list[Node]:
-    nodes: list[Node] = [Bullets(line(answer.question.ask, Tone.STRONG), tuple(_sentences(answer)))]
+    nodes: list[Node] = [Bullets(line(answer.question.ask, Tone.STRONG), tuple(_answer_sentences(answer)))]
     rankings = [finding for finding in answer.findings if isinstance(finding, Ranking) and finding.cells]
     table = _ranking_table(rankings)
     if table is not None:
@@ -138,16 +138,16 @@ def _join_question(answer: QuestionAnswer, sentences: Sequence[Inline]) -> list[
     return [Paragraph(line(ask)), *(Paragraph(spans("  ", *sentence)) for sentence in sentences)]
 
 
-def _consists_of(answer: QuestionAnswer, kind: type[Finding]) -> bool:
+def _has_only(answer: QuestionAnswer, kind: type[Finding]) -> bool:
     """Return whether there are findings, all of them of this kind."""
     return bool(answer.findings) and all(isinstance(finding, kind) for finding in answer.findings)
 
 
-def _sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[Inline]:
+def _answer_sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[Inline]:
     """Return a sentence for each finding and one for the published conclusion; else why there is no answer."""
     if not answer.findings:
         return [line(f"Not answered: {_UNANSWERED[answer.question.wants]}.")]
-    brief = brief and (_consists_of(answer, Ranking) or _consists_of(answer, Breakdown))
+    brief = brief and (_has_only(answer, Ranking) or _has_only(answer, Breakdown))
     names = _pair_names(answer)
     breakdowns = [finding.result for finding in answer.findings if isinstance(finding, Breakdown)]
     short_names = name_across_workloads(breakdowns) if brief else {}

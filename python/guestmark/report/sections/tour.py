@@ -54,7 +54,7 @@ def make_page(run: StoredRun, findings: Sequence[PlatformFinding], analysis: Ana
     usable = [finding.platform for finding in findings if finding.usable]
     costs: list[Node] = [
         _cost_table(found, usable),
-        *_failures(found),
+        *_list_failures(found),
         *_list_extremes(found),
         *_list_limits(found),
     ]
@@ -139,7 +139,7 @@ def _format_value(value: float, metric: Metric) -> str:
     return f"{figures.format_two_digits(value / fitting.size)} {fitting.name}".strip()
 
 
-def _failures(analysis: Analysis) -> list[Note]:
+def _list_failures(analysis: Analysis) -> list[Note]:
     notes = []
     for workload in analysis.workloads:
         for result in workload.shown_cells:

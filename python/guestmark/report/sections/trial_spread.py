@@ -27,7 +27,7 @@ def make_nodes(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         return []
     metric = workload.metrics[0]
     shown = [result for result in workload.shown_cells if metric.name in result.summary]
-    return [*_matrices(workload, shown, metric), *_SpreadNodes(workload, shown, metric, run).make()]
+    return [*_build_matrices(workload, shown, metric), *_SpreadNodes(workload, shown, metric, run).make()]
 
 
 # --- spread and series --------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def _find_disturbed_blocks(run: StoredRun) -> tuple[int, ...]:
 # --- two factors against each other -------------------------------------------------------------------------
 
 
-def _matrices(workload: WorkloadResult, shown: Sequence[CellResult], metric: Metric) -> list[Matrix]:
+def _build_matrices(workload: WorkloadResult, shown: Sequence[CellResult], metric: Metric) -> list[Matrix]:
     plain = [result for result in shown if result.cell.null_of is None]
     factors = varying_factors(plain)
     cells = [result for result in plain if all(name in result.cell.factors for name in factors)]

@@ -25,7 +25,7 @@ _MOST = 0.9
 
 def check_foreign_load(compared: ComparedCells) -> Iterator[Finding]:
     """Check for other programs on the machines' processors."""
-    share = foreign_share(_local_noise(compared))
+    share = foreign_share(_iter_local_noise(compared))
     if share is not None and share > THRESHOLDS["foreign_cpu"]:
         yield _report_lost_time(
             compared,
@@ -38,7 +38,7 @@ def check_foreign_load(compared: ComparedCells) -> Iterator[Finding]:
 
 def check_steal(compared: ComparedCells) -> Iterator[Finding]:
     """Check for processor time that the hypervisor of a virtual host gave to other guests."""
-    share = stolen_share(_local_noise(compared))
+    share = stolen_share(_iter_local_noise(compared))
     if share is not None and share > THRESHOLDS["steal"]:
         yield _report_lost_time(
             compared,
@@ -49,7 +49,7 @@ def check_steal(compared: ComparedCells) -> Iterator[Finding]:
         )
 
 
-def _local_noise(compared: ComparedCells) -> Iterator[Mapping[str, object]]:
+def _iter_local_noise(compared: ComparedCells) -> Iterator[Mapping[str, object]]:
     """Yield the noise of trials on this host, since it says nothing about another machine's processors."""
     for cell in compared.cells:
         if not cell.platform.is_elsewhere:

@@ -188,7 +188,7 @@ def _look_up(environment: Environment, path: Sequence[str]) -> Any:
 def _describe_difference(old: Any, new: Any) -> str:
     if old is None or new is None or old == new:
         return ""
-    return f"{_abbreviate(old)} → {_abbreviate(new)}"
+    return f"{_shorten_digest(old)} → {_shorten_digest(new)}"
 
 
 def _describe_memory_change(old: Any, new: Any) -> str:
@@ -197,7 +197,7 @@ def _describe_memory_change(old: Any, new: Any) -> str:
     return f"{old / 2**30:.4g} GiB → {new / 2**30:.4g} GiB"
 
 
-def _abbreviate(value: Any) -> str:
+def _shorten_digest(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     text = " and ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

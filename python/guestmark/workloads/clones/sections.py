@@ -110,7 +110,7 @@ def _render_commands(shown: Sequence[tuple[CellResult, Twins]]) -> Iterator[Node
     for result, twins in shown:
         for each in twins.found:
             if each.word in (Word.IDENTICAL, Word.WRONG, Word.CHANCE):
-                items[f"{result.cell.id} {each.source}"] = _shown_by(result.cell.id, each)
+                items[f"{result.cell.id} {each.source}"] = _describe_finding(result.cell.id, each)
             elif each.word is Word.UNTRIED:
                 untried[f"{result.cell.id}: {each.source}: {each.said}"] = None
     if items:
@@ -119,5 +119,5 @@ def _render_commands(shown: Sequence[tuple[CellResult, Twins]]) -> Iterator[Node
         yield Bullets(line("Not tried:"), tuple(map(line, untried)))
 
 
-def _shown_by(cell: str, found: Found) -> Inline:
+def _describe_finding(cell: str, found: Found) -> Inline:
     return line(f"{cell}: {found.source}: {found.said}: {found.command}")

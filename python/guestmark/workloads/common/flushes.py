@@ -279,12 +279,12 @@ class Changes:
         values: list[tuple[Metric, float | None]] = [
             (metrics.HOST_WRITTEN, counted.host_written),
             (metrics.HOST_WRITES, counted.host_writes),
-            (metrics.WRITES_PER_MB, _divide(counted.host_writes, megabytes)),
-            (metrics.WRITE_AMPLIFICATION, _divide(counted.host_written, amount)),
+            (metrics.WRITES_PER_MB, _divide_if_known(counted.host_writes, megabytes)),
+            (metrics.WRITE_AMPLIFICATION, _divide_if_known(counted.host_written, amount)),
             (metrics.HOST_READ, counted.host_read),
             (metrics.GUEST_FLUSHES, counted.guest_flushes),
             (metrics.HOST_FLUSHES, counted.host_flushes),
-            (metrics.FLUSHES_PER_MB, _divide(counted.guest_flushes, megabytes)),
+            (metrics.FLUSHES_PER_MB, _divide_if_known(counted.guest_flushes, megabytes)),
             (metrics.ALLOCATED, self.allocated_bytes),
             (metrics.GUEST_CPU, counted.guest_cpu_s),
             (metrics.VMM_CPU, counted.vmm_cpu_s),
@@ -338,7 +338,7 @@ class Below:
         return Changes(counters, target.image.allocated_bytes(), found)
 
 
-def _divide(value: float | None, of: float) -> float | None:
+def _divide_if_known(value: float | None, of: float) -> float | None:
     return None if value is None or not of else value / of
 
 

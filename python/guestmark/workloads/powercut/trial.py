@@ -489,11 +489,12 @@ class _Flushes:
 
     def since_reading(self, before: _Flushes) -> proof.FlushCounts:
         return proof.FlushCounts(
-            _subtract(self.guest, before.guest), _subtract(self.hypervisor, before.hypervisor)
+            _difference_if_known(self.guest, before.guest),
+            _difference_if_known(self.hypervisor, before.hypervisor),
         )
 
 
-def _subtract(now: int | None, before: int | None) -> int | None:
+def _difference_if_known(now: int | None, before: int | None) -> int | None:
     return None if now is None or before is None else now - before
 
 

@@ -126,7 +126,7 @@ class _Session:
         self._connection.connect(link)
 
     def count_flushes(self) -> int:
-        """Counts those of InnoDB's files and log."""
+        """Counts the flushes of InnoDB's files and log."""
         with self._connection.cursor() as cursor:
             cursor.execute(_FLUSHES)
             ((found,),) = cursor.fetchall()

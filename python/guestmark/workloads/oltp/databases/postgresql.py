@@ -133,7 +133,7 @@ class _Session:
             self._connection = native.Connection(_USER, database="postgres", sock=link, ssl_context=False)
 
     def count_flushes(self) -> int:
-        """Counts those of the write-ahead log."""
+        """Counts the flushes of the write-ahead log."""
         with _plain_errors():
             ((found,),) = self._connection.run(_FLUSHES)
         return int(found)
