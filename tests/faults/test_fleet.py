@@ -576,7 +576,9 @@ def test_doctor_says_why_a_platform_cannot_be_used_and_what_a_class_shares() -> 
     other = {**answer, "host": {"processor": {"model": "one"}, "kernel": {"release": "6.2"}}}
     members = [labs.LabMachine(name, kind="r730") for name in ("a", "b", "c", "d")]
     answers = {"a": answer, "b": answer, "c": other, "d": {"error": "gone"}}
-    told = fleet_doctor._describe_classes(members, answers, fleet_doctor._find_differences(members, answers))
+    told = fleet_doctor._describe_classes(
+        members, answers, fleet_doctor._find_class_differences(members, answers)
+    )
     assert told[:2] == ["class r730", "  alike: a, b; not alike, see above: c"]
     assert "3 machines share 24 blocks in about 1/3 of the time, with intervals up to 2.1 times" in told[3]
 

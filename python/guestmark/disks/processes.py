@@ -50,7 +50,7 @@ def map_threads(pid: int) -> dict[int, int]:
     """Return the threads of a process: their numbers on this host by the numbers that the process itself sees."""
     found: dict[int, int] = {}
     for task in procfs.list_entries(procfs.PROC / str(pid) / "task"):
-        for number in _read_numbers(task / "status")[-1:]:
+        for number in _read_process_numbers(task / "status")[-1:]:
             found[number] = int(task.name)
     return found
 
@@ -58,7 +58,7 @@ def map_threads(pid: int) -> dict[int, int]:
 def find_in_cages(number: int, word: str) -> Iterator[int]:
     """Yield the processes that are `number` inside a cage and have `word` on their command line."""
     for pid in procfs.list_processes():
-        numbers = _read_numbers(procfs.PROC / str(pid) / "status")
+        numbers = _read_process_numbers(procfs.PROC / str(pid) / "status")
         named = word in procfs.read_text(procfs.PROC / str(pid) / "cmdline")
         if numbers[-1:] == [number] and named and not _is_cage(pid):
             yield pid
@@ -68,7 +68,7 @@ def _is_cage(pid: int) -> bool:
     return procfs.read_words(pid)[1:2] == ["confine"]
 
 
-def _read_numbers(status: Path) -> list[int]:
+def _read_process_numbers(status: Path) -> list[int]:
     """Return the number of a process or thread here and in every namespace below; empty once it has ended."""
     lines = procfs.read_text(status).splitlines()
     for name in ("NSpid:", "Pid:"):

@@ -180,7 +180,7 @@ def find_template(spec: DiskSpec) -> tuple[Path, bool]:
     """
     directory = cache_directory() / "disks"
     directory.mkdir(exist_ok=True)
-    target = directory / f"{_make_key(spec)}.{spec.format}"
+    target = directory / f"{_make_template_key(spec)}.{spec.format}"
     with contextlib.suppress(FileNotFoundError):
         # A template that is used must not be forgotten as an old one.
         os.utime(target)
@@ -209,7 +209,7 @@ def copy_template(spec: DiskSpec, path: Path) -> bool:
     raise MachineError(f"the template of an image was removed {_ATTEMPTS} times while it was copied")
 
 
-def _make_key(spec: DiskSpec) -> str:
+def _make_template_key(spec: DiskSpec) -> str:
     # Another version of a tool may make another image, so its size and time are part of the key.
     tools = [daemon.find_program("qemu-img")]
     if spec.filesystem is not Filesystem.NONE:

@@ -191,7 +191,7 @@ def _restore_cell(side: _ComparedSide, names: Sequence[str]) -> Cell:
             params["cwd"] = cwd
     for name in names:
         if name == "kernel":
-            levels["kernel"] = _find_kernel(side)
+            levels["kernel"] = _find_side_kernel(side)
         elif name == "qemu":
             levels["qemu"] = _find_qemu(side)
         elif name in FILE_FACTORS and name in levels and not os.path.exists(levels[name]):
@@ -206,7 +206,7 @@ def _digest_file(path: str) -> str:
         return ""
 
 
-def _find_kernel(side: _ComparedSide) -> str:
+def _find_side_kernel(side: _ComparedSide) -> str:
     release = side.used["kernel"]
     given = side.cell.levels.get(KERNEL) or (
         shutil.which("linux.uml") if side.cell.platform.inner.kind == "uml" else None

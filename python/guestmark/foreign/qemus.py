@@ -47,14 +47,14 @@ def find_qemu(text: str) -> str:
         if text.startswith(APT)
         else unpack_container(text.removeprefix(IMAGE))
     )
-    program = next((path for path in _list_candidates(root) if path.is_file()), None)
+    program = next((path for path in _list_qemu_paths(root) if path.is_file()), None)
     if program is None:
         raise ValueError(f"{text} has no {_host_emulator().name}")
     _try_program(program, text)
     return str(program)
 
 
-def _list_candidates(root: Path) -> Iterator[Path]:
+def _list_qemu_paths(root: Path) -> Iterator[Path]:
     for folder in ("usr/bin", "usr/local/bin", "bin", "usr/libexec"):
         yield resolve_inside(root, f"{folder}/{_host_emulator().name}")
 

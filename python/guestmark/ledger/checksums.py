@@ -103,7 +103,7 @@ def find_damage(
     """
     known = dict(read_checksums(connection, run_id) if before is None else before)
     given = ((table, row) for table, rows in (read or {}).items() for row in rows)
-    for table, row in given if read is not None else _read_rows(connection, run_id):
+    for table, row in given if read is not None else _read_rows_of_run(connection, run_id):
         part = name_part(table, row)
         digest = known.pop(part, None)
         if digest is not None and digest != compute_checksum(table, row):
@@ -125,7 +125,7 @@ def count_unchecked_rows(connection: Connection, run_id: str) -> int:
     known = set(
         connection.execute(select(schema.checks.c.part).where(schema.checks.c.run_id == run_id)).scalars()
     )
-    return sum(name_part(table, row) not in known for table, row in _read_rows(connection, run_id))
+    return sum(name_part(table, row) not in known for table, row in _read_rows_of_run(connection, run_id))
 
 
 def verify_run(
@@ -175,7 +175,7 @@ def _make_damage_error(sentence: str) -> LedgerError:
     )
 
 
-def _read_rows(connection: Connection, run_id: str) -> Iterable[tuple[str, Row[Any]]]:
+def _read_rows_of_run(connection: Connection, run_id: str) -> Iterable[tuple[str, Row[Any]]]:
     for table in (schema.runs, schema.environments, schema.unusable, schema.trials):
         key = table.c.id if table is schema.runs else table.c.run_id
         for row in connection.execute(select(table).where(key == run_id)):

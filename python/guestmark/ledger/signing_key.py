@@ -76,12 +76,12 @@ def _load_own_key(file: Path) -> SigningKey:
 
     with contextlib.suppress(OSError):
         if not file.exists():
-            _make_key(file)
+            _create_signing_key(file)
         return SigningKey(_read_seed(file))
     return SigningKey.generate()
 
 
-def _make_key(file: Path) -> None:
+def _create_signing_key(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with scratch_directory("key", file.parent) as directory:
         made = directory / file.name

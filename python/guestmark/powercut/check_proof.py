@@ -288,14 +288,14 @@ def _build_proven(
         states=len(survey.judged_states), losing=len(losing),
         repaired=sum(bool(state.repairs) for state in survey.states), controls=controls,
         below=[str(layer) for layer in layers], writes=sum(entry.is_write for entry in part), flushes=flushes,
-        run_s=0.0, judge_s=0.0, first_loss=_describe_loss(loss) if loss else "",
+        run_s=0.0, judge_s=0.0, first_loss=_describe_lost_state(loss) if loss else "",
         first_repair=f"{'; '.join(repair.repairs)} after cut {repair.cut.after}" if repair else "",
         counted=request.counts.hypervisor, asked=request.counts.guest, reasons=_list_reasons(survey),
         unjudged=len(survey.unjudged_states), stopped=survey.stopped,
     )  # fmt: skip
 
 
-def _describe_loss(state: CrashState) -> str:
+def _describe_lost_state(state: CrashState) -> str:
     return f"{state.fault} after cut {state.cut.after} ({state.cut.survival.as_clause})"
 
 

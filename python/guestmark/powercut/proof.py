@@ -143,7 +143,7 @@ def _most_states(asked: ProofRequest) -> int | None:
 def _make_judge_input(asked: ProofRequest, log: WriteLog, seen: Acknowledged, part: LogPart) -> JudgeInput:
     return JudgeInput(
         asked.files.base, log, asked.filesystem, asked.form, asked.method.file_names(part.tag.file), seen.newest_after,
-        functools.partial(_find_lost_record, asked.method, part.tag), seen.moment_of_newest, asked.reader,
+        functools.partial(_find_lost_record, asked.method, part.tag), seen.find_newest_moment, asked.reader,
     )  # fmt: skip
 
 

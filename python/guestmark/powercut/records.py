@@ -106,7 +106,7 @@ class Acknowledged:
         at = bisect.bisect_right(self.after_requests, requests)
         return self.newest[at - 1] if at else -1
 
-    def moment_of_newest(self, requests: int) -> int:
+    def find_newest_moment(self, requests: int) -> int:
         """Return the number of requests when that record had just been acknowledged."""
         at = bisect.bisect_right(self.after_requests, requests)
         return self.after_requests[at - 1] if at else 0

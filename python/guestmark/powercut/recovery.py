@@ -72,10 +72,10 @@ def _read_extents(
     found: list[tuple[int, int, int]] = []
     per_table = cluster // 8
     wanted = -(-size // (cluster * per_table))
-    for number, entry in enumerate(_read_numbers(image, table, min(entries, wanted))):
+    for number, entry in enumerate(_read_big_endian(image, table, min(entries, wanted))):
         if not entry & _OFFSET:
             continue
-        for index, each in enumerate(_read_numbers(image, entry & _OFFSET, per_table)):
+        for index, each in enumerate(_read_big_endian(image, entry & _OFFSET, per_table)):
             if each & _COMPRESSED:
                 return None
             where, at = each & _OFFSET, (number * per_table + index) * cluster
@@ -88,7 +88,7 @@ def _read_extents(
     return found
 
 
-def _read_numbers(image: int, at: int, count: int) -> array[int]:
+def _read_big_endian(image: int, at: int, count: int) -> array[int]:
     """Return big-endian numbers of 64 bits; beyond the end of the image there are none."""
     data = os.pread(image, count * 8, at)
     numbers = array("Q", data[: len(data) // 8 * 8])

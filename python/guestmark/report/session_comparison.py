@@ -127,7 +127,7 @@ def make_page(comparison: SessionComparison, gates: Sequence[JudgedGate] = ()) -
     counts = f"{unit.capitalize()}s: {order.count(first)} of {first}, {order.count(second)} of {second}"
     if unit is SessionKind.BOOT:
         counts += f", in the order {' '.join(order)}"
-    nodes: list[Node] = [_describe_difference(comparison), _sides_table(comparison)]
+    nodes: list[Node] = [_describe_session_difference(comparison), _sides_table(comparison)]
     nodes.append(Paragraph(line(f"{counts}.")))
     if comparison.within:
         changes = ", ".join(f"{name} {change}" for name, change in comparison.within.items())
@@ -145,7 +145,7 @@ def make_page(comparison: SessionComparison, gates: Sequence[JudgedGate] = ()) -
     return Page(title, last, tuple(sections))
 
 
-def _describe_difference(comparison: SessionComparison) -> Node:
+def _describe_session_difference(comparison: SessionComparison) -> Node:
     if not comparison.between:
         text = "Nothing recorded about the environments differs between the sides."
         return Note(line(text), NoteKind.WARNING)

@@ -39,11 +39,13 @@ def restore_shared(document: dict[str, Any]) -> dict[str, Any]:
         return document
     if schema != SCHEMA:
         raise ValueError(f"{schema!r} is not the schema of a result document")
-    cells = {name: [_restore_cell(cell) for cell in document[name]] for name in ("cells", "null_cells")}
+    cells = {
+        name: [_restore_shared_facts(cell) for cell in document[name]] for name in ("cells", "null_cells")
+    }
     return {**document, "schema": _WITHOUT_SHARED, **cells}
 
 
-def _restore_cell(cell: Mapping[str, Any]) -> dict[str, Any]:
+def _restore_shared_facts(cell: Mapping[str, Any]) -> dict[str, Any]:
     members, words = cell["shared"]["attestation"], cell["shared"]["command_line"]
     trials = []
     for trial in cell["trials"]:

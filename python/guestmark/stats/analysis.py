@@ -351,7 +351,7 @@ def _analyse_metric(group: _Group, metric: Metric, primary: "_GroupFindings | No
     return _MetricEvidence(
         summaries=summaries,
         nulls={copy: estimands.retract_null_difference(null) for copy, null in nulls.items()},
-        table=_build_table(group, metric, values, pairs, earlier),
+        table=_build_comparison_table(group, metric, values, pairs, earlier),
         floor=estimate_noise_floor(pairs, len(group.rows), earlier),
         # A copy that differs shows a bias of at least that size, whatever earlier runs say.
         bias=max([bias_between_runs(pairs, earlier), *apart]),
@@ -458,7 +458,7 @@ def _withdrawal_reasons(findings: Iterable[Finding]) -> dict[str, str]:
     return {cell_id: ", ".join(names) for cell_id, names in severe_by_cell(findings).items()}
 
 
-def _build_table(
+def _build_comparison_table(
     group: _Group,
     metric: Metric,
     values: Mapping[str, Array],

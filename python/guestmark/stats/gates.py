@@ -27,7 +27,7 @@ from guestmark.core.units import format_count
 from guestmark.stats import paired
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import adjust_holm
-from guestmark.stats.noise import taken_by_others
+from guestmark.stats.noise import largest_foreign_share
 from guestmark.stats.paired import log_ratios
 from guestmark.stats.pairwise import reason_to_doubt, values_by_block
 from guestmark.stats.repetition import blocks_until_within
@@ -241,7 +241,7 @@ def _add_user_time(
     gate, both = evidence.judged.gate, (result, base)
     if gate.metric or evidence.judged.metric != WALL.name:
         return evidence
-    taken = taken_by_others(trial.noise for side in both for trial in side.trials)
+    taken = largest_foreign_share(trial.noise for side in both for trial in side.trials)
     if taken is None or not all(
         side.cell.platform.is_this_host and USER.name in side.summary for side in both
     ):

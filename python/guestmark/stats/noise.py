@@ -176,7 +176,7 @@ def stolen_share(noises: Iterable[Mapping[str, object]]) -> float | None:
     return stolen / total if total > 0 else None
 
 
-def taken_by_others(noises: Iterable[Mapping[str, object]]) -> float | None:
+def largest_foreign_share(noises: Iterable[Mapping[str, object]]) -> float | None:
     """Return the larger of the foreign and the stolen share that is above its threshold; None if neither is."""
     known = list(noises)
     shares = (("foreign_cpu", foreign_share(known)), ("steal", stolen_share(known)))

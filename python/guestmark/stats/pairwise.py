@@ -75,12 +75,12 @@ def compare_pairs(pairs: Sequence[Pair], metric: Metric, analysis: Analysis) -> 
     results = {result.cell.id: result for result in analysis.cells}
     rows = {}
     for pair in pairs:
-        if (row := _table_row(pair, owner, results, metric)) is not None:
+        if (row := _find_in_table(pair, owner, results, metric)) is not None:
             rows[pair] = row
     return _compare_other_pairs(pairs, metric, analysis, owner, results) | rows
 
 
-def _table_row(
+def _find_in_table(
     pair: Pair,
     owner: Mapping[str, WorkloadResult],
     results: Mapping[str, CellResult],

@@ -187,7 +187,9 @@ def _show_summary(report: dict[str, Any]) -> None:
     for platform in platforms:
         name, usable = platform["name"], platform["usable"]
         state = f"ready in {platform['ready_s']:.2g} s" if usable else platform["reason"]
-        line = Text.assemble((f"{name:{longest}}  ", "bold"), _render_state(usable), "  ", inert_text(state))
+        line = Text.assemble(
+            (f"{name:{longest}}  ", "bold"), _render_platform_state(usable), "  ", inert_text(state)
+        )
         if console.is_terminal:
             # --details has the rest of the reason.
             line.truncate(console.width, overflow="ellipsis")
@@ -197,7 +199,7 @@ def _show_summary(report: dict[str, Any]) -> None:
         console.print(inert_text(advice, "dim"))
 
 
-def _render_state(usable: bool | None) -> Text:
+def _render_platform_state(usable: bool | None) -> Text:
     return Text(*_STATE_WORDS[usable])
 
 
@@ -214,7 +216,7 @@ def _show_details(report: dict[str, Any]) -> None:
             state = inert_text(platform["reason"])
             if platform["hint"]:
                 state.append("\n").append_text(inert_text(platform["hint"], "dim"))
-        table.add_row(inert_text(platform["name"], "bold"), _render_state(platform["usable"]), state)
+        table.add_row(inert_text(platform["name"], "bold"), _render_platform_state(platform["usable"]), state)
     console.print(table)
     console.print()
     facts = Table(box=None, pad_edge=False, show_header=False)

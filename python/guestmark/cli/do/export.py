@@ -22,7 +22,7 @@ def run(given: Options) -> int:
     """Writes one run in the format that was asked for, or several as a bundle."""
     runs = given.runs or [LATEST]
     if given.bundle is not None:
-        _write_bundle(runs, given.bundle, given)
+        _write_run_bundle(runs, given.bundle, given)
         return ExitStatus.ALL_MEASURED
     if not given.output:
         raise UsageError("-o names no file", hint="e.g. -o run.json, or - for standard output")
@@ -38,7 +38,7 @@ def run(given: Options) -> int:
     return ExitStatus.ALL_MEASURED
 
 
-def _write_bundle(runs: list[str], path: str, given: Options) -> None:
+def _write_run_bundle(runs: list[str], path: str, given: Options) -> None:
     if not path:
         raise UsageError("--bundle names no file", hint="e.g. --bundle run.gmk.html")
     hidden_host_name = "" if given.host_name else socket.gethostname()

@@ -39,7 +39,7 @@ def examine_lab(machines: str, ledger_path: str | None, *, json_wanted: bool, qu
     names = [member.name for member in members]
     with ThreadPoolExecutor(min(len(members), _MOST_AT_ONCE)) as pool:
         answers = dict(zip(names, pool.map(_ask_machine, members), strict=True))
-    differences = _find_differences(members, answers)
+    differences = _find_class_differences(members, answers)
     ledger = _examine_ledger(ledger_path, members)
     if json_wanted:
         document = {"machines": answers, "differences": differences, "ledger": ledger}
@@ -190,7 +190,9 @@ def _describe_machine(answer: Mapping[str, Any]) -> list[str]:
     return [make_inert(line) for line in lines]
 
 
-def _find_differences(members: Sequence[LabMachine], answers: Mapping[str, Any]) -> dict[str, list[str]]:
+def _find_class_differences(
+    members: Sequence[LabMachine], answers: Mapping[str, Any]
+) -> dict[str, list[str]]:
     """Finds, for each machine, how its surroundings differ from those of the first machine of its class."""
     found: dict[str, list[str]] = {}
     first_of_class: dict[str, Mapping[str, Any]] = {}

@@ -87,7 +87,7 @@ def _show_runs(runs: Sequence[RunOverview]) -> None:
         # Labels leave the room that they do not need to what was measured.
         labels_width = min(share, max(map(cell_len, labels)))
         measured_width = 2 * share - labels_width
-    console.print(_build_table(runs, columns, labels, labels_width, measured_width))
+    console.print(_build_runs_table(runs, columns, labels, labels_width, measured_width))
 
 
 def _list_columns(runs: Sequence[RunOverview]) -> dict[str, list[str]]:
@@ -108,7 +108,7 @@ def _measure_width(columns: Mapping[str, Sequence[str]]) -> int:
     return sum(max(map(len, (name, *texts))) + _GAP for name, texts in columns.items())
 
 
-def _build_table(
+def _build_runs_table(
     runs: Sequence[RunOverview],
     columns: Mapping[str, Sequence[str]],
     labels: Sequence[str],

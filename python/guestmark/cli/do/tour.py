@@ -60,10 +60,10 @@ def _probe_platforms(on: list[str] | None, *, quiet: bool) -> list[PlatformFindi
     results: dict[str, Usable | Unusable] = {host.name: host.probe()}
     with answer_interrupt(say):
         results |= probe_all(guests)
-    return [_describe_result(name, results[name]) for name in names]
+    return [_make_platform_finding(name, results[name]) for name in names]
 
 
-def _describe_result(name: str, result: Usable | Unusable) -> PlatformFinding:
+def _make_platform_finding(name: str, result: Usable | Unusable) -> PlatformFinding:
     if isinstance(result, Unusable):
         return PlatformFinding(name, usable=False, reason=result.reason, hint=result.hint)
     return PlatformFinding(name, usable=True, ready_s=result.ready_s)

@@ -190,7 +190,7 @@ def _check_status(made: Made) -> str:
     return ""
 
 
-def _check_arguments(made: Made) -> str:
+def _check_argument_passing(made: Made) -> str:
     done = _run_by_exec(made, ["printf", "%s\\n--\\n", *_ARGUMENTS])
     found = done.stdout.decode(errors="replace").split("\n--\n")[:-1]
     for wanted, arrived in zip(_ARGUMENTS, [*found, *[""] * len(_ARGUMENTS)], strict=False):
@@ -376,7 +376,7 @@ _CHECKS: dict[str, Callable[[Made], str]] = {
     "the agent finds what it needs": _check_environment,
     "both outputs arrive, apart and unchanged": _check_output,
     "exit statuses pass through": _check_status,
-    "arguments pass through": _check_arguments,
+    "arguments pass through": _check_argument_passing,
     f"{_BINARY_BYTES >> 20} MiB pass both ways": _check_binary,
     "what is killed outside ends inside": _check_end_of_input,
 }

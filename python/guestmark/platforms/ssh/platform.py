@@ -380,7 +380,7 @@ def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteM
     hello, facts = agent.hello(), agent.read_facts()
     if hello.arch != arch:
         raise AttestationError(f"{dest} is not what it reported: asked {arch}, found {hello.arch}")
-    answers = _ask_machine(agent)
+    answers = _query_machine(agent)
     leaf = _run_query(agent, [PROGRAM, "hypervisor"])
     vendor, product = answers.get("vendor", ""), answers.get("product", "")
     return RemoteMachine(
@@ -421,7 +421,7 @@ def name_hypervisor(leaf: str, vendor: str, product: str, xen: str = "") -> str:
     return next((name for part, name in _WITHOUT_LEAF if part in vendor or part in product), NO_HYPERVISOR)
 
 
-def _ask_machine(agent: Agent) -> dict[str, str]:
+def _query_machine(agent: Agent) -> dict[str, str]:
     found: dict[str, str] = {}
     name = ""
     for line in _run_query(agent, ["/bin/sh", "-c", _SCRIPT], lines=True).splitlines():

@@ -19,7 +19,7 @@ def describe_machines(run: StoredRun) -> dict[str, str]:
         machines.setdefault(platform, []).append(machine)
     descriptions = {}
     for platform, seen in machines.items():
-        kinds = "; then ".join(dict.fromkeys(map(_describe_machine, seen)))
+        kinds = "; then ".join(dict.fromkeys(map(_describe_remote_machine, seen)))
         freshness = _describe_freshness(dict.fromkeys(machine.fresh for machine in seen))
         distance = _describe_distance([machine.connection for machine in seen])
         descriptions[platform] = f"{kinds}, {freshness}{distance}"
@@ -43,7 +43,7 @@ def _remote_machines(run: StoredRun) -> Iterator[tuple[str, RemoteMachine]]:
             yield platform_of.get(trial.cell_id, trial.cell_id), machine
 
 
-def _describe_machine(machine: RemoteMachine) -> str:
+def _describe_remote_machine(machine: RemoteMachine) -> str:
     if isinstance(machine, OwnMachine):
         return _describe_own_machine(machine)
     parts = [

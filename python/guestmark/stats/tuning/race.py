@@ -267,7 +267,7 @@ def _settle_finalists(race: Race, settings: Settings, fresh: Values) -> None:
         interval = Interval(found.ratio, *found.ci, found.verdict)
         race.distances[name] = interval
         if found.verdict is Verdict.SLOWER and found.ci[0] > 1 + settings.margin:
-            why = f"{_describe_loss(interval, race.leader)} in {race.fresh} fresh blocks"
+            why = f"{_describe_margin(interval, race.leader)} in {race.fresh} fresh blocks"
             race.dropped.append(Dropped(name, race.block, why, DropReason.CONFIRMED))
     _forget_dropped(race)
     race.finalists = tuple(name for name in race.finalists if name in race.alive)
@@ -327,12 +327,12 @@ def _drop_losers(
         race.distances[name] = interval
         if math.log(interval.low) > math.log1p(settings.margin):
             race.dropped.append(
-                Dropped(name, race.block, _describe_loss(interval, race.leader), DropReason.RACED)
+                Dropped(name, race.block, _describe_margin(interval, race.leader), DropReason.RACED)
             )
     _forget_dropped(race)
 
 
-def _describe_loss(interval: Interval, leader: str) -> str:
+def _describe_margin(interval: Interval, leader: str) -> str:
     return f"worse than {leader} by ×{interval.ratio:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
 
 

@@ -66,7 +66,7 @@ def build_plan(options: ExecOptions, argv: Sequence[str]) -> Plan:
     known = [metric.name for metric in (*(spec.metric for spec in specs), *DEFAULT_METRICS)]
     check_names(derived, {*known, *options.parameters})
     commands = [list(argv), *map(list, options.commands)]
-    _check_parameters(commands, options)
+    _check_parameters_are_used(commands, options)
     called = _name_commands(commands, options.names, options.texts)
     entries = []
     for number, ((key, label), words) in enumerate(zip(called, commands, strict=True)):
@@ -173,7 +173,7 @@ def _is_only_timed(options: ExecOptions, shape: Shape) -> bool:
     return on_host and not options.settings and all(goal is None for goal in goals)
 
 
-def _check_parameters(commands: Sequence[Sequence[str]], options: ExecOptions) -> None:
+def _check_parameters_are_used(commands: Sequence[Sequence[str]], options: ExecOptions) -> None:
     texts = [word for words in (*commands, *options.hooks.values()) for word in words]
     for name in options.parameters:
         if not any("{" + name + "}" in text for text in texts):

@@ -290,7 +290,7 @@ def check_fetched(machine: NetbootMachine, content: Content, number: int) -> int
         # No file may be larger than fits below 4 GB's hole (iPXE has 32-bit addresses under BIOS).
         _dump_memory(machine, file, 0, min(machine.settings.memory, 2 << 30))
         with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as memory:
-            address = _find_file(memory, content, number)
+            address = _find_file_in_memory(memory, content, number)
     finally:
         file.unlink(missing_ok=True)
     if address is None:
@@ -334,7 +334,7 @@ def _equal_bytes(one: memoryview, other: memoryview) -> bool:
         )
 
 
-def _find_file(memory: mmap.mmap, content: Content, number: int) -> int | None:
+def _find_file_in_memory(memory: mmap.mmap, content: Content, number: int) -> int | None:
     first, second = content.file_parts(number)
     with memoryview(content.view) as whole, memoryview(memory) as there:
         begin, rest = whole[first], whole[second]

@@ -48,7 +48,7 @@ def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
             ]
         for remark in filter(None, found):
             remarks.setdefault(remark, []).append(cell.id)
-    return [f"{_name_cells(ids)}: {remark}" for remark, ids in remarks.items()]
+    return [f"{_name_event_cells(ids)}: {remark}" for remark, ids in remarks.items()]
 
 
 def explain_cached_files(options: Mapping[str, str], memory: int) -> str:
@@ -103,7 +103,7 @@ def _read_memory_size(cell: Cell) -> int:
     return 0
 
 
-def _name_cells(ids: Sequence[str]) -> str:
+def _name_event_cells(ids: Sequence[str]) -> str:
     # The id of a null cell has a `#`; its original says the same.
     own = [identifier for identifier in ids if "#" not in identifier] or list(ids)
     return own[0] if len(own) == 1 else f"{own[0]} and {len(own) - 1} more"
