@@ -20,6 +20,7 @@ from guestmark.page.charts import Ratios
 from guestmark.page.nodes import Chart, Section
 from guestmark.page.scales import log_ticks
 from guestmark.page.tables import Table
+from guestmark.page.text import Tone
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
 from guestmark.report.full_report import make_page as page_of
@@ -74,6 +75,15 @@ def test_a_drawing_is_told_in_words_and_takes_its_colours_from_the_page() -> Non
         assert not re.search(r"(fill|stroke)=\"(#|rgb|black|white)", drawing)
         colours = set(re.findall(r"var\((--[\w-]+)\)", drawing))
         assert colours <= set(re.findall(r"(--[\w-]+):", text))
+
+
+@pytest.mark.parametrize(
+    "tone", [Tone.FASTER, Tone.SLOWER, Tone.SAME, Tone.UNCLEAR, Tone.WARNING, Tone.ERROR]
+)
+def test_a_word_has_the_colour_of_its_tone(tone: Tone) -> None:
+    style = re.search(r"<style>(.*?)</style>", page(host_uml_tcg()), re.DOTALL)
+    assert style
+    assert re.search(rf"\.{tone.value}\b[^{{}}]*\{{color:", style[1])
 
 
 def test_ratios_are_those_of_the_blocks() -> None:
