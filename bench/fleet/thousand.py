@@ -29,15 +29,16 @@ def simulate_parsl(workers: int, folder: str) -> str:
     from parsl.serialize import serialize
     from parsl.version import VERSION
 
+    make_provider: Any = LocalProvider
     executor: Any = HighThroughputExecutor(
         label="x", address="127.0.0.1", encrypted=True, heartbeat_period=30, heartbeat_threshold=120,
         interchange_launch_cmd=[sys.executable, "-m", "parsl.executors.high_throughput.interchange"],
-        provider=LocalProvider(init_blocks=0, max_blocks=0, min_blocks=0),
+        provider=make_provider(init_blocks=0, max_blocks=0, min_blocks=0),
     )  # fmt: skip
     executor.run_dir = executor.provider.script_dir = folder
     executor.start()
     begin = time.monotonic()
-    context = curvezmq.ClientContext(executor.cert_dir)
+    context: Any = curvezmq.ClientContext(executor.cert_dir)
     context.max_sockets = 2 * workers + 100
     poller, sockets = zmq.Poller(), []
     for number in range(workers):

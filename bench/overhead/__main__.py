@@ -37,7 +37,9 @@ def _time_guestmark(runs: int, scratch: Path, command: Sequence[str]) -> float:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     (cell,) = json.loads(done.stdout)["cells"]
-    return statistics.median(value for trial in cell["trials"] for value in trial["iterations"]["wall_s"])
+    return float(
+        statistics.median(value for trial in cell["trials"] for value in trial["iterations"]["wall_s"])
+    )
 
 
 def _time_hyperfine(runs: int, scratch: Path, command: Sequence[str]) -> float:
@@ -47,7 +49,7 @@ def _time_hyperfine(runs: int, scratch: Path, command: Sequence[str]) -> float:
         capture_output=True, check=True,
     )  # fmt: skip
     (result,) = json.loads(target.read_text())["results"]
-    return statistics.median(result["times"])
+    return float(statistics.median(result["times"]))
 
 
 def _time_help() -> float:

@@ -22,7 +22,7 @@ def table_rows(
     document: Mapping[str, Any],
 ) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, JudgedGate], str]]:
     """Of each workload: its label and parameters, a word for each filesystem, and why something is lost."""
-    cells = shared_facts.restore_shared(document)["cells"]
+    cells = shared_facts.restore_shared(dict(document))["cells"]
     plan = {cell["id"]: cell for cell in document["plan"]["cells"]}
     found: dict[str, list[tuple[str, Any]]] = {}
     for cell in cells:

@@ -107,11 +107,11 @@ def _bare_initramfs(scratch: Path, compiler: str = "cc") -> Path:
     source.write_text(_INIT)
     subprocess.run([compiler, "-static", "-Os", "-w", "-o", str(program), str(source)], check=True)
     archive = CpioArchive()
-    archive.directory("dev")
-    archive.character_device("dev/console", 5, 1)
-    archive.file("init", program.read_bytes(), 0o755)
+    archive.add_directory("dev")
+    archive.add_character_device("dev/console", 5, 1)
+    archive.add_file("init", program.read_bytes(), 0o755)
     target = scratch / f"bare-{compiler}.cpio"
-    target.write_bytes(archive.content())
+    target.write_bytes(archive.to_bytes())
     return target
 
 
@@ -198,7 +198,7 @@ def main() -> None:
             print("guestfish is not installed: the libguestfs row is missing (package guestfish)")
         for start in (contenders["tcg"], contenders["uml"]):
             start()  # builds our initramfs
-        with TEMPLATES.block():
+        with TEMPLATES.share_in_block():
             contenders["restored, root"]()  # makes the template
             values = measure_contenders(contenders, arguments.rounds, arguments.seed)
     beside = ["guestfish"] if "guestfish" in values else []

@@ -63,7 +63,7 @@ def _rest(trial: dict[str, object]) -> float:
     assert isinstance(phases, dict)
     assert isinstance(found, dict)
     known = phases["ready"] + sum(iterations["wall_s"]) + sum(found.get(name, 0.0) for name in _WORKLOADS)
-    return float(str(trial["duration_s"])) - known
+    return float(str(trial["duration_s"])) - float(known)
 
 
 def main() -> int:

@@ -49,7 +49,7 @@ def _exec(directory: Path, command: list[str], metric: str, *options: str) -> fl
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     (cell,) = json.loads(done.stdout)["cells"]
-    return statistics.median(trial["iterations"][metric][0] for trial in cell["trials"])
+    return float(statistics.median(trial["iterations"][metric][0] for trial in cell["trials"]))
 
 
 def measure_figures() -> dict[str, Any]:
