@@ -127,7 +127,7 @@ class Tune(Strict):
 
 
 class Question(Strict):
-    """`[[question]]`: what the run's last sentences answer, as `guestmark.core.question.Question`."""
+    """`[[question]]`: what the run's last sentences answer, as `guestmark.core.model.Question`."""
 
     ask: Annotated[str, Field(min_length=1)]
     wants: Literal["best", "compare", "parts", "durability"]

@@ -19,7 +19,7 @@ sys.exit(lint_imports(no_cache=True, no_logo=True))
     ("module", "line", "broken"),
     [
         ("core/units.py", "from guestmark.cli import app", "imports point down"),
-        ("stats/paired.py", "from guestmark.report import figures", "imports point down"),
+        ("stats/paired.py", "from guestmark.report import formats", "imports point down"),
         ("disks/sparse.py", "from guestmark.platforms import registry", "imports point down"),
         ("platforms/qmp.py", "from guestmark.platforms.qemu import platform", "no circles"),
         ("plan/pattern.py", "from guestmark.plan import matrix", "no circles"),
