@@ -3,6 +3,7 @@
 Unknown facts are absent. Sizes are in bytes, frequencies as the kernel writes them, in kHz.
 """
 
+import hashlib
 from typing import Any, TypedDict
 
 import msgspec
@@ -109,6 +110,14 @@ class Environment(TypedDict, total=False):
     guestmark: Guestmark
     python: dict[str, str]
     libraries: dict[str, str]
+
+
+def hash_machine_id(name: str) -> str:
+    """Return a hash that tells a machine from others, from its machine id or host name; empty without one.
+
+    machine-id(5) asks programs not to expose the id itself.
+    """
+    return hashlib.sha256(f"guestmark {name}".encode()).hexdigest()[:16] if name else ""
 
 
 def explain_problem(record: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import guestmark
 from guestmark.core import procfs, registry
-from guestmark.core.environment import Environment
+from guestmark.core.environment import Environment, hash_machine_id
 from guestmark.core.meminfo import read_meminfo
 from guestmark.core.model import Plan
 from guestmark.core.own_program import find_agent_binary
@@ -59,7 +59,7 @@ def record_environment(
     found: dict[str, Any] = {
         "recorded_at": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "command_line": redact_words(sys.orig_argv if argv is None else argv),
-        "machine": _hash_machine_id(root / "etc/machine-id"),
+        "machine": hash_machine_id(_read_line(root / "etc/machine-id") or platform.node()),
         "processor": _read_processor(root),
         "frequency": _read_frequency_policy(root / "sys/devices/system/cpu"),
         "memory_bytes": memory.get("MemTotal"),
@@ -109,12 +109,6 @@ def record_run_environment(plan: Plan) -> Environment:
 
 def _read_line(file: Path) -> str:
     return procfs.read_text(file).strip()
-
-
-def _hash_machine_id(file: Path) -> str:
-    """Return a hash that tells this host from others: machine-id(5) asks not to expose the id itself."""
-    own = _read_line(file) or platform.node()
-    return hashlib.sha256(f"guestmark {own}".encode()).hexdigest()[:16] if own else ""
 
 
 def _read_processor(root: Path) -> dict[str, Any]:

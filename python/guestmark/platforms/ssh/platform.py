@@ -6,7 +6,6 @@ That agent also finds out what the machine is: its processor, kernel, firmware a
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import signal
@@ -19,6 +18,7 @@ from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
 from guestmark.agent.clocks import Ping, read_host_boot_id
 from guestmark.core.context import Caller
+from guestmark.core.environment import hash_machine_id
 from guestmark.core.errors import (
     AttestationError,
     GuestmarkError,
@@ -385,7 +385,7 @@ def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteM
     vendor, product = answers.get("vendor", ""), answers.get("product", "")
     return RemoteMachine(
         dest=dest,
-        machine=_hash_machine_id(answers.get("id") or hello.hostname),
+        machine=hash_machine_id(answers.get("id") or hello.hostname),
         kernel=_sanitize_line(hello.kernel),
         arch=_sanitize_line(hello.arch),
         boot_id=_sanitize_line(hello.boot_id),
@@ -441,7 +441,3 @@ def _run_query(agent: Agent, argv: list[str], *, lines: bool = False) -> str:
 def _sanitize_line(text: str) -> str:
     """Returns one line of bounded length without control characters, as nothing remote is trusted."""
     return make_inert(text).strip()[:_LIMIT]
-
-
-def _hash_machine_id(machine_id: str) -> str:
-    return hashlib.sha256(f"guestmark {machine_id}".encode()).hexdigest()[:16] if machine_id else ""
