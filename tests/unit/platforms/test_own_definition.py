@@ -54,7 +54,6 @@ def text_of(**changes: str) -> str:
         ({"destory": '"tool rm {id}"'}, "unknown key 'destory'"),
         ({"timeouts": "{ create = -1 }"}, "timeouts.create is -1 s"),
         ({"timeouts": "{ crate = 1 }"}, "crate"),
-        ({"price_per_hour": "-2.0"}, "price_per_hour is -2"),
         ({"env": '{ "A-B" = "1" }'}, "no variable's name"),
         ({"create": '"tool \\u0007 {id}"'}, "control characters"),
     ],

@@ -6,7 +6,7 @@ import hashlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,9 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     version: Command = ""
     list: Command = ""
     pid: Command = ""
-    console: Command = ""
     env: dict[str, str] = {}
     parameters: dict[str, str | int | float | Parameter] = {}
     timeouts: Timeouts = Timeouts()
-    price_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +121,9 @@ class Definition:
     version: Template
     list: Template
     pid: Template
-    console: Template
     env: Mapping[str, str]
     parameters: Mapping[str, Parameter]
     timeouts: Timeouts
-    price_per_hour: float | None = field(default=None)
 
     def commands(self) -> Iterator[tuple[str, Template]]:
         """Yield each command that the file has, with its key."""
@@ -141,7 +137,7 @@ class Definition:
         return {name: levels.get(name, parameter.default) for name, parameter in self.parameters.items()}
 
 
-COMMANDS = ("create", "ready", "exec", "destroy", "version", "list", "pid", "console")
+COMMANDS = ("create", "ready", "exec", "destroy", "version", "list", "pid")
 # Those that may stand for the machine as a whole, and so have no id of one.
 _WITHOUT_ID = frozenset({"version", "list"})
 
@@ -179,7 +175,6 @@ def parse_definition(text: str, path: Path, *, shipped: bool = False) -> Definit
         env=file.env,
         parameters=parameters,
         timeouts=file.timeouts,
-        price_per_hour=file.price_per_hour,
         **templates,
     )
 
@@ -284,10 +279,6 @@ def _check_values(file: _File, path: Path) -> None:
             raise UsageError(
                 f"{path}: timeouts.{field_.name} is {seconds:g} s", hint=f"between 0 and {_LONGEST_S:g} s"
             )
-    if file.price_per_hour is not None and not 0 <= file.price_per_hour < 1e6:
-        raise UsageError(
-            f"{path}: price_per_hour is {file.price_per_hour:g}", hint="the price of one hour, 0 or more"
-        )
     for name in file.env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise UsageError(f"{path}: env: {name!r} is no variable's name", hint="letters, digits and _")
