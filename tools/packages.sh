@@ -245,7 +245,7 @@ apt_install() { # PACKAGE…: those that were not there before are remembered fo
     [ -z "$fresh" ] || printf '%s\n' $fresh >>"$state/packages"
 }
 
-# install_named PACKAGE…: for what the program finds missing later (foreign/installing.py). Ends with 2 where it may not.
+# install_named PACKAGE…: for what the program finds missing later (foreign/commands.py). Ends with 2 where it may not.
 install_named() {
     may_install
     [ "$(family)" = debian ] && [ "$may" = yes ] || exit 2

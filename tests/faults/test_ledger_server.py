@@ -295,7 +295,7 @@ def test_copying_to_itself_is_refused(tmp_path: Path, guestmark: CommandLine) ->
 
 
 def test_what_is_sent_again_and_again_is_prepared_once(server: Server) -> None:
-    """Fails when the bundled driver no longer has what `ledger.prepared` builds on: each trial would take three times
+    """Fails when the bundled driver no longer has what `ledger.postgres` builds on: each trial would take three times
     as long."""
     with open_ledger(server.url) as ledger:
         run_id = ledger.create_run(PLAN, {}, 1)

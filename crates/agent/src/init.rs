@@ -8,7 +8,7 @@
 //! - `guestmark.rootopts=` options for mounting that root;
 //! - `guestmark.overlay=` size of the throw-away layer over it (as tmpfs's `size=`, default `50%`);
 //! - `guestmark.template=1`: stay before the root, say so on the console, and wait on the channel to be renewed (see
-//!   [`renew`]): the machine may be saved there, and go on as any number of others;
+//!   [`renewed`]): the machine may be saved there, and go on as any number of others;
 //! - `guestmark.renewal=ignored`: what the renewal says is not done. Such a machine is a control: a proof that machines
 //!   are no twins has to see that it is one;
 //! - `guestmark.realtime=` seconds since 1970 when the machine was started, for those without a clock that keeps the

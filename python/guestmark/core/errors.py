@@ -52,7 +52,7 @@ class BlockStatus(IntEnum):
 
 
 class Interrupted(BaseException):
-    """The user stops the run: raised inside `engine.interrupt.Interruption.armed` by the first signal."""
+    """The user stops the run: raised inside `engine.interrupt.Interruption.interruptible` by the first signal."""
 
 
 class GuestmarkError(Exception):

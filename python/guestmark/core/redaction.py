@@ -1,8 +1,8 @@
 """Removes known secrets from everything that is stored, printed or written to a file.
 
 Passwords reach guestmark in URLs of ledgers (options, arguments, plans, variables), in libpq's variables and in its
-password file. Whoever takes one in tells it to `know`; whatever goes out passes `redact`. URLs are redacted by their
-form, too, as a command line is stored before anything has read it.
+password file. Whoever takes one in calls `register_secret`; whatever goes out passes `redact_text`. URLs are
+redacted by their form, too, as a command line is stored before anything has read it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Looks in a crash state for the data that a program's own calls promised to be on its disk.
 
-The agent stops the program after each such call and prints what it has promised (`crates/agent/src/syncs.rs`). At that
+The agent stops the program after each such call and prints what it has promised (`crates/agent/src/syncs`). At that
 very moment all of it has to be on the disk. Later the program may write over some of it. So of a file that was promised
 earlier, only blocks that are unchanged when it is next seen are expected, under any path that it has had since.
 """

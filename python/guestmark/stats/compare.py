@@ -132,7 +132,7 @@ class Comparison:
 
     @property
     def is_bounded(self) -> bool:
-        """True if the interval says enough although no verdict is given: any difference lies within `BOUND`."""
+        """True if the interval says enough although no verdict is given: any difference lies within `BOUNDED_RATIO`."""
         known = (
             self.is_undecided
             and not self.withdrawn

@@ -55,7 +55,7 @@ class StartMoments:
 
 @dataclass(slots=True)
 class StartedMachine:
-    """A running machine, with moments like those of `Moments` but on the monotonic clock itself."""
+    """A running machine, with moments like those of `StartMoments` but on the monotonic clock itself."""
 
     machine: Machine
     decided: float

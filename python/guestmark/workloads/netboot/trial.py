@@ -82,7 +82,7 @@ class NetbootTrial(NetbootWorkload):
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[BareMachine]:
-        """Starts the machine that this workload brings in place of the platform's; see `BringsMachine`."""
+        """Starts the machine that this workload brings in place of the platform's."""
         settings = Settings.read_settings(self.cell, self._size)
         if self._nested:
             with nested.outer_guest(platform, self.cell, settings.memory, self._size * self._files) as guest:
