@@ -81,17 +81,22 @@ def open_marker(files: LoggedFiles) -> Iterator[Callable[[int], None]]:
     Marks do not wait for writes or flushes in progress. Raises `MachineError` when the server has ended.
     """
     assert files.at is not None
-    with files.at.open("rb", buffering=0) as file:
+    file = files.at.open("rb", buffering=0)
 
-        def mark(number: int) -> None:
-            try:
-                fcntl.ioctl(file, _MARK, struct.pack("=Q", number))
-            except OSError as error:
-                raise MachineError(
-                    f"the log of writes has ended: {error.strerror}", hint="see the console"
-                ) from error
+    def mark(number: int) -> None:
+        try:
+            fcntl.ioctl(file, _MARK, struct.pack("=Q", number))
+        except OSError as error:
+            raise MachineError(
+                f"the log of writes has ended: {error.strerror}", hint="see the console"
+            ) from error
 
+    try:
         yield mark
+    finally:
+        # A file whose server has ended cannot be closed without an error, which would hide why it ended.
+        with contextlib.suppress(OSError):
+            file.close()
 
 
 def unmount(at: Path) -> None:

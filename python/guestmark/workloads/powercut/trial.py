@@ -398,6 +398,8 @@ class PowercutTrial(powercut.PowercutWorkload):
             raise
         except AgentError as error:  # what hangs in a flush cannot be killed, and the agent waits for its end
             raise self._not_written(disk, error.message, late=True) from error
+        except MachineError as error:  # the server of the log died between a record and its mark
+            raise self._not_written(disk, error.message, late=False) from error
         if program.ended is None:
             program.send_signal(signal.SIGKILL)
             raise self._not_written(disk, "", late=True)
