@@ -77,7 +77,7 @@ def one_block(told: bytes) -> bytes:
     os.environ[exclusive.LOCK_VARIABLE] = str(waiting.parent / f"lock-{name}")
     simulated: Any = (
         ("run_trial", measurement_loop, trial),
-        ("unusable_platforms", preflight, lambda *_: ()),
+        ("find_unusable_platforms", preflight, lambda *_: ()),
         ("record_environment", environment, lambda **_: {"machine": name}),
     )
     for attribute, module, ours in simulated:
@@ -94,16 +94,16 @@ class Seat(WorkerLink):
     def __init__(self) -> None:  # without a process
         self._open = True
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._open
 
-    def said(self) -> LinkEnd:
+    def describe_end(self) -> LinkEnd:
         return LinkEnd()
 
     def is_silent(self, present: Mapping[str, int]) -> bool:
         return False
 
-    def told(self) -> list[str]:
+    def take_messages(self) -> list[str]:
         return []
 
     def close(self) -> None:

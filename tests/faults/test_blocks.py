@@ -136,8 +136,10 @@ def test_a_block_is_claimed_without_reading_what_others_measured(guestmark: Comm
 
 @pytest.mark.long
 def test_a_run_with_blocks_under_way_is_not_resumed_and_one_in_others_hands_is_said_to_be(
-    guestmark: CommandLine, ledger: str
+    guestmark: CommandLine, ledger: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Whoever claims a run signs it: with the key of the command line that made it.
+    monkeypatch.setenv("XDG_STATE_HOME", guestmark.environment["XDG_STATE_HOME"])
     made = Cluster(guestmark, ledger, 1, '"2.03"')
     with guestmark.running(*made.arguments("one"), env=made.environment) as process:
         assert wait_until(lambda: made.stored().state is RunState.RUNNING, 30)
