@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import secrets
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -14,8 +12,6 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from guestmark.agent.client import Agent
-from guestmark.agent.results import CallError
 from guestmark.core.errors import (
     AttestationError,
     GuestmarkError,
@@ -45,8 +41,8 @@ from guestmark.platforms.own.store import check_trust, find_definition
 from guestmark.platforms.ssh.connections import open_once
 from guestmark.platforms.ssh.platform import Remote, check_cell
 from guestmark.platforms.ssh.session import Session, shell_words
+from guestmark.platforms.ssh.trial_mark import TrialMark
 
-_MARK = "guestmark-trial-"
 _VERSION_S = 20.0
 _PID_S = 20.0
 
@@ -128,7 +124,7 @@ class OwnPlatform:
         self._definition: Definition | None = None
         self._dest = layer.dest
         self._version: str | None = None
-        self._mark = ""  # that the last trial left
+        self._mark = TrialMark()
 
     @property
     def definition(self) -> Definition:
@@ -193,17 +189,12 @@ class OwnPlatform:
 
     def _check_new(self, machine: Own) -> None:
         """Raise `AttestationError` when the machine is the last trial's, or has what that left on its disk."""
-        parent = PurePosixPath(machine.session.directory).parent
-        name = self.definition.name
-        if self._mark and _path_exists(machine.agent, self._mark):
-            self._mark = ""
+        folder = PurePosixPath(machine.session.directory).parent
+        if not self._mark.replace(machine.agent, str(folder)):
             raise AttestationError(
-                f"{name} is not fresh: what the last trial left in it is still there",
+                f"{self.definition.name} is not fresh: what the last trial left in it is still there",
                 hint="create has to make a new machine each time, with a root or an overlay of its own",
             )
-        mark = str(parent / f"{_MARK}{secrets.token_hex(8)}")
-        machine.agent.write_file(mark, b"")
-        self._mark = mark
 
 
 def _list_parameters(cell: Cell, definition: Definition) -> dict[str, str]:
@@ -224,16 +215,6 @@ def _list_parameters(cell: Cell, definition: Definition) -> dict[str, str]:
                 hint=f"its levels: {', '.join(parameter.levels)}",
             )
     return levels
-
-
-def _path_exists(agent: Agent, path: str) -> bool:
-    try:
-        agent.stat(path)
-    except CallError as error:
-        if error.errno == errno.ENOENT:
-            return False
-        raise
-    return True
 
 
 def _list_processes_of_namespace(pid: int) -> list[int]:

@@ -6,10 +6,8 @@ The domain is ended afterwards, even if this process is killed.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
-import secrets
 import select
 import shlex
 import signal
@@ -22,7 +20,6 @@ from xml.etree import ElementTree
 import msgspec
 
 from guestmark.agent.client import Agent
-from guestmark.agent.results import CallError
 from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
 from guestmark.core.machine_facts import Libvirt, LibvirtDisk, LibvirtMachine, RemoteMachine
@@ -36,6 +33,7 @@ from guestmark.platforms.ssh.freshness import READY
 from guestmark.platforms.ssh.platform import RESTART_S, Remote, await_ready, check_cell
 from guestmark.platforms.ssh.session import Session, read_command_variable
 from guestmark.platforms.ssh.session import ssh_command as ssh
+from guestmark.platforms.ssh.trial_mark import TrialMark
 from guestmark.platforms.virsh.factors import NONE, SNAPSHOT, SSH, THROW_AWAY
 
 VARIABLE = "GUESTMARK_VIRSH"
@@ -217,7 +215,7 @@ def _read_attribute(element: ElementTree.Element, path: str, name: str, default:
     return "" if child is None else child.get(name, default)
 
 
-_MARK = "/var/tmp/guestmark-trial-"
+_MARKED_FOLDER = "/var/tmp"
 
 
 @dataclass(slots=True)
@@ -242,8 +240,7 @@ class VirshPlatform:
         self.name = str(layer)
         self._domain = layer.dest
         self._spec = PlatformSpec((layer,))
-        # The file that the last trial left there.
-        self._mark = ""
+        self._mark = TrialMark()
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Domain]:
@@ -288,26 +285,12 @@ class VirshPlatform:
 
         Raises `AttestationError` if the mark of the last trial is still there.
         """
-        if self._mark and _path_exists(agent, self._mark):
-            self._mark = ""
+        # Without the flush, ending the domain would lose the file even if its disks keep what is written.
+        if not self._mark.replace(agent, _MARKED_FOLDER, fsync=True):
             raise AttestationError(
                 f"the domain {self._domain} is not fresh: a file that the last trial left is still there",
                 hint="is /var/tmp on a disk that the snapshot does not include?",
             )
-        mark = _MARK + secrets.token_hex(8)
-        # Without the flush, ending the domain would lose the file even if its disks keep what is written.
-        agent.write_file(mark, b"", fsync=True)
-        self._mark = mark
-
-
-def _path_exists(agent: Agent, path: str) -> bool:
-    try:
-        agent.stat(path)
-    except CallError as error:
-        if error.errno == errno.ENOENT:
-            return False
-        raise
-    return True
 
 
 _STARTED = "guestmark-started"
