@@ -18,7 +18,7 @@ class Style(StrEnum):
     NONE = "none"
 
     def redraws(self, *, by_default: bool) -> bool:
-        """Returns whether progress is redrawn; `by_default` says what the terminal is fit for."""
+        """Returns whether progress is redrawn in place; `by_default` tells whether the terminal can do that."""
         return by_default if self is Style.AUTO else self in {Style.FULL, Style.NOCOLOR}
 
     def has_colours(self) -> bool | None:

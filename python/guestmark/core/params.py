@@ -67,7 +67,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def make(cls, *_: Any, **given: Any) -> Self:
-        """Makes the parameters of what a plan gives, checked, by names of fields and keys of `INPUTS`.
+        """Makes and checks the parameters from a plan's values, by names of fields and keys of `INPUTS`.
 
         Overridden where fields depend on each other. Raises `ValueError` or `UsageError` for what contradicts itself.
         """

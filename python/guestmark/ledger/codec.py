@@ -30,7 +30,7 @@ _FACTS = "attestation"
 
 
 def _encode_other(value: Any) -> Any:
-    """Return the builtin form of what msgspec does not know: NumPy scalars and arrays, paths; anything else by text."""
+    """Convert a value msgspec cannot encode: NumPy scalars and arrays, paths; anything else becomes text."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, os.PathLike):

@@ -108,7 +108,7 @@ def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)
 
 
 def minimize_failing(every: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return a smallest part of what fails as a whole, from which nothing can be left out (algorithm `ddmin`)."""
+    """Return a minimal failing part of a failing whole: without any one item it passes (algorithm `ddmin`)."""
     left, parts = list(every), 2
     while len(left) > 1:
         size = -(-len(left) // parts)

@@ -1,9 +1,9 @@
 """The total, what a batch costs: the ratio of two cells' means, with what so few machines cannot have shown.
 
 Arrays hold one mean per trial, shape (K,), NaN if a trial is missing or failed. No method can tell a mean that rare
-events determine from a few trials (Bahadur and Savage 1956). So the interval of what was seen is accompanied by one
-that allows for unseen events: whole trials that take five times as long, in as large a share as could have stayed
-unseen.
+events determine from a few trials (Bahadur and Savage 1956). The interval of the observed trials therefore stands
+beside one that allows for unseen events: whole trials that take five times as long, in as large a share as could have
+stayed unseen.
 """
 
 import math

@@ -76,8 +76,9 @@ def _build_request(given: Options, limits: Sequence[str]) -> BisectionRequest:
     caller = Caller.current()
     # The search itself decides on the number of blocks.
     overrides = {**given.overrides(), "precision": None, "time_limit_s": None}
+    on = list_platforms(given.on, given.machine) or ("host",)
     request = ExecOptions(
-        on=list_platforms(given.on, given.machine) or ("host",),
+        on=on,
         metrics=given.metrics or (),
         stdin_path=given.stdin,
         ignore_failure=given.ignore_failure,
@@ -87,7 +88,7 @@ def _build_request(given: Options, limits: Sequence[str]) -> BisectionRequest:
     power = None
     if is_about_power(limits[0]):
         power = PowerCutOptions(
-            Overrides(on=list_platforms(given.on, given.machine) or ("host",), **given.overrides()),
+            Overrides(on=on, **given.overrides()),
             caller,
             given.check,
         )

@@ -154,7 +154,7 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
         expect: str | None,
         **hooks: str | None,
     ) -> ExecParams:
-        """Makes the parameters of what a plan gives. Raises `UsageError`, `ValueError` for an unused value."""
+        """Makes the parameters from a plan's values. Raises `UsageError`, `ValueError` for an unused value."""
         given = {name: text for name, text in hooks.items() if text}
         for name in values:
             if not any("{" + name + "}" in text for text in (*argv, *given.values())):

@@ -258,7 +258,7 @@ class ExecTrial(ExecWorkload):
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the command once. Raises `WorkloadError` with a one-line reason when it fails."""
         self._run_hook("prepare", machine)
-        # Counters are read outside of what is timed, and only where there is a disk whose flushes are of interest.
+        # Counters are read outside the timed span, and only for a disk whose flushes matter.
         below = Below.read_before(machine) if self._disk else None
         result = machine.agent.exec(
             self._argv,
