@@ -369,5 +369,5 @@ def _claims(result: CellResult) -> dict[str, Verdict]:
 
 
 def _covers(comparison: Comparison | None, log_ratio: float) -> bool:
-    ends = None if comparison is None else comparison.stated_interval
+    ends = None if comparison is None else comparison.ci
     return ends is None or ends[0] <= float(np.exp(log_ratio)) <= ends[1]

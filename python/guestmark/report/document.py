@@ -182,7 +182,7 @@ def _summary_document(summary: Summary, metric: Metric) -> dict[str, Any]:
 def _comparison_document(comparison: Comparison) -> dict[str, Any]:
     return {
         "ratio": comparison.ratio,
-        "ci": _interval_document(comparison.stated_interval),
+        "ci": _interval_document(comparison.ci),
         "median_ratio": comparison.median_ratio,
         "median_ci": _interval_document(comparison.median_ci),
         "p": comparison.p,
@@ -214,6 +214,7 @@ def _answers_document(result: CellResult, workload: WorkloadResult) -> dict[str,
         found["total"] = {
             **_comparison_document(answers.total),
             "seen_ci": _interval_document(answers.total.ci),
+            "pessimistic_ci": _interval_document(answers.total.unseen_ci),
         }
     if answers.slow is not None:
         slow = answers.slow

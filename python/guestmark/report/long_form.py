@@ -136,8 +136,7 @@ def _estimate_columns(result: CellResult, metric: str, *, primary: bool) -> _Row
             row |= _name_estimate(Estimand.SLOW, slow.difference, slow.ci, slow.verdict)
     for estimand, comparison in comparisons.items():
         if comparison is not None:
-            ends = comparison.stated_interval
-            row |= _name_estimate(estimand, comparison.ratio, ends, comparison.verdict)
+            row |= _name_estimate(estimand, comparison.ratio, comparison.ci, comparison.verdict)
     return row
 
 

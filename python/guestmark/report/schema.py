@@ -123,9 +123,11 @@ class ComparisonPart(_Part):
 class TotalPart(ComparisonPart):
     """The ratio of the totals, which a batch costs."""
 
-    seen_ci: Annotated[
-        Interval, Meta(description="interval of the measured runs alone, without events too rare to be seen")
-    ]
+    seen_ci: Annotated[Interval, Meta(description="the same as ci")]
+    pessimistic_ci: Annotated[
+        Interval | UnsetType,
+        Meta(description="how far it could lie if an event too rare to be seen was missed"),
+    ] = UNSET
 
 
 class SlowPart(_Part):

@@ -312,9 +312,9 @@ def _claims_beside_typical(workload: WorkloadResult, prefix: str) -> list[Node]:
                 continue
             claim, interval = _describe_times(comparison, metric)
             limit = f" {interval.text}" if interval.text else ""
-            # No interval of so few runs holds a mean that rare events decide.
+            # No interval of so few runs holds what events cost that none of them shows.
             if estimand is Estimand.TOTAL:
-                limit = " in the runs measured"
+                limit += " in the runs measured"
             name = f"{estimand.value.capitalize()} of {prefix}{name_in_sentences(workload)[result.cell.id]}: "
             nodes.append(Note(spans(name, claim, limit), NoteKind.WARNING))
     return nodes

@@ -140,6 +140,7 @@ def compare_trials(
     null_pairs: Sequence[tuple[str, str]] = (),
     history: Sequence[Null] = (),
     first: Mapping[str, Array] | None = None,
+    means: Mapping[str, Array] | None = None,
     alpha: float = 0.05,
     boots: bool = True,
 ) -> dict[str, Answers]:
@@ -147,10 +148,12 @@ def compare_trials(
 
     `iterations` maps cell ids to arrays of shape (K, m), equal for all cells: m iterations in each of K blocks, a row
     of NaN if the trial is missing or failed. `null_pairs` are pairs of a copy and the cell it copies; copies are not
-    compared here. `first` maps cell ids to each trial's first run on its fresh machine, shape (K,). Without `boots` no
-    machine is started for a trial, so each iteration is an independent chance to see a rare event. Each question is its
-    own family: the p values of its cells are adjusted together. Raises ValueError for unequal shapes: a median of seven
-    runs and a single run are different quantities, which differ by 3 % for equal cells.
+    compared here. `first` maps cell ids to each trial's first run on its fresh machine, shape (K,); `means` to each
+    trial's mean cost, shape (K,), where trials hold unequal numbers of iterations: their means are still the same
+    quantity. Without `boots` no machine is started for a trial, so each iteration is an independent chance to see a
+    rare event. Each question is its own family: the p values of its cells are adjusted together. Raises ValueError for
+    unequal shapes: a median of seven runs and a single run are different quantities, which differ by 3 % for equal
+    cells.
     """
     shapes = {array.shape for array in iterations.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) != 2:
@@ -170,9 +173,10 @@ def compare_trials(
         )
 
     medians = make_table({name: _row_medians(array) for name, array in iterations.items()})
-    means = make_table({name: _row_cost_means(array, better) for name, array in iterations.items()})
+    if means is None:
+        means = {name: row_cost_means(array, better) for name, array in iterations.items()}
     typical = _compare_estimand(medians, Estimand.TYPICAL, alpha)
-    total = _compare_estimand(means, Estimand.TOTAL, alpha)
+    total = _compare_estimand(make_table(means), Estimand.TOTAL, alpha)
     firsts = {}
     if first and baseline in first:
         firsts = _compare_estimand(make_table(first), Estimand.FIRST, alpha)
@@ -306,7 +310,7 @@ def _row_medians(array: Array) -> Array:
     return np.asarray(np.median(array, axis=1), dtype=np.float64)
 
 
-def _row_cost_means(array: Array, better: Better) -> Array:
+def row_cost_means(array: Array, better: Better) -> Array:
     """Return each trial's mean, shape (K,); of rates the harmonic mean, whose inverse is the mean time per unit."""
     if better is Better.LOWER:
         return np.asarray(array.mean(axis=1), dtype=np.float64)

@@ -66,9 +66,8 @@ class Comparison:
     """The comparison of one cell with the baseline over the `n` blocks that hold both; ratios are cell / baseline.
 
     - `ratio`, `ci`: estimate and 95 % interval. For the typical run Hodges–Lehmann's; below six blocks, where that has
-      no interval, the t interval of the mean log ratio; None below two. For the total the ratio of means with Fieller's
-      interval, which covers only the runs that were measured; `unseen_ci` also allows for events that so few machines
-      cannot have shown, see `total.widen_for_unseen`.
+      no interval, the t interval of the mean log ratio; None below two. For the total the ratio of means, see
+      `total.ratio_interval`; `unseen_ci` is how far it could lie if events stayed unseen, see `total.widen_for_unseen`.
     - `median_ratio`, `median_ci`: exp(median d) with its distribution-free interval (None below six blocks).
     - `p`: of the exact test of no difference; `equivalence_p`: of the test of equivalence; `q` and `equivalence_q`: the
       same, adjusted over the family.
@@ -116,11 +115,6 @@ class Comparison:
         return self.n >= MIN_BLOCKS
 
     @property
-    def stated_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval to report; for a total, the one that allows for events too rare to have been seen."""
-        return self.unseen_ci if self.estimand is Estimand.TOTAL else self.ci
-
-    @property
     def typical_is_equal(self) -> bool:
         """True if at least the typical run is shown to equal the baseline's."""
         return self.alike or self.verdict is Verdict.NO_DIFFERENCE
@@ -133,18 +127,9 @@ class Comparison:
     @property
     def is_bounded(self) -> bool:
         """True if the interval says enough although no verdict is given: any difference lies within `BOUNDED_RATIO`."""
-        known = (
-            self.is_undecided
-            and not self.withdrawn
-            and self.n >= MIN_BLOCKS
-            and self.stated_interval is not None
-        )
-        return (
-            known
-            and self.stated_interval is not None
-            and self.stated_interval[0] >= 1 / BOUNDED_RATIO
-            and self.stated_interval[1] <= BOUNDED_RATIO
-        )
+        if self.ci is None or self.withdrawn or not self.is_undecided or self.n < MIN_BLOCKS:
+            return False
+        return self.ci[0] >= 1 / BOUNDED_RATIO and self.ci[1] <= BOUNDED_RATIO
 
 
 def invert_comparison(comparison: Comparison) -> Comparison:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine
-from guestmark.stats.cell_answers import Answers, compare_trials
+from guestmark.stats.cell_answers import Answers, compare_trials, row_cost_means
 from guestmark.stats.compare import Comparison, Verdict, downgrade_verdict, null_differs
 from guestmark.stats.repetition import warmup_needed
 from guestmark.stats.tails import convert_to_costs
@@ -48,7 +48,8 @@ def answer_questions(
     first = {}
     if started:
         first = _subtract_from_all({name: first_runs(metric.name, by_cell[name], row) for name in held}, owed)
-    compared = _Compared(held, first, metric.better, plan.policy.margin, started)
+    means = _subtract_from_all({name: cost_means(metric, by_cell[name], row) for name in held}, owed)
+    compared = _Compared(held, first, means, metric.better, plan.policy.margin, started)
     copies = [cell for cell in cells if cell.null_of in held and cell.id in held]
     pairs = [(cell.id, cell.null_of) for cell in copies if cell.null_of is not None]
     answered = compared.compare(baseline, pairs)
@@ -67,10 +68,11 @@ def _subtract_from_all(found: Mapping[str, Array | None], owed: CarryOver | None
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """Iterations, shape (K, m), and first runs, shape (K,), by cell, with what decides how they are compared."""
+    """Iterations, shape (K, m), first runs and mean costs, shape (K,), by cell, with what decides how they compare."""
 
     iterations: Mapping[str, Array]
     first: Mapping[str, Array]
+    means: Mapping[str, Array]
     better: Better
     margin: float
     boots: bool
@@ -83,6 +85,7 @@ class _Compared:
             margin=self.margin,
             null_pairs=null_pairs,
             first=self.first,
+            means=self.means,
             boots=self.boots,
         )
 
@@ -90,7 +93,8 @@ class _Compared:
         """Return the same of these cells alone."""
         iterations = {name: self.iterations[name] for name in names}
         first = {name: self.first[name] for name in names if name in self.first}
-        return replace(self, iterations=iterations, first=first)
+        means = {name: self.means[name] for name in names}
+        return replace(self, iterations=iterations, first=first, means=means)
 
 
 def _answer_null_copy(answer: Answers) -> Answers:
@@ -131,6 +135,16 @@ def iteration_matrix(name: str, trials: Sequence[Trial], row: Mapping[int, int])
         if len(series) == length and np.isfinite(series).all():
             matrix[block] = series
     return matrix
+
+
+def cost_means(metric: Metric, trials: Sequence[Trial], row: Mapping[int, int]) -> Array:
+    """Return the mean cost of each trial's iterations, shape (K,), NaN for trials without; the pilot counts, too."""
+    means = np.full(len(row), np.nan)
+    for trial in trials:
+        series = _select_iterations(trial.measurements, metric.name)
+        if trial.status is TrialStatus.OK and series and np.isfinite(series).all():
+            means[row[trial.block]] = row_cost_means(np.array([series]), metric.better)[0]
+    return means
 
 
 def first_runs(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array | None:

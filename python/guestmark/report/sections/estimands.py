@@ -17,9 +17,9 @@ from guestmark.stats.total import LARGEST_EVENT
 
 _RATIO = (Align.POINT, Align.LEFT, Align.LEFT)  # ×1.05 [1.04, 1.06] *
 _TOTALS = (
-    "total: of the runs that were measured; its interval, with rare events allowed for, is in the details"
+    "total: what so many runs cost in all; the details say how far it could lie if rare events were missed"
 )
-_LEGEND = f"slow runs: the share of runs over {SLOW:g} times the cell's own typical run, less the baseline's"
+_LEGEND = f"slow runs: the share of runs over {SLOW:g} times what is normal for both, less the baseline's"
 _Answered = Sequence[tuple[CellResult, Answers]]
 
 
@@ -44,7 +44,7 @@ def _answers_table(workload: WorkloadResult, answered: _Answered) -> Table:
     table.add("typical run", [_ratio_cell(answers.typical) for _, answers in answered], _RATIO)
     totals = [_known_total(answers) for _, answers in answered]
     if any(totals):
-        table.add("total", map(_total_cell, totals), _RATIO)
+        table.add("total", map(_ratio_cell, totals), _RATIO)
     slow_runs = [_known_slow_runs(answers) for _, answers in answered]
     if any(slow_runs):
         table.add("slow runs, points", map(_difference_cell, slow_runs), _RATIO)
@@ -80,13 +80,6 @@ def _ratio_cell(comparison: Comparison | None) -> Cell:
     return _judged_cell(figures.ratio_pieces(comparison.ratio, comparison.ci), comparison)
 
 
-def _total_cell(total: Comparison | None) -> Cell:
-    """Return the ratio of the means alone: of so few runs no interval holds a mean that rare events decide."""
-    if total is None or total.ratio is None:
-        return figure_cell("–")
-    return _judged_cell(figures.ratio_pieces(total.ratio, total.ci)[:1], total)
-
-
 def _difference_cell(slow: SlowComparison | None) -> Cell:
     if slow is None:
         return figure_cell("–")
@@ -105,7 +98,7 @@ def _judged_cell(pieces: Sequence[str], comparison: Comparison | SlowComparison)
 
 
 def _runs_tables(workload: WorkloadResult, answered: _Answered) -> list[Table]:
-    """Return all measured runs of each cell, and the total's interval with what so few starts cannot have shown."""
+    """Return all measured runs of each cell, and how far the total could lie if events were missed."""
     slow_runs = [answers.slow for _, answers in answered if answers.slow is not None]
     if not slow_runs:
         return []
@@ -170,8 +163,8 @@ def _amount_cell(value: float | None, unit: figures.Unit) -> Cell:
 
 
 def _pessimistic_cell(answers: Answers | None) -> Cell:
-    if answers is None or answers.total is None or answers.total.stated_interval is None:
+    if answers is None or answers.total is None or answers.total.unseen_ci is None:
         return Cell()
-    low, high = answers.total.stated_interval
+    low, high = answers.total.unseen_ci
     places = figures.count_ratio_decimals(low, (low, high))
     return figure_cell(f"×{figures.format_number(low, places)} to ×{figures.format_number(high, places)}")

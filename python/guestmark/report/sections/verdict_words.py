@@ -31,8 +31,8 @@ def verdict_tone(compared: Comparison | SlowComparison) -> Tone:
 
 def verdict_word(comparison: Comparison, metric: Metric) -> str:
     """Return the word for a verdict; without a verdict how large the difference is at most, if that is small."""
-    if comparison.is_bounded and comparison.stated_interval is not None:
-        return Claim.BOUNDED.format(most=_describe_bound(comparison.stated_interval, metric))
+    if comparison.is_bounded and comparison.ci is not None:
+        return Claim.BOUNDED.format(most=_describe_bound(comparison.ci, metric))
     return ALIKE if comparison.alike else label_verdict(comparison.verdict, metric)
 
 
