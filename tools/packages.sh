@@ -90,6 +90,9 @@ missing_dev() {
     [ -d /usr/share/OVMF ] || [ -d /usr/share/edk2 ] || echo ovmf
     [ "$want_dev" = long ] || return 0
     command -v mmdebstrap >/dev/null || echo mmdebstrap
+    [ -d /usr/lib/grub/i386-pc ] || echo grub-pc-bin
+    [ -d /usr/lib/grub/x86_64-efi ] || echo grub-efi-amd64-bin
+    command -v mcopy >/dev/null || echo mtools
     [ -e /usr/include/lwip/lwip/tcpip.h ] || echo liblwip-dev
     # Programs of other architectures: those of the tests are arm64's.
     command -v qemu-aarch64-static >/dev/null || command -v qemu-aarch64 >/dev/null || echo qemu-user-static
@@ -127,6 +130,7 @@ why() {
         liblwip-dev) echo "is another stack than Linux's, whose captures are examined" ;;
         ip) echo "makes the network namespaces of the tests" ;;
         qemu-user-static) echo "runs programs of other architectures" ;;
+        grub-* | mtools) echo "makes disk images that boot" ;;
         mmdebstrap) echo "makes the fresh Debian root in which set-up is tested" ;;
         cargo) echo "builds the agent (Rust, at least $rust_wanted)" ;;
     esac

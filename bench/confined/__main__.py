@@ -28,8 +28,8 @@ from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.qemu import command_line
-from guestmark.workloads.guestfs import libguestfs
-from guestmark.workloads.guestfs.libguestfs import Mark
+from guestmark.workloads.guestfs import guestfish
+from guestmark.workloads.guestfs.guestfish import Mark
 from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.trial import OltpTrial
 
@@ -53,7 +53,7 @@ def _time_processes(name: str) -> float:
 
 
 def _launched() -> float:
-    timeline = libguestfs.run("tcg", ["add /dev/null", "run", Mark("launched"), "shutdown"], _LIMIT_S)
+    timeline = guestfish.run("tcg", ["add /dev/null", "run", Mark("launched"), "shutdown"], _LIMIT_S)
     return timeline.marks["launched"] - timeline.started_at
 
 

@@ -35,6 +35,7 @@ from guestmark.core.architectures import ARCHITECTURES, Architecture, find_archi
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.foreign import parts
+from guestmark.platforms import libguestfs
 from guestmark.platforms.phases import ANSWERED, READY
 from guestmark.platforms.qemu.accelerators import TCG
 from guestmark.platforms.qemu.platform import QemuPlatform
@@ -42,7 +43,6 @@ from guestmark.platforms.qemu.restored import TEMPLATES
 from guestmark.platforms.sandbox.platform import SandboxPlatform
 from guestmark.platforms.uml.platform import UML, UmlPlatform
 from guestmark.setting.machine import Start
-from guestmark.workloads.guestfs import libguestfs
 
 _MARK = b"bare-boot-reached-userspace"
 _INIT = f"""

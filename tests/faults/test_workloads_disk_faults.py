@@ -13,11 +13,12 @@ import pytest
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.model import Plan, Policy
 from guestmark.engine import preflight
+from guestmark.platforms import libguestfs
 from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads import base
 from guestmark.workloads.disk.upload import read_pieces
-from guestmark.workloads.guestfs import libguestfs
-from guestmark.workloads.guestfs.libguestfs import Mark
+from guestmark.workloads.guestfs import guestfish
+from guestmark.workloads.guestfs.guestfish import Mark
 from tests.framework.cells import cell_of
 from tests.framework.command_line import CommandLine
 from tests.framework.disk_files import small_mount
@@ -137,7 +138,7 @@ def guestfish_processes() -> list[list[bytes]]:
 )
 def test_what_guestfish_says_is_the_reason(script: list[str | Mark], words: str) -> None:
     with pytest.raises(WorkloadError, match=words):
-        libguestfs.run("tcg", script, 150)
+        guestfish.run("tcg", script, 150)
 
 
 @pytest.mark.long
@@ -147,7 +148,7 @@ def test_guestfish_that_takes_too_long_is_ended_with_its_guest(monkeypatch: pyte
     monkeypatch.setenv("GUESTMARK_TEST_FISH", "1")
     begin = time.monotonic()
     with pytest.raises(WorkloadError, match="did not get to 'launched'"):
-        libguestfs.run("tcg", ["add-drive /dev/null format:raw", "run", Mark("launched")], 1.5)
+        guestfish.run("tcg", ["add-drive /dev/null format:raw", "run", Mark("launched")], 1.5)
     assert time.monotonic() - begin < 30
     monkeypatch.delenv("GUESTMARK_TEST_FISH")
     assert wait_until(lambda: not guestfish_processes(), 10), guestfish_processes()

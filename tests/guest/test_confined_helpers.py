@@ -12,8 +12,9 @@ from pg8000 import native
 
 from guestmark.core.errors import MachineError
 from guestmark.disks import daemon
-from guestmark.workloads.guestfs import libguestfs
-from guestmark.workloads.guestfs.libguestfs import Mark
+from guestmark.platforms import libguestfs
+from guestmark.workloads.guestfs import guestfish
+from guestmark.workloads.guestfs.guestfish import Mark
 from guestmark.workloads.oltp.databases.server import Server
 from tests.framework.databases import SERVERS, bare_server
 from tests.framework.known import known
@@ -79,7 +80,7 @@ def try_with_guestfish(given: Path, other: Path) -> None:
     script: list[str | Mark] = [f"add-drive {given} format:raw", "run", Mark("launched"), *tries]
     script += ["!echo x > /tmp/guestmark-escape && echo wrote there"]
     script += ["pwrite-device /dev/sda hello 0", Mark("done"), "shutdown"]
-    timeline = libguestfs.run("tcg", script, 120, writable=[given])
+    timeline = guestfish.run("tcg", script, 120, writable=[given])
     found = known(timeline.confined)
     assert found.protects_files
     assert found.no_new_privileges

@@ -21,10 +21,10 @@ from guestmark.capture.binary import analyse_file
 from guestmark.capture.startup import find_startup
 from guestmark.capture.table import render_trace
 from guestmark.platforms.qemu.boots import rank_kernel
+from guestmark.platforms.qemu.firmware import find_ovmf
 from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot.dhcp import DhcpServer, Lease
 from guestmark.workloads.netboot.network import bound_port
-from guestmark.workloads.netboot.settings import _find_ovmf
 from tests.framework.known import known
 from tests.framework.processes import wait_until
 
@@ -59,7 +59,7 @@ def serving(folder: Path, listening: socket.socket, dhcp: socket.socket) -> Iter
 
 def firmware(scratch: Path, tap_fd: int, capture: Path) -> list[str]:
     """QEMU with OVMF and a card without a ROM, which tries HTTP at once instead of PXE."""
-    code, template = _find_ovmf()
+    code, template = find_ovmf()
     variables = scratch / "variables.fd"
     shutil.copyfile(template, variables)
     # HTTP boot needs random numbers for its ports and transactions.

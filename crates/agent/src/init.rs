@@ -22,20 +22,13 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::{Duration, Instant};
 
 use guestmark_wire::Phase;
 use rustix::mount::MountFlags;
 
-use crate::serve::{self, Channel, End};
+use crate::channel::{self, Channel};
+use crate::serve::{self, End};
 use crate::sys;
-
-/// How long to wait for the channel to appear.
-const CHANNEL_PATIENCE: Duration = Duration::from_secs(20);
-
-/// A terminal's line discipline holds 4096 bytes and throttles its driver 128 before that. UML's driver takes its
-/// descriptor out of the interrupts then and never puts it back: the line would be deaf from there on.
-const TERMINAL_WINDOW: u32 = 3584;
 
 /// Runs as PID 1. Never returns: the machine is switched off at the end.
 pub fn run() -> ! {
@@ -93,7 +86,7 @@ fn boot_and_serve() -> io::Result<()> {
     phases.ended("furnish");
     let channel = match waited {
         Some(channel) => channel,
-        None => open_channel(&options.channel)?,
+        None => channel::open(&options.channel)?,
     };
     phases.ended("channel");
     let stayed = options.root == "none";
@@ -183,7 +176,7 @@ const ENTROPY: usize = 32;
 /// Waits for the renewal on the channel: nanoseconds since 1970 as a little-endian `u64`, then 32 random bytes. Answers
 /// with one byte when the clock is set and the kernel's generator is reseeded.
 fn renewed(options: &Options, phases: &mut Phases) -> io::Result<Channel> {
-    let channel = open_channel(&options.channel)?;
+    let channel = channel::open(&options.channel)?;
     start_resident()?;
     say("template ready");
     let mut renewal = [0; RENEWAL];
@@ -221,10 +214,11 @@ fn start_resident() -> io::Result<()> {
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::piped())
         .spawn()
-        .map_err(|error| failed(program, &error))?;
+        .map_err(|error| sys::failed(program, &error))?;
     let mut ready = [0];
     if let Some(mut output) = resident.stdout.take() {
-        io::Read::read_exact(&mut output, &mut ready).map_err(|error| failed(program, &error))?;
+        io::Read::read_exact(&mut output, &mut ready)
+            .map_err(|error| sys::failed(program, &error))?;
     }
     crate::reap::spare(resident.id() as libc::pid_t);
     Ok(())
@@ -262,13 +256,9 @@ fn reseed(entropy: [u8; ENTROPY]) -> io::Result<()> {
             || libc::ioctl(descriptor, libc::c_ulong::from(RESEED)) != 0
     };
     if refused {
-        return Err(failed("/dev/urandom", &io::Error::last_os_error()));
+        return Err(sys::failed("/dev/urandom", &io::Error::last_os_error()));
     }
     Ok(())
-}
-
-fn failed(what: &str, error: &io::Error) -> io::Error {
-    io::Error::other(format!("{what}: {error}"))
 }
 
 fn mount(
@@ -280,7 +270,7 @@ fn mount(
 ) -> io::Result<()> {
     let options = sys::cstring(data.as_bytes())?;
     rustix::mount::mount(source, target, fstype, flags, options.as_c_str())
-        .map_err(|error| failed(&format!("cannot mount {fstype} on {target}"), &error.into()))
+        .map_err(|error| sys::failed(format!("cannot mount {fstype} on {target}"), &error.into()))
 }
 
 fn load_modules() -> io::Result<()> {
@@ -329,7 +319,7 @@ fn mount_root(options: &Options) -> io::Result<()> {
     ] {
         match fs::create_dir(directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(failed(directory, &error))
+                return Err(sys::failed(directory, &error))
             }
             _ => {}
         }
@@ -337,7 +327,9 @@ fn mount_root(options: &Options) -> io::Result<()> {
     let (kind, name) = options.root.split_once(':').unwrap_or((&options.root, ""));
     let rootopts = options.rootopts.as_str();
     // The kernel goes on with a connection that it was given for a mount.
-    let server = (kind == "vsock").then(|| vsock(name)).transpose()?;
+    let server = (kind == "vsock")
+        .then(|| channel::open_vsock(name))
+        .transpose()?;
     let by_server = server.as_ref().map_or_else(String::new, |stream| {
         let descriptor = stream.as_raw_fd();
         format!("trans=fd,rfdno={descriptor},wfdno={descriptor},{rootopts}")
@@ -388,14 +380,14 @@ fn switch_root() -> io::Result<()> {
         let mut moved = rustix::mount::mount_move(directory, target.as_str());
         // Every look-up goes to the host: only make what turns out to be missing.
         if moved == Err(rustix::io::Errno::NOENT) {
-            fs::create_dir(&target).map_err(|error| failed(&target, &error))?;
+            fs::create_dir(&target).map_err(|error| sys::failed(&target, &error))?;
             moved = rustix::mount::mount_move(directory, target.as_str());
         }
-        moved.map_err(|error| failed(&format!("cannot move {directory}"), &error.into()))?;
+        moved.map_err(|error| sys::failed(format!("cannot move {directory}"), &error.into()))?;
     }
     std::env::set_current_dir("/guestmark/root")?;
     rustix::mount::mount_move(".", "/")
-        .map_err(|error| failed("cannot move the root", &error.into()))?;
+        .map_err(|error| sys::failed("cannot move the root", &error.into()))?;
     std::os::unix::fs::chroot(".")?;
     std::env::set_current_dir("/")
 }
@@ -456,65 +448,6 @@ pub fn bring_up_loopback() {
         request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
         libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request);
         libc::close(socket);
-    }
-}
-
-fn open_channel(spec: &str) -> io::Result<Channel> {
-    let (file, window, may_be_absent) = if let Some(name) = spec.strip_prefix("virtio:") {
-        (open_port(name)?, None, true)
-    } else if let Some(port) = spec.strip_prefix("vsock:") {
-        (File::from(vsock(port)?), None, false)
-    } else {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .open(spec)
-            .map_err(|error| failed(spec, &error))?;
-        let mut mode = rustix::termios::tcgetattr(&file)?;
-        mode.make_raw();
-        rustix::termios::tcsetattr(&file, rustix::termios::OptionalActions::Now, &mode)?;
-        (file, Some(TERMINAL_WINDOW), false)
-    };
-    let output = file.try_clone()?;
-    Ok(Channel {
-        input: file.into(),
-        output: output.into(),
-        may_be_absent,
-        window,
-        alive: None,
-        ahead: None,
-    })
-}
-
-/// A stream to this port of the hypervisor.
-fn vsock(port: &str) -> io::Result<OwnedFd> {
-    let number = port.parse().map_err(io::Error::other)?;
-    sys::vsock(number).map_err(|error| failed(&format!("vsock port {port}"), &error))
-}
-
-/// A virtio-serial port by its name: the device announces ports one by one after its driver has started.
-fn open_port(name: &str) -> io::Result<File> {
-    let deadline = Instant::now() + CHANNEL_PATIENCE;
-    loop {
-        for entry in fs::read_dir("/sys/class/virtio-ports")
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let said = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
-            if said.trim() == name {
-                let device = std::path::Path::new("/dev").join(entry.file_name());
-                if let Ok(file) = File::options().read(true).write(true).open(&device) {
-                    return Ok(file);
-                }
-            }
-        }
-        if Instant::now() >= deadline {
-            return Err(io::Error::other(format!(
-                "no virtio port named {name} within {CHANNEL_PATIENCE:?}"
-            )));
-        }
-        std::thread::sleep(Duration::from_micros(300));
     }
 }
 

@@ -24,11 +24,12 @@
 //! 2. answers and command lines: `frame`, `failure`, `lock`, `options`, `output`;
 //! 3. processes: `reap`, `spawn`, `exec`, `keep`, `supervise`;
 //! 4. files: `transfer`, `bulk`, `share`, `logwrites`, `records`;
-//! 5. conversations: `connect`, `listen`, `calls`, `serve`, `trials`;
+//! 5. conversations: `channel`, `connect`, `listen`, `calls`, `serve`, `trials`;
 //! 6. surroundings: `confine`, `init`, `world`, `sandbox`, `syncs`, `tree`, `syscalls`.
 
 mod bulk;
 mod calls;
+mod channel;
 mod confine;
 mod connect;
 mod counters;
@@ -62,7 +63,7 @@ mod world;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: guestmark-agent serve [--alive SECONDS] [--ahead FD] [--hold FD]... [--remove DIR]
+const USAGE: &str = "usage: guestmark-agent serve [--channel NAME] [--alive SECONDS] [--ahead FD] [--hold FD]... [--remove DIR]
        guestmark-agent trials --directory DIR [--alive SECONDS]
        guestmark-agent supervise --lifeline FD [--remove PATH]... [--hold FD]... [--grace MS] -- COMMAND [ARGUMENT]...
        guestmark-agent keep --lifeline FD [--controller FD]

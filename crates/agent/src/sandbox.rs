@@ -85,7 +85,7 @@ pub fn become_sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<E
     check(unsafe { libc::dup2(complaints.as_raw_fd(), 2) })?;
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
     let (pid, joined) = first_process(&options)
-        .map_err(|error| failed("cannot make namespaces of mounts and processes", &error))?;
+        .map_err(|error| sys::failed("cannot make namespaces of mounts and processes", &error))?;
     if pid == 0 {
         let mapped = if options.own_users {
             map_to_root(user.as_raw(), group.as_raw())
@@ -144,7 +144,7 @@ fn join(groups: &[PathBuf], born_in: Option<usize>) -> io::Result<()> {
     for (number, group) in groups.iter().enumerate() {
         if Some(number) != born_in && fs::write(group.join(TASKS), "0").is_err() {
             fs::write(group.join("cgroup.procs"), "0")
-                .map_err(|error| failed(group.display(), &error))?;
+                .map_err(|error| sys::failed(group.display(), &error))?;
         }
     }
     Ok(())
@@ -266,7 +266,7 @@ fn layer(at: &Path, number: usize, directory: &Path, of_user: bool) -> io::Resul
     )
     .map_err(|error| {
         let what = format!("cannot mount an overlay over {}", directory.display());
-        failed(what, &error.into())
+        sys::failed(what, &error.into())
     })
 }
 
@@ -278,23 +278,19 @@ fn execute(options: &Options) -> io::Error {
     for name in &options.unset {
         command.env_remove(name);
     }
-    failed(options.command[0].to_string_lossy(), &command.exec())
+    sys::failed(options.command[0].to_string_lossy(), &command.exec())
 }
 
 fn mount(kind: &str, target: &Path, flags: MountFlags, data: &str) -> io::Result<()> {
     let options = sys::cstring(data.as_bytes())?;
     rustix::mount::mount(kind, target, kind, flags, options.as_c_str()).map_err(|error| {
         let what = format!("cannot mount {kind} on {}", target.display());
-        failed(what, &error.into())
+        sys::failed(what, &error.into())
     })
 }
 
 fn bind(what: &Path, target: &str) -> io::Result<()> {
-    rustix::mount::mount_bind(what, target).map_err(|error| failed(target, &error.into()))
-}
-
-fn failed(what: impl std::fmt::Display, error: &io::Error) -> io::Error {
-    io::Error::other(format!("{what}: {error}"))
+    rustix::mount::mount_bind(what, target).map_err(|error| sys::failed(target, &error.into()))
 }
 
 #[cfg(test)]

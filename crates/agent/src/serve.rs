@@ -13,6 +13,7 @@ use lexopt::{Arg, ValueExt};
 use guestmark_wire::{Answer, Call, Done, Failed, Kind, Phase, Request};
 
 use crate::bulk::Bulk;
+use crate::channel::{self, Channel};
 use crate::exec::{oom_counts, Job};
 use crate::failure::failure;
 use crate::frame::{Decoder, Outbox};
@@ -39,29 +40,12 @@ pub enum End {
     Broken(String),
 }
 
-/// The channel to the controller; both may be the same descriptor.
-pub struct Channel {
-    /// Where requests come from.
-    pub input: OwnedFd,
-    /// Where answers go.
-    pub output: OwnedFd,
-    /// Whether the other end may be absent at first (a virtio port nobody has opened yet): then an end of file before
-    /// the first byte means "not yet".
-    pub may_be_absent: bool,
-    /// Most bytes it may hold before it breaks: the controller waits for acknowledgements then.
-    pub window: Option<u32>,
-    /// How often an empty line is written to standard error. What carries the channel notices only by sending that the
-    /// other side has gone without a word, as a cut network makes it.
-    pub alive: Option<Duration>,
-    /// Where the channel goes on after this conversation: what was read of the next one is left there.
-    pub ahead: Option<File>,
-}
-
 /// Exit status when the controller has left.
 pub const LEFT: u8 = 64;
 
-/// `guestmark-agent serve [--alive SECONDS] [--ahead FD] [--remove DIR]`: on standard input and output. The greeting
-/// says when this program began. The directory is removed at the end, unless the channel goes on.
+/// `guestmark-agent serve [--channel NAME] [--alive SECONDS] [--ahead FD] [--remove DIR]`: on a channel as process 1
+/// knows them (`init`), else on standard input and output. The greeting says when this program began. The directory is
+/// removed at the end, unless the channel goes on.
 pub fn serve_stdio(
     arguments: impl Iterator<Item = OsString>,
     began_ns: u64,
@@ -70,13 +54,21 @@ pub fn serve_stdio(
         options(arguments).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::close_inherited_on_exec();
-    let channel = Channel {
-        input: sys::duplicate(0)?,
-        output: sys::duplicate(1)?,
-        may_be_absent: false,
-        window: None,
-        alive: options.alive,
-        ahead: options.ahead,
+    let switches_off = options.channel.is_some();
+    let channel = match &options.channel {
+        Some(name) => Channel {
+            alive: options.alive,
+            ahead: options.ahead,
+            ..channel::open(name)?
+        },
+        None => Channel {
+            input: sys::duplicate(0)?,
+            output: sys::duplicate(1)?,
+            may_be_absent: false,
+            window: None,
+            alive: options.alive,
+            ahead: options.ahead,
+        },
     };
     let null = File::options().read(true).write(true).open("/dev/null")?;
     sys::duplicate_onto(null.as_fd(), 0)?;
@@ -95,6 +87,10 @@ pub fn serve_stdio(
         keep::remove(&directory);
     }
     options.holds.remove_unkept();
+    if end == End::PowerOff && switches_off {
+        // The machine has an init of its own, which stops its services in order.
+        std::process::Command::new("poweroff").status()?;
+    }
     match end {
         End::Gone | End::PowerOff => Ok(ExitCode::SUCCESS),
         End::Left => Ok(ExitCode::from(LEFT)),
@@ -105,6 +101,7 @@ pub fn serve_stdio(
 
 #[derive(Default)]
 struct Options {
+    channel: Option<String>,
     alive: Option<Duration>,
     ahead: Option<File>,
     removed: Option<PathBuf>,
@@ -116,6 +113,7 @@ fn options(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt:
     let mut found = Options::default();
     while let Some(argument) = parser.next()? {
         match argument {
+            Arg::Long("channel") => found.channel = Some(parser.value()?.parse()?),
             Arg::Long("alive") => {
                 found.alive = Some(Duration::from_secs(parser.value()?.parse::<u16>()?.into()));
             }

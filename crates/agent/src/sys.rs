@@ -17,6 +17,11 @@ pub fn check(value: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
+/// Returns an error that says what failed before why.
+pub fn failed(what: impl std::fmt::Display, error: &io::Error) -> io::Error {
+    io::Error::other(format!("{what}: {error}"))
+}
+
 /// The error, with the file that it is about.
 pub fn of(path: &OsStr, error: &io::Error) -> io::Error {
     let path = std::path::Path::new(path).display();

@@ -65,6 +65,10 @@ class Setting(Factor, Generic[L_co]):
     default: str = ""
 
 
+# Factors of guests whose levels are files and programs other than this host's.
+OWN_ROOTS = frozenset({"rootfs", "image"})
+
+
 class Labelled(str):
     """A level that tables and ids show by its label."""
 

@@ -291,6 +291,26 @@ class Backing(msgspec.Struct, kw_only=True):
     reports_free: bool | None = None
 
 
+class ImageFirmware(StrEnum):
+    """The firmware that boots a disk image."""
+
+    BIOS = "bios"
+    UEFI = "uefi"
+
+
+class DiskImage(msgspec.Struct, kw_only=True):
+    """The disk image that a guest booted from, by its own firmware, boot loader and kernel."""
+
+    path: str
+    sha256: str
+    format: str
+    size: int  # bytes that the guest sees
+    firmware: ImageFirmware
+    distribution: str
+    # How the agent got into it.
+    entered: str
+
+
 class GuestMachine(MachineFacts, kw_only=True):
     """A guest: what was asked for, and what hypervisor and guest report. UML has no monitor to ask."""
 
@@ -301,6 +321,7 @@ class GuestMachine(MachineFacts, kw_only=True):
     disks: dict[str, Disk] | None = None
     restored: Restored | None = None
     backing: Backing | None = None
+    image: DiskImage | None = None
 
 
 class OuterMachine(GuestMachine, kw_only=True):

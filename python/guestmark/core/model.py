@@ -13,6 +13,7 @@ import msgspec
 
 from guestmark.core.cause import Cause
 from guestmark.core.context import Context
+from guestmark.core.factor import OWN_ROOTS
 from guestmark.core.findings import Facts
 from guestmark.core.levels import Levels
 from guestmark.core.metric import Measurement, Metric
@@ -148,7 +149,7 @@ class Cell(_Derived):
     @property
     def shares_root(self) -> bool:
         """Whether its machine has this host's own files."""
-        return self.platform.shares_root and "rootfs" not in self.factors
+        return self.platform.shares_root and not OWN_ROOTS & self.factors.keys()
 
     def compares_with(self, other: "Cell") -> bool:
         """Return whether both cells are in the same table, with the same baseline."""

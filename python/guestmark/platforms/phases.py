@@ -35,6 +35,8 @@ ROOT = "root"
 ANSWERED = "answered"
 # The agent's greeting has arrived.
 READY = "ready"
+# The system of a disk image has started all that it starts at boot.
+SETTLED = "settled"
 # The order to switch off was sent.
 ORDERED = "ordered"
 # The kernel's last line.

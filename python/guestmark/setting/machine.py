@@ -202,6 +202,15 @@ def _parse_rootfs(text: str) -> str:
     return Labelled(name, path) if _LABEL.fullmatch(name) else path
 
 
+def _parse_image(text: str) -> str:
+    """Return the path of a disk image, labelled with its file's name."""
+    path = os.path.abspath(os.path.expanduser(text.strip()))
+    if not text.strip() or not os.path.isfile(path):
+        raise ValueError(f"there is no disk image at {text.strip()!r}")
+    name = os.path.basename(path)
+    return Labelled(name, path) if _LABEL.fullmatch(name) else path
+
+
 def _attest_memory(asked: int, guest: StartedGuest) -> Iterator[Check]:
     if guest.vmm is not None:
         yield Check("the memory (hypervisor)", asked, guest.vmm.memory_bytes)
@@ -330,6 +339,15 @@ MODULES = MachineSetting(
     path=True,
     read=str,
     machines=Machine.QEMU | Machine.VMM,
+)
+IMAGE = MachineSetting(
+    "image",
+    "the disk image that guests boot, by its own firmware, boot loader and kernel: qcow2, raw, vmdk or vhdx, which "
+    "stays as it is and brings the programs",
+    _parse_image,
+    path=True,
+    read=str,
+    machines=Machine.QEMU,
 )
 ROOTFS = MachineSetting(
     "rootfs",

@@ -24,7 +24,7 @@ from guestmark.report.shared_facts import restore_shared
 from guestmark.stats.analysis import Analysis, analyse_run
 from guestmark.workloads.boot import Boot
 from guestmark.workloads.fio import Fio
-from guestmark.workloads.guestfs.libguestfs import Guestfs
+from guestmark.workloads.guestfs.guestfish import Guestfs
 from guestmark.workloads.netboot import Netboot
 from guestmark.workloads.oltp import SERVER, Oltp
 from tests.framework import recorded

@@ -30,7 +30,7 @@ from guestmark.workloads.boot.plan import build_plan
 from guestmark.workloads.boot.sections import average_initcalls
 from guestmark.workloads.boot.trial import BootTrial, compute_durations
 from guestmark.workloads.guestfs import own_guest as guestfs_run
-from guestmark.workloads.guestfs.libguestfs import Timeline
+from guestmark.workloads.guestfs.guestfish import Timeline
 from tests.framework import FRAMEWORK
 from tests.framework.known import known
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.workloads.guestfs import libguestfs
+from guestmark.platforms import libguestfs
 
 # Builds what supermin leaves, and notes that; somebody installs a package while the last part is written.
 _GUESTFISH = """#!/bin/sh

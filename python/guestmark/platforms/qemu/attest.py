@@ -22,13 +22,14 @@ from guestmark.platforms.place import HERE
 from guestmark.platforms.qemu import virtiofs
 from guestmark.platforms.qemu.accelerators import KVM, TCG
 from guestmark.platforms.qemu.boots import NINE_P, Boot
+from guestmark.platforms.qemu.disk_images import NODE, ImageBoot
 from guestmark.platforms.qmp import Monitor, require_shape
 from guestmark.setting import memory
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import StartedGuest, attest_levels
 
 
-def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot) -> GuestMachine:
+def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot | ImageBoot) -> GuestMachine:
     """Compares accelerator, architecture, kernel, root and all factors that can be compared, by QMP and from inside.
 
     Raises `AttestationError` with both values.
@@ -41,8 +42,13 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot) -> GuestMach
     require_checks(
         attest_levels(levels, StartedGuest(inside, vmm, _find_running_program(guest), loaded, backing)), guest
     )
-    check_kernel(boot.kernel.release, inside, guest, boot.root_type)
-    if boot.share == NINE_P and guest.place is HERE and guest.vmm_pid is not None:
+    image = None
+    if isinstance(boot, ImageBoot):
+        image = boot.image
+        require_same("the image", str(boot.overlay), _find_backing_file(guest), guest)
+    else:
+        check_kernel(boot.kernel.release, inside, guest, boot.root_type)
+    if isinstance(boot, Boot) and boot.share == NINE_P and guest.place is HERE and guest.vmm_pid is not None:
         require_same(
             "the root filesystem", str(boot.root), _find_shared_directory(guest.vmm_pid, boot.root), guest
         )
@@ -55,7 +61,17 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot) -> GuestMach
         disks=attest_disks(guest),
         restored=guest.restored,
         backing=backing,
+        image=image,
     )
+
+
+def _find_backing_file(guest: Guest) -> str:
+    """Return the file below the guest's own overlay, as QEMU's monitor names it; empty if it has no such disk."""
+    nodes = guest.query("query-named-block-nodes") if guest.query else []
+    for node in nodes:
+        if node.get("node-name") == NODE:
+            return str(node.get("image", {}).get("backing-filename", ""))
+    return ""
 
 
 def _find_running_program(guest: Guest) -> str:

@@ -20,6 +20,7 @@ from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu import virtiofs
 from guestmark.platforms.qemu.accelerators import Accelerator
 from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot
+from guestmark.platforms.qemu.disk_images import ImageBoot
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import SMP, iterate_guest_levels
@@ -99,7 +100,7 @@ def share_arguments(
     return arguments
 
 
-def needs_shared_memory(boot: Boot, made: Sequence[Image]) -> bool:
+def needs_shared_memory(boot: Boot | ImageBoot, made: Sequence[Image]) -> bool:
     """Returns whether processes other than QEMU serve the guest, and need its memory."""
     return boot.share == VIRTIOFS or any(image.spec.bus in {Bus.VHOST_USER, Bus.VIRTIOFS} for image in made)
 

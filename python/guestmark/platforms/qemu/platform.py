@@ -30,13 +30,19 @@ from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.guest import Guest, await_ready, stop_on_exit
 from guestmark.platforms.phases import ANSWERED, Watch
-from guestmark.platforms.place import HERE, Place
+from guestmark.platforms.place import HERE, HypervisorProcess, Line, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.process import SupervisedProcess
 from guestmark.platforms.qemu import command_line, restored
 from guestmark.platforms.qemu.accelerators import ACCELERATORS, KVM, TCG, Accelerator
 from guestmark.platforms.qemu.attest import attest_daemons, attest_qemu, query_vmm
 from guestmark.platforms.qemu.boots import NINE_P, VIRTIOFS, Boot, find_boot
+from guestmark.platforms.qemu.disk_images import (
+    START_LIMIT_S,
+    ImageBoot,
+    ImageGuest,
+    find_image_boot,
+)
 from guestmark.platforms.qmp import Monitor
 from guestmark.setting import memory
 from guestmark.setting.disk import Disks
@@ -44,6 +50,7 @@ from guestmark.setting.drive import Aio, Bus
 from guestmark.setting.image import PROTOCOL, Protocol
 from guestmark.setting.machine import (
     CPU,
+    IMAGE,
     MACHINE,
     MEMORY,
     PROGRAM,
@@ -108,6 +115,20 @@ class Extras:
 NO_EXTRAS = Extras()
 
 
+@dataclass(frozen=True, slots=True)
+class _GuestStart:
+    """What one start's command line is made of, besides streams and disks."""
+
+    cell: Cell
+    levels: Levels
+    boot: Boot | ImageBoot
+    place: Place
+    process: HypervisorProcess
+    virtio: VirtioBus
+    watch: Watch | None
+    extras: Extras
+
+
 class QemuPlatform:
     """`kvm` or `tcg`, of this host's architecture or another.
 
@@ -141,17 +162,15 @@ class QemuPlatform:
         limit_s = deadline_s or self.accelerator.start_limit_s
         levels = cell.levels.with_defaults(self._default_factors())
         self._check_processors(levels)
-        boot = find_boot(self.architecture, cell, levels, self._notify)
-        program = levels.get(PROGRAM) or self.architecture.emulator.command
         virtio = VirtioBus.for_machine(self.architecture, levels[MACHINE])
-        initramfs = build_initramfs(
-            boot.agent, boot.kernel.modules, _list_modules(boot.share, virtio, extras, cell), extras.programs
-        )
+        boot = self._find_boot(cell, levels, virtio)
+        if isinstance(boot, ImageBoot):
+            limit_s = max(limit_s, START_LIMIT_S)
         memory.check_memory(levels, here=place is HERE, on_pci=virtio.on_pci)
         watch = Watch.for_cell(cell)
         is_restored = levels[START] is Start.RESTORED
         generation_id = is_restored and extras.generation_id and _has_generation_id(self.architecture)
-        if is_restored:
+        if is_restored and isinstance(boot, Boot):
             _require_restorable(cell, boot, place, virtio, watched=watch is not None)
         process = place.make_process(self.name, _choose_confinement(cell, boot, extras, self.accelerator))
         line, monitor_line = place.make_line("agent"), place.make_line("monitor")
@@ -161,27 +180,14 @@ class QemuPlatform:
             seat = stack.enter_context(take_seat(cell, emulator=True))
             stack.enter_context(stop_on_exit(process, line.close, monitor.close, monitor_line.close))
             made = stack.enter_context(place.prepare_disks(cell))
-            arguments = [
-                *command_line.base_arguments(self.architecture, self.accelerator, levels, program),
-                *(command_line.sandbox_arguments(program) if place is HERE else ()),
-                *command_line.console_arguments(watch, self.architecture),
-                *_memory_arguments(levels, boot, made),
-                *command_line.root_arguments(stack, process, virtio, boot),
-                *command_line.share_arguments(stack, process, virtio, made),
-                *command_line.channel_arguments(line, virtio, extras.ports),
-                *command_line.monitor_arguments(monitor_line),
-                *drives.qemu_arguments(made, levels[MACHINE], virtio),
-                *(levels.get(QEMU_ARGS) or ()),
-                *extras.arguments,
-            ]
+            start = _GuestStart(cell, levels, boot, place, process, virtio, watch, extras)
+            arguments = self._make_arguments(stack, start, made, line, monitor_line)
             if generation_id:
                 arguments += ["-device", "vmgenid,guid=auto"]
-            words = [self._format_kernel_words(place, boot.share, levels, watch), *extras.kernel]
-            arguments += command_line.kernel_arguments(place, boot.kernel, initramfs, " ".join(words))
             written = (*drives.list_writable_paths(made), *extras.writable)
             command = drives.add_storage_daemon(arguments, made, process.scratch, place)
             template, state = None, -1
-            if is_restored:
+            if is_restored and isinstance(boot, Boot):
                 template = stack.enter_context(self._take_template(cell, arguments, levels, boot, made))
                 state = stack.enter_context(restored.open_inheritable(template.state, os.O_RDONLY))
                 command = [
@@ -194,7 +200,8 @@ class QemuPlatform:
             line.close_inherited()
             monitor_line.close_inherited()
             agent = Agent(line.transport())
-            guest = Guest(
+            kind = ImageGuest if isinstance(boot, ImageBoot) else Guest
+            guest = kind(
                 cell,
                 process,
                 agent,
@@ -214,6 +221,44 @@ class QemuPlatform:
             stack.callback(agent.close)
             _complete_guest(guest, monitor, made, levels)
             yield guest
+
+    def _make_arguments(
+        self,
+        stack: contextlib.ExitStack,
+        start: _GuestStart,
+        made: Sequence[Image],
+        line: Line,
+        monitor_line: Line,
+    ) -> list[str]:
+        """Return QEMU's command line; `stack` ends the daemons that it needs beside it."""
+        boot, levels, place, process = start.boot, start.levels, start.place, start.process
+        virtio, watch, extras = start.virtio, start.watch, start.extras
+        program = levels.get(PROGRAM) or self.architecture.emulator.command
+        arguments = [
+            *command_line.base_arguments(self.architecture, self.accelerator, levels, program),
+            *(command_line.sandbox_arguments(program) if place is HERE else ()),
+            *command_line.console_arguments(watch, self.architecture),
+            *_memory_arguments(levels, boot, made),
+            *command_line.share_arguments(stack, process, virtio, made),
+            *command_line.channel_arguments(line, virtio, extras.ports),
+            *command_line.monitor_arguments(monitor_line),
+            *drives.qemu_arguments(made, levels[MACHINE], virtio),
+            *(levels.get(QEMU_ARGS) or ()),
+            *extras.arguments,
+        ]
+        if isinstance(boot, ImageBoot):
+            return [*arguments, *boot.make_arguments(place, process, virtio)]
+        arguments += command_line.root_arguments(stack, process, virtio, boot)
+        modules = _list_modules(boot.share, virtio, extras, start.cell)
+        initramfs = build_initramfs(boot.agent, boot.kernel.modules, modules, extras.programs)
+        words = [self._format_kernel_words(place, boot.share, levels, watch), *extras.kernel]
+        return [*arguments, *command_line.kernel_arguments(place, boot.kernel, initramfs, " ".join(words))]
+
+    def _find_boot(self, cell: Cell, levels: Levels, virtio: VirtioBus) -> Boot | ImageBoot:
+        """Return what the cell's guest boots: the level `image`, else a kernel with the host's root."""
+        if IMAGE in levels:
+            return find_image_boot(self.architecture, self.accelerator.name, levels, virtio, self._notify)
+        return find_boot(self.architecture, cell, levels, self._notify)
 
     @contextlib.contextmanager
     def _take_template(
@@ -362,7 +407,7 @@ def _require_restorable(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus,
     raise PlatformUnusableError(why, hint="use start=cold for them")
 
 
-def _memory_arguments(levels: Levels, boot: Boot, made: Sequence[Image]) -> list[str]:
+def _memory_arguments(levels: Levels, boot: Boot | ImageBoot, made: Sequence[Image]) -> list[str]:
     """Returns the guest's memory on the command line; a restored guest gets its template's instead."""
     if levels[START] is Start.RESTORED:
         return []
@@ -393,6 +438,8 @@ def _place_threads(guest: Guest, monitor: Monitor) -> None:
 
 def _complete_guest(guest: Guest, monitor: Monitor, made: Sequence[Image], levels: Levels) -> None:
     """Finds the disks of a guest that answers, and applies the levels that need a running guest."""
+    if isinstance(guest, ImageGuest):
+        guest.await_settled()
     guest.query = monitor.execute
     guest.disks = drives.find_attached_disks(made, guest.agent)
     attest_daemons(guest)
@@ -411,7 +458,9 @@ def _apply_memory_orders(monitor: Monitor, levels: Levels) -> None:
         time.sleep(0.01)
 
 
-def _choose_confinement(cell: Cell, boot: Boot, extras: Extras, accelerator: Accelerator) -> Confinement:
+def _choose_confinement(
+    cell: Cell, boot: Boot | ImageBoot, extras: Extras, accelerator: Accelerator
+) -> Confinement:
     """Returns QEMU's confinement, with rings and sockets only for disks, shares and arguments that need them."""
     disks = cell.view(Disks)
     return replace(

@@ -16,6 +16,7 @@ from guestmark.core.model import TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Definitions
 from guestmark.report.sections import locations, remote_machines
+from guestmark.report.sections.disk_images import describe_images
 
 _HERE = "this host"
 _DIGEST_DIGITS = 16  # that are shown
@@ -89,6 +90,7 @@ def make_rows(run: StoredRun, *, whole: bool = False) -> list[tuple[str, str]]:
     """Return names and values for a table; `whole` gives every flag and digest in full."""
     rows = [*_host_rows(run.environment), ("placement", locations.describe_placement(run.trials))]
     rows += remote_machines.describe_machines(run).items()
+    rows += describe_images(run).items()
     for platform, flaws in remote_machines.find_mitigations(run).items():
         rows.append((f"{platform} mitigations", _describe_mitigations(flaws)))
     for binary in find_binaries(run):

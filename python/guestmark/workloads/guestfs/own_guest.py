@@ -19,6 +19,7 @@ from guestmark.core.errors import AttestationError, WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.platform_spec import HOST, PlatformSpec
+from guestmark.platforms import libguestfs
 from guestmark.platforms import phases as steps
 from guestmark.platforms.base import Machine, Platform
 from guestmark.platforms.host_like import HostPlatform
@@ -29,8 +30,8 @@ from guestmark.workloads import boot
 from guestmark.workloads.base import P, Workload
 from guestmark.workloads.boot.trial import compute_durations
 from guestmark.workloads.common.metrics import LAUNCH
-from guestmark.workloads.guestfs import GuestfsRunParams, libguestfs, session
-from guestmark.workloads.guestfs.libguestfs import Guestfs, Mark, Timeline
+from guestmark.workloads.guestfs import GuestfsRunParams, guestfish, session
+from guestmark.workloads.guestfs.guestfish import Guestfs, Mark, Timeline
 from guestmark.workloads.guestfs.session import CALLS, WALL
 
 # A path in the outer guest, whose writes are all thrown away.
@@ -210,7 +211,7 @@ class GuestfsApiTrial(OwnGuestTrial[session.GuestfsApiParams]):
     def run(self, machine: Machine) -> list[Measurement]:
         """Launches guestfish and makes the calls. Raises `WorkloadError` when one fails or misbehaves."""
         calls = session.session_commands(self.params.rounds)
-        script: list[str | Mark] = [*libguestfs.size_commands(self.cell.levels)]
+        script: list[str | Mark] = [*guestfish.size_commands(self.cell.levels)]
         script += [session.drive_command(), "run", Mark("launched"), *calls, Mark("done"), "shutdown"]
         started_at, marks, printed = self._run_session(machine, script)
         self._found.calls = len(calls)
@@ -227,7 +228,7 @@ class GuestfsApiTrial(OwnGuestTrial[session.GuestfsApiParams]):
         if self._spec.is_nested:
             inside = run(machine, self._accelerator, script, self.limit_s)
             return inside.started_at, inside.marks, inside.printed
-        timeline = libguestfs.run(self._accelerator, script, self.limit_s)
+        timeline = guestfish.run(self._accelerator, script, self.limit_s)
         self._found.qemu, self._found.confined = list(timeline.qemu), timeline.confined
         return timeline.started_at, timeline.marks, timeline.console.read_text()
 
@@ -270,7 +271,7 @@ class GuestfsRunTrial(OwnGuestTrial[GuestfsRunParams]):
         return [Measurement(metric, value, (value,)) for metric, value in kept.items()]
 
     def _make_script(self) -> list[str | Mark]:
-        sized = libguestfs.size_commands(self.cell.levels)
+        sized = guestfish.size_commands(self.cell.levels)
         return [*sized, "add /dev/null", "run", Mark(_LAUNCHED), "shutdown", Mark(_CLOSED)]
 
     def _launch_inside(self, outer: Machine) -> dict[str, float]:
@@ -282,7 +283,7 @@ class GuestfsRunTrial(OwnGuestTrial[GuestfsRunParams]):
         return {name: at - session.started_at for name, at in times.items()}
 
     def _launch_guest(self, *, verbose: bool = False) -> Timeline:
-        timeline = libguestfs.run(self._accelerator, self._make_script(), self.limit_s, verbose=verbose)
+        timeline = guestfish.run(self._accelerator, self._make_script(), self.limit_s, verbose=verbose)
         self._found.qemu, self._found.confined = list(timeline.qemu), timeline.confined
         return timeline
 

@@ -14,6 +14,7 @@ from guestmark.core.model import Cell, Plan
 from guestmark.disks import daemon
 from guestmark.disks.image import Image, make_images, read_past_guest
 from guestmark.disks.packed import FILE
+from guestmark.platforms import libguestfs
 from guestmark.platforms.base import Machine
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.setting.disk import Disks, DiskSpec, Role
@@ -21,8 +22,8 @@ from guestmark.setting.image import Format
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.moving import READABLE, compare_checksums, to_measurements
 from guestmark.workloads.disk.upload import tar_gz
-from guestmark.workloads.guestfs import GuestfishWorkload, libguestfs
-from guestmark.workloads.guestfs.libguestfs import Guestfs, Mark
+from guestmark.workloads.guestfs import GuestfishWorkload, guestfish
+from guestmark.workloads.guestfs.guestfish import Guestfs, Mark
 
 
 class GuestfishTrial(GuestfishWorkload):
@@ -69,7 +70,7 @@ class GuestfishTrial(GuestfishWorkload):
         """Launches guestfish once: launch, mount, sync, then the timed part, then the flush."""
         with make_images([self._target]) as (image,):
             os.sync()
-            timeline = libguestfs.run(
+            timeline = guestfish.run(
                 self._accelerator, self._make_script(image), self.limit_s, writable=[image.path]
             )
             host_flush_s = image.flush()
@@ -103,7 +104,7 @@ class GuestfishTrial(GuestfishWorkload):
     def _make_script(self, image: Image) -> list[str | Mark]:
         spec = image.spec
         method = self.params.method
-        script: list[str | Mark] = [*libguestfs.size_commands(self.cell.levels)]
+        script: list[str | Mark] = [*guestfish.size_commands(self.cell.levels)]
         script.append(f"add-drive {image.path} format:{spec.format}")
         if method == "copy":
             script.append(f"add-drive {self._content} readonly:true format:raw")

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.core.architectures import X86_64
-from guestmark.core.errors import PlatformUnusableError, UsageError
+from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
+from guestmark.platforms.qemu.firmware import find_ovmf
 from guestmark.setting.machine import CPU, MACHINE, MEMORY, SMP
 from guestmark.setting.network import (
     CONSOLE,
@@ -34,13 +35,6 @@ _MIB = 1 << 20
 # Memory for firmware and iPXE, in addition to the file that is fetched.
 _OWN_MEMORY = 192 * _MIB
 _STEP = 64 * _MIB
-# Code and the template of its variables, as distributions install them.
-_OVMF = (
-    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
-    ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd"),
-    ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"),
-    ("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +104,7 @@ class Settings:
             network=network,
             ip=ip,
             serving=serving,
-            ovmf=None if firmware is Firmware.BIOS else _find_ovmf(),
+            ovmf=None if firmware is Firmware.BIOS else find_ovmf(),
         )
 
     @property
@@ -172,12 +166,3 @@ def _read_serving(cell: Cell) -> Serving:
             hint="give params.certificate, a PEM file with the key, and a ROM of your own: rom=FILE",
         )
     return Serving(protocol, cell.levels[SERVER_DELAY], certificate or "")
-
-
-def _find_ovmf() -> tuple[str, str]:
-    for pair in _OVMF:
-        if all(Path(file).is_file() for file in pair):
-            return pair
-    raise PlatformUnusableError(
-        "firmware=uefi needs OVMF, which is not installed", hint="install the package ovmf"
-    )

@@ -1,9 +1,4 @@
-"""Runs the real guestfish on this host: its kernel, its appliance, and when each of its commands ended.
-
-libguestfs builds its appliance with supermin, which wants a kernel in /boot and its modules with an index in
-/lib/modules. Where a host has none (containers, small virtual machines), the kernel of our own guests serves: a private
-copy of its module tree gets the index, and the environment points there. Nothing is installed or changed.
-"""
+"""Runs the real guestfish on this host, and records when each of its commands ended."""
 
 from __future__ import annotations
 
@@ -11,36 +6,29 @@ import contextlib
 import io
 import os
 import select
-import shutil
-import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from guestmark.agent.confinement import BUILDER, TEMPORARY_FILES
-from guestmark.appliance.kernel import find_kernel
-from guestmark.appliance.paths import cache_directory
+from guestmark.agent.confinement import TEMPORARY_FILES
 from guestmark.core import procfs
-from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, WorkloadError
+from guestmark.core.errors import AttestationError, WorkloadError
 from guestmark.core.findings import Fact
-from guestmark.core.keeper import keeper
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import Confined
 from guestmark.disks import processes
 from guestmark.platforms.confinement import attest_process
+from guestmark.platforms.libguestfs import GUESTFISH, environment_prefix, find_appliance_home, prepare
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.platforms.qemu.accelerators import KVM, TCG
 from guestmark.setting.machine import MEMORY, SMP
 
-GUESTFISH = "guestfish"
 _VERBOSE = {"LIBGUESTFS_DEBUG": "1", "LIBGUESTFS_TRACE": "1"}
-_BUILD_S = 300.0
 _MIB = 1 << 20
 _EXIT_S = 60.0
-_PACKAGE_DATABASES = ("/var/lib/dpkg/status", "/var/lib/rpm", "/usr/lib/sysimage/rpm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +75,7 @@ def run(
     environment = {**prepare(accelerator), **(_VERBOSE if verbose else {})}
     process = SupervisedProcess(GUESTFISH, TEMPORARY_FILES)
     # supermin takes this lock, to find that there is nothing to do.
-    lock = _find_appliance_home(environment["LIBGUESTFS_CACHEDIR"]) / "lock"
+    lock = find_appliance_home(environment["LIBGUESTFS_CACHEDIR"]) / "lock"
     # Confinement can make only files writable that exist.
     lock.touch()
     with contextlib.ExitStack() as stack:
@@ -100,7 +88,7 @@ def run(
         ]
         process.start(
             [
-                *_environment_prefix(environment, process.scratch), GUESTFISH, "-f", f"/dev/fd/{commands.fileno()}",
+                *environment_prefix(environment, process.scratch), GUESTFISH, "-f", f"/dev/fd/{commands.fileno()}",
             ],
             pass_fds=(commands.fileno(), marks.fileno()),
             writable=(lock, *writable),
@@ -153,142 +141,6 @@ def size_commands(levels: Levels) -> list[str]:
     if SMP in levels:
         commands.append(f"set-smp {levels[SMP]}")
     return commands
-
-
-def prepare(accelerator: str) -> dict[str, str]:
-    """Returns the environment in which libguestfs launches here on `accelerator`; builds a missing appliance.
-
-    Raises `PlatformUnusableError` when a program is missing, `MachineError` when the appliance cannot be built.
-    """
-    missing = [program for program in (GUESTFISH, "supermin", "depmod") if shutil.which(program) is None]
-    if missing:
-        raise PlatformUnusableError(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
-            hint="install libguestfs and its tools (Debian: apt-get install guestfish kmod)",
-        )
-    home = cache_directory() / "libguestfs"
-    home.mkdir(exist_ok=True)
-    environment = {
-        "LIBGUESTFS_BACKEND": "direct",
-        "LIBGUESTFS_BACKEND_SETTINGS": f"force_{accelerator}",
-        "LIBGUESTFS_CACHEDIR": str(home),
-        **_kernel_environment(home),
-    }
-    _build_appliance(home, environment)
-    return environment
-
-
-def _kernel_environment(home: Path) -> dict[str, str]:
-    """Returns variables that tell supermin where a kernel is; none if it finds the host's by itself."""
-    for image in Path("/boot").glob("vmlinu*"):
-        release = image.name.partition("-")[2]
-        # supermin takes a kernel only if it can read it and finds its modules. Ubuntu's kernels are readable by root
-        # alone.
-        if os.access(image, os.R_OK) and Path("/lib/modules", release, "modules.dep").exists():
-            return {}
-    if not Path("/lib/modules").is_dir():  # whatever SUPERMIN_MODULES says, it looks there, too
-        raise PlatformUnusableError(
-            "libguestfs cannot make its appliance: supermin gives up where there is no /lib/modules",
-            hint="make an empty one: as root, mkdir /lib/modules",
-        )
-    kernel = find_kernel()
-    if kernel.modules is None:
-        raise PlatformUnusableError(
-            f"libguestfs needs the modules of its kernel, and {kernel.image} has none",
-            hint="install your distribution's kernel package",
-        )
-    # supermin needs an index that depmod has made, which the package's tree lacks until it is installed.
-    tree = home / "lib" / "modules" / kernel.release
-    if not (tree / "modules.dep").exists() or tree.stat().st_mtime < kernel.modules.stat().st_mtime:
-        _index_modules(kernel.modules, home, kernel.release)
-    return {
-        "SUPERMIN_KERNEL": str(kernel.image),
-        "SUPERMIN_KERNEL_VERSION": kernel.release,
-        "SUPERMIN_MODULES": str(tree),
-    }
-
-
-def _index_modules(modules: Path, home: Path, release: str) -> None:
-    """Copies the module tree (as links where possible), with an index of its own."""
-    scratch = keeper().directory("modules", home.resolve())
-    try:
-        staged = Path(scratch, "lib", "modules", release)
-        shutil.copytree(modules, staged, copy_function=_link_or_copy)
-        done = subprocess.run(["depmod", "-b", str(scratch), release], capture_output=True, check=False)
-        _check_status(done.returncode, done.stderr.decode(errors="replace"), "depmod")
-        index = (staged / "modules.dep").read_text()
-        if "t10-pi.ko" not in index:  # without it no SCSI disk appears in libguestfs's guest
-            raise PlatformUnusableError(
-                f"the kernel modules in {modules} lack some that libguestfs needs",
-                hint=f"remove {modules.parent}; it is fetched again when needed",
-            )
-        # The old tree is replaced by a rename, so that another process never sees one without an index.
-        target = home / "lib" / "modules" / release
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(target, ignore_errors=True)
-        staged.rename(target)
-    finally:
-        keeper().remove(scratch)
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
-def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
-    """Has libguestfs build its appliance where it is missing or older than the host's packages, so that no
-    measured launch does.
-    """
-    appliance = _find_appliance_home(home) / "appliance.d"
-    changed = max(
-        (path.stat().st_mtime for path in map(Path, _PACKAGE_DATABASES) if path.exists()), default=0.0
-    )
-    # As supermin does, which would build it again if one of them were older.
-    if min((path.stat().st_mtime for path in appliance.glob("*")), default=-1.0) >= changed:
-        return
-    # Packages installed after the cached answer are newer than it.
-    begin = time.time()
-    process = SupervisedProcess(GUESTFISH, replace(BUILDER, writes_tmp=True, sockets=True))
-    try:
-        process.start(
-            [*_environment_prefix(environment, process.scratch), GUESTFISH, "-a", "/dev/null", "run"],
-            writable=[home],
-        )
-        status = process.wait(_BUILD_S)
-    finally:
-        process.stop()
-    if status is None:
-        raise MachineError(f"libguestfs did not make its appliance within {_BUILD_S:.0f} s")
-    _check_status(status, process.console.read_text(), "libguestfs")
-    for path in appliance.glob("*"):
-        os.utime(path, (begin, begin))
-
-
-def _find_appliance_home(cache: Path | str) -> Path:
-    """Returns where libguestfs keeps the appliance of this user."""
-    return Path(cache, f".guestfs-{os.geteuid()}")
-
-
-def _environment_prefix(environment: Mapping[str, str], scratch: Path) -> list[str]:
-    """Returns what precedes a libguestfs command: its environment, with temporary files in `scratch`.
-
-    Sockets go to `/tmp`, as root's do anyway: elsewhere their names may become too long.
-    """
-    settings = {**environment, "TMPDIR": str(scratch)}
-    return ["env", "--unset=XDG_RUNTIME_DIR", *(f"{name}={value}" for name, value in settings.items())]
-
-
-def _check_status(status: int, said: str, what: str) -> None:
-    if status:
-        lines = said.strip().splitlines() or ["no message"]
-        raise MachineError(
-            f"{what} failed: {lines[0]}",
-            hint="`libguestfs-test-tool` says more; guestmark uses LIBGUESTFS_BACKEND=direct",
-            console="\n".join(lines),
-        )
 
 
 def _attest_accelerator(process: SupervisedProcess, accelerator: str) -> tuple[str, ...]:

@@ -1,0 +1,92 @@
+//! Channels to the controller: what they are, and how they are opened from inside a machine.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use crate::sys;
+
+/// How long to wait for the channel to appear.
+const CHANNEL_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A terminal's line discipline holds 4096 bytes and throttles its driver 128 before that. UML's driver takes its
+/// descriptor out of the interrupts then and never puts it back: the line would be deaf from there on.
+const TERMINAL_WINDOW: u32 = 3584;
+
+/// The channel to the controller; both may be the same descriptor.
+pub struct Channel {
+    /// Where requests come from.
+    pub input: OwnedFd,
+    /// Where answers go.
+    pub output: OwnedFd,
+    /// Whether the other end may be absent at first (a virtio port nobody has opened yet): then an end of file before
+    /// the first byte means "not yet".
+    pub may_be_absent: bool,
+    /// Most bytes it may hold before it breaks: the controller waits for acknowledgements then.
+    pub window: Option<u32>,
+    /// How often an empty line is written to standard error. What carries the channel notices only by sending that the
+    /// other side has gone without a word, as a cut network makes it.
+    pub alive: Option<Duration>,
+    /// Where the channel goes on after this conversation: what was read of the next one is left there.
+    pub ahead: Option<File>,
+}
+
+pub fn open(spec: &str) -> io::Result<Channel> {
+    let (file, window, may_be_absent) = if let Some(name) = spec.strip_prefix("virtio:") {
+        (open_port(name)?, None, true)
+    } else if let Some(port) = spec.strip_prefix("vsock:") {
+        (File::from(open_vsock(port)?), None, false)
+    } else {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(spec)
+            .map_err(|error| sys::failed(spec, &error))?;
+        let mut mode = rustix::termios::tcgetattr(&file)?;
+        mode.make_raw();
+        rustix::termios::tcsetattr(&file, rustix::termios::OptionalActions::Now, &mode)?;
+        (file, Some(TERMINAL_WINDOW), false)
+    };
+    let output = file.try_clone()?;
+    Ok(Channel {
+        input: file.into(),
+        output: output.into(),
+        may_be_absent,
+        window,
+        alive: None,
+        ahead: None,
+    })
+}
+
+/// A stream to this port of the hypervisor.
+pub fn open_vsock(port: &str) -> io::Result<OwnedFd> {
+    let number = port.parse().map_err(io::Error::other)?;
+    sys::vsock(number).map_err(|error| sys::failed(format!("vsock port {port}"), &error))
+}
+
+/// A virtio-serial port by its name: the device announces ports one by one after its driver has started.
+fn open_port(name: &str) -> io::Result<File> {
+    let deadline = Instant::now() + CHANNEL_PATIENCE;
+    loop {
+        for entry in fs::read_dir("/sys/class/virtio-ports")
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let said = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
+            if said.trim() == name {
+                let device = std::path::Path::new("/dev").join(entry.file_name());
+                if let Ok(file) = File::options().read(true).write(true).open(&device) {
+                    return Ok(file);
+                }
+            }
+        }
+        if Instant::now() >= deadline {
+            return Err(io::Error::other(format!(
+                "no virtio port named {name} within {CHANNEL_PATIENCE:?}"
+            )));
+        }
+        std::thread::sleep(Duration::from_micros(300));
+    }
+}

@@ -1,0 +1,370 @@
+"""A disk image of the user's own as a guest: its firmware, boot loader, kernel and system, with our agent in it.
+
+The image itself is never written to. libguestfs puts the agent, and a service that starts it, into an overlay, once for
+each image; the overlay is kept in the cache. Each guest writes to an overlay of its own on top of that one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from guestmark.appliance.kernel import Notify
+from guestmark.appliance.paths import cache_directory, file_identity
+from guestmark.core.architectures import Architecture
+from guestmark.core.context import Caller
+from guestmark.core.errors import MachineError, PlatformUnusableError
+from guestmark.core.levels import Levels
+from guestmark.core.machine_facts import DiskImage, ImageFirmware
+from guestmark.core.own_program import find_agent_binary
+from guestmark.core.temporary import replace_file, scratch_directory
+from guestmark.page.text import last_inert_line, make_inert
+from guestmark.platforms import libguestfs
+from guestmark.platforms.drives import VirtioBus
+from guestmark.platforms.guest import Guest
+from guestmark.platforms.phases import SETTLED
+from guestmark.platforms.place import HypervisorProcess, Place
+from guestmark.platforms.qemu.firmware import find_ovmf
+from guestmark.setting.machine import IMAGE, KERNEL, KERNEL_ARGS, MODULES, ROOTFS, START, Start
+
+# A whole system boots: under TCG on a busy host that takes minutes.
+START_LIMIT_S = 300.0
+NODE = "guestmark-image"
+_AGENT = "/usr/local/bin/guestmark-agent"
+_PORT = "virtio:guestmark"
+_INSPECT_S = 600.0
+_CREATE_S = 60.0
+_SETTLE_S = 120.0
+_ENVIRONMENT_BYTES = 64 << 10
+_SECTOR = 512
+# Sectors that hold the boot record, the header of a GUID partition table, and its 128 entries.
+_HEAD_SECTORS = 34
+_BOOT_CODE = slice(0, 440)
+_EFI_SYSTEM_TYPE = 0xEF
+# The type of an EFI system partition in a GUID partition table (UEFI specification 2.10, table 5.7), as stored.
+_EFI_SYSTEM_GUID = bytes.fromhex("28732ac11ff8d211ba4b00a0c93ec93b")
+# Of these an image has at least one that is no link, which libguestfs does not follow.
+_PROGRAMS = ("/usr/bin/bash", "/bin/bash", "/bin/busybox", "/usr/bin/coreutils", "/usr/bin/env")
+_SERVICE = f"""\
+[Unit]
+Description=guestmark's agent
+[Service]
+ExecStart={_AGENT} serve --channel {_PORT}
+[Install]
+WantedBy=multi-user.target
+"""
+_SCRIPT = f"""\
+#!/bin/sh
+### BEGIN INIT INFO
+# Provides: guestmark
+# Required-Start: $local_fs
+# Required-Stop:
+# Default-Start: 2 3 4 5
+# Default-Stop:
+# Short-Description: guestmark's agent
+### END INIT INFO
+[ "${{1:-start}}" != start ] || {_AGENT} serve --channel {_PORT} &
+"""
+_UNIT = "/etc/systemd/system/guestmark.service"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageBoot:
+    """A prepared image: `overlay` is the image with the agent in it, on top of the user's file."""
+
+    overlay: Path
+    image: DiskImage
+    # Nothing of this host is shared with its system.
+    share: str = ""
+
+    def make_arguments(self, place: Place, process: HypervisorProcess, virtio: VirtioBus) -> list[str]:
+        """Make the guest's own overlay in its scratch directory; return the arguments that boot from it.
+
+        Raises `MachineError` if the overlay cannot be made, `PlatformUnusableError` without firmware for it.
+        """
+        disk = process.scratch / "image.qcow2"
+        _run_in_place(place, _create_command(place.locate_file(self.overlay), disk))
+        arguments = [
+            "-blockdev", f"driver=qcow2,node-name={NODE},file.driver=file,file.filename={_escape(str(disk))}",
+            "-device", f"{virtio.format_device('virtio-blk')},drive={NODE},bootindex=0",
+        ]  # fmt: skip
+        if self.image.firmware is ImageFirmware.UEFI:
+            code, template = find_ovmf()
+            variables = process.scratch / "variables.fd"
+            _run_in_place(place, ["cp", place.locate_file(Path(template)), str(variables)])
+            arguments += [
+                "-drive", f"if=pflash,format=raw,readonly=on,file={place.locate_file(Path(code))}",
+                "-drive", f"if=pflash,format=raw,file={_escape(str(variables))}",
+            ]  # fmt: skip
+        return arguments
+
+
+@dataclass(slots=True)
+class ImageGuest(Guest):
+    """A guest with files, programs and users of its own."""
+
+    _caller: Caller | None = None
+
+    @property
+    def scratch(self) -> str:
+        """A directory in the guest's own overlay, which goes with it."""
+        return "/var/tmp"
+
+    def await_settled(self) -> None:
+        """Wait until systemd has started all that starts at boot: what is measured shall not share the machine with it.
+
+        Other systems cannot be asked; there the agent is among what is started last.
+        """
+        command = "command -v systemctl >/dev/null || exit 0; exec systemctl is-system-running --wait"
+        self.agent.exec(["/bin/sh", "-c", command], timeout_s=_SETTLE_S, question=True)
+        self.phases[SETTLED] = time.monotonic() - self.started_at
+
+    def caller(self) -> Caller:
+        """Return root there, with the environment that its system gives to services."""
+        if self._caller is None:
+            hello = self.agent.hello()
+            done = self.agent.exec(
+                ["cat", "/proc/self/environ"], timeout_s=20.0, output_limit=_ENVIRONMENT_BYTES, question=True
+            )
+            words = (word.partition("=") for word in done.stdout.decode(errors="replace").split("\0") if word)
+            env = {name: value for name, _, value in words}
+            self._caller = Caller(env.get("HOME", "/root"), env, hello.uid, hello.uid, ())
+        return self._caller
+
+
+def find_image_boot(
+    architecture: Architecture, accelerator: str, levels: Levels, virtio: VirtioBus, notify: Notify
+) -> ImageBoot:
+    """Return the image of the level `image`, prepared when it is new or has changed.
+
+    Raises `PlatformUnusableError` for an image that cannot be entered, and for levels that it contradicts.
+    """
+    for factor in (KERNEL, KERNEL_ARGS, MODULES, ROOTFS):
+        if levels.get(factor):
+            raise PlatformUnusableError(
+                f"an image boots its own kernel and root, and {factor.name} names another",
+                hint=f"give image or {factor.name}",
+            )
+    if levels[START] is Start.RESTORED:
+        raise PlatformUnusableError("a guest with an image cannot be restored", hint="use start=cold for it")
+    if not architecture.is_host:
+        raise PlatformUnusableError(
+            f"images of {architecture.name} are not supported",
+            hint="use an image of this host's architecture",
+        )
+    if not virtio.on_pci:
+        raise PlatformUnusableError(
+            "a machine without PCI has no firmware that boots a disk", hint="leave machine out"
+        )
+    path = Path(levels[IMAGE])
+    agent = find_agent_binary()
+    key = hashlib.sha256(repr((str(path), file_identity(path), file_identity(agent))).encode()).hexdigest()[
+        :24
+    ]
+    overlay = cache_directory() / "images" / f"{key}.qcow2"
+    facts = overlay.with_suffix(".json")
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        if overlay.exists():
+            return ImageBoot(overlay, msgspec.json.decode(facts.read_bytes(), type=DiskImage))
+    notify(f"putting the agent into an overlay of {path.name}")
+    overlay.parent.mkdir(exist_ok=True)
+    with replace_file(overlay, 0o600) as part:
+        image = _prepare_overlay(path, part, agent, accelerator, architecture)
+        with replace_file(facts) as written:
+            written.write_bytes(msgspec.json.encode(image))
+    return ImageBoot(overlay, image)
+
+
+def _create_command(backing: str, overlay: Path) -> list[str]:
+    return ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", backing, str(overlay)]
+
+
+def _escape(path: str) -> str:
+    """Return a path as QEMU's option syntax wants it, where a comma is written twice."""
+    return path.replace(",", ",,")
+
+
+def _run_in_place(place: Place, command: Sequence[str]) -> None:
+    """Run a short program where the hypervisor will run. Raises `MachineError` if it says anything or does not end."""
+    helper = place.start_helper(command)
+    deadline = time.monotonic() + _CREATE_S
+    while helper.is_running() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    said = helper.end_by_signal(signal.SIGKILL, 1.0)
+    if said.strip():
+        raise MachineError(f"{command[0]} failed: {last_inert_line(said)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """What `qemu-img info` says of an image."""
+
+    format: str
+    size: int
+
+
+def _describe_image(path: Path) -> _Description:
+    """Ask qemu-img. Raises `PlatformUnusableError` for a file that is no image, is encrypted, or cannot be read."""
+    if shutil.which("qemu-img") is None:
+        raise PlatformUnusableError("qemu-img is not installed", hint="install the package qemu-utils")
+    done = subprocess.run(
+        ["qemu-img", "info", "-U", "--output=json", str(path)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise PlatformUnusableError(
+            f"{path.name} cannot be read as a disk image: {last_inert_line(done.stderr)}",
+            hint="qcow2, raw, vmdk, vhdx and all else that `qemu-img info` knows will do",
+        )
+    found = msgspec.json.decode(done.stdout)
+    if found.get("encrypted"):
+        raise PlatformUnusableError(
+            f"{path.name} is encrypted, so that the agent cannot be put into it", hint="decrypt a copy of it"
+        )
+    return _Description(str(found["format"]), int(found["virtual-size"]))
+
+
+def choose_firmware(head: bytes) -> ImageFirmware | None:
+    """Return the firmware that boots a disk which begins with these sectors; None if none does.
+
+    A disk that both can boot is booted by BIOS, as QEMU and most clouds do by default.
+    """
+    if len(head) >= _SECTOR and head[510:512] == b"\x55\xaa" and any(head[_BOOT_CODE]):
+        return ImageFirmware.BIOS
+    types = [head[446 + 16 * number + 4] for number in range(4)] if len(head) >= _SECTOR else []
+    entries = head[2 * _SECTOR :]
+    guids = {entries[offset : offset + 16] for offset in range(0, len(entries), 128)}
+    if _EFI_SYSTEM_TYPE in types or _EFI_SYSTEM_GUID in guids:
+        return ImageFirmware.UEFI
+    return None
+
+
+def _prepare_overlay(
+    path: Path, overlay: Path, agent: Path, accelerator: str, architecture: Architecture
+) -> DiskImage:
+    described = _describe_image(path)
+    firmware = _find_firmware(path)
+    command = [
+        "qemu-img",
+        "create",
+        "-q",
+        "-f",
+        "qcow2",
+        "-F",
+        described.format,
+        "-b",
+        str(path),
+        str(overlay),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PlatformUnusableError(f"no overlay of {path.name} can be made: {last_inert_line(done.stderr)}")
+    said = _inject_agent(path, overlay, agent, accelerator)
+    # What is no name of an architecture is an error about a program that is not there.
+    named = [line for line in said.get("architecture", "").splitlines() if line.replace("_", "").isalnum()]
+    found = named[0] if named else ""
+    if found and found != architecture.machine_name:
+        raise PlatformUnusableError(
+            f"{path.name} holds a system for {make_inert(found)}, and this host is {architecture.machine_name}",
+            hint="use an image of this host's architecture",
+        )
+    with path.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    return DiskImage(
+        path=str(path),
+        sha256=digest,
+        format=described.format,
+        size=described.size,
+        firmware=firmware,
+        distribution=_find_distribution(said.get("release", "")),
+        entered="an overlay that libguestfs wrote",
+    )
+
+
+def _find_firmware(path: Path) -> ImageFirmware:
+    with scratch_directory("image-head") as room:
+        head = room / "head"
+        command = [
+            "qemu-img", "dd", "-U", "-O", "raw", f"bs={_SECTOR}", f"count={_HEAD_SECTORS}", f"if={path}", f"of={head}",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise PlatformUnusableError(f"{path.name} cannot be read: {last_inert_line(done.stderr)}")
+        firmware = choose_firmware(head.read_bytes())
+    if firmware is None:
+        raise PlatformUnusableError(
+            f"{path.name} has neither a boot loader for BIOS nor an EFI system partition",
+            hint="an image without a boot loader is a root: unpack it and give --set rootfs=DIRECTORY",
+        )
+    return firmware
+
+
+def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> dict[str, str]:
+    """Put the agent and what starts it into the overlay; return what the image says about itself, by section.
+
+    Raises `PlatformUnusableError` when libguestfs finds no Linux in it.
+    """
+    with scratch_directory("image-files") as room:
+        (room / "service").write_text(_SERVICE)
+        (room / "script").write_text(_SCRIPT)
+        # A command after a hyphen may fail: which init there is decides which of them do.
+        script = [
+            "echo == architecture", *(f"-file-architecture {program}" for program in _PROGRAMS),
+            "echo == release", "-cat /etc/os-release", "echo == end",
+            "mkdir-p /usr/local/bin", f"upload {agent} {_AGENT}", f"chmod 0755 {_AGENT}",
+            "-mkdir-p /etc/systemd/system/multi-user.target.wants",
+            f"-upload {room}/service {_UNIT}", f"-chmod 0644 {_UNIT}",
+            f"-ln-sf {_UNIT} /etc/systemd/system/multi-user.target.wants/guestmark.service",
+            *(f"-{line}" for line in _list_init_commands(room / "script")),
+            # Fedora and its relatives start nothing that has no label.
+            f"-selinux-relabel /etc/selinux/targeted/contexts/files/file_contexts {_AGENT} force:true",
+        ]  # fmt: skip
+        done = libguestfs.run_script(
+            ["--format=qcow2", "-a", str(overlay), "-i"], script, accelerator, _INSPECT_S, [overlay, room]
+        )
+    sections = _split_sections(done.output)
+    if done.status != 0 or "end" not in sections:
+        raise PlatformUnusableError(
+            f"{path.name} cannot be entered: libguestfs says {last_inert_line(done.output) or 'nothing'}",
+            hint="it needs a Linux system on a filesystem that is not encrypted; its file stays as it is",
+        )
+    return sections
+
+
+def _list_init_commands(script: Path) -> Iterator[str]:
+    """Yield the commands for systems without systemd: OpenRC's local.d, and the links of System V."""
+    yield f"upload {script} /etc/local.d/guestmark.start"
+    yield "chmod 0755 /etc/local.d/guestmark.start"
+    yield "ln-sf /etc/init.d/local /etc/runlevels/default/local"
+    yield f"upload {script} /etc/init.d/guestmark"
+    yield "chmod 0755 /etc/init.d/guestmark"
+    for level in range(2, 6):
+        yield f"ln-sf ../init.d/guestmark /etc/rc{level}.d/S99guestmark"
+
+
+def _split_sections(output: str) -> dict[str, str]:
+    """Return the lines below each line `== NAME`."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in output.splitlines():
+        if line.startswith("== "):
+            lines = found.setdefault(line[3:].strip(), [])
+        else:
+            lines.append(line)
+    return {name: "\n".join(content).strip() for name, content in found.items()}
+
+
+def _find_distribution(release: str) -> str:
+    for line in release.splitlines():
+        name, _, value = line.partition("=")
+        if name == "PRETTY_NAME":
+            return make_inert(value.strip().strip('"'))[:80]
+    return ""

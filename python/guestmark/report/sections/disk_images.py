@@ -1,0 +1,32 @@
+"""Disk images that guests booted from, as they were found."""
+
+from __future__ import annotations
+
+from guestmark.core.machine_facts import DiskImage, GuestMachine, ImageFirmware, NestedMachine
+from guestmark.ledger.model import StoredRun
+
+_SHOWN = 12  # characters of a digest
+_FIRMWARE = {ImageFirmware.BIOS: "BIOS", ImageFirmware.UEFI: "UEFI"}
+
+
+def describe_images(run: StoredRun) -> dict[str, str]:
+    """Return what each image of the run holds, by file name; all that a changed file has held."""
+    described: dict[str, dict[str, None]] = {}
+    for trial in run.trials:
+        nested = trial.facts.find_fact(NestedMachine)
+        guest = nested.inner if nested is not None else trial.facts.find_fact(GuestMachine)
+        if guest is not None and guest.image is not None:
+            name = f"image {guest.image.path.rpartition('/')[2]}"
+            described.setdefault(name, {})[_describe_image(guest.image, guest.guest.kernel)] = None
+    return {name: "; then ".join(texts) for name, texts in described.items()}
+
+
+def _describe_image(image: DiskImage, kernel: str) -> str:
+    parts = [
+        image.distribution,
+        f"its own kernel {kernel}",
+        f"booted by {_FIRMWARE[image.firmware]}",
+        f"agent in {image.entered}",
+        f"SHA-256 {image.sha256[:_SHOWN]}…",
+    ]
+    return ", ".join(part for part in parts if part)

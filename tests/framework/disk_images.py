@@ -1,0 +1,131 @@
+"""Bootable disk images, made from nothing: a root by mmdebstrap, GRUB for BIOS or UEFI, without mounting anything."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from guestmark.appliance.paths import cache_directory
+from guestmark.core.temporary import scratch_directory
+
+_SECTOR = 512
+_MEBIBYTE = 1 << 20
+_ESP_MB = 16
+_MODULES = ("part_gpt", "part_msdos", "ext2", "linux", "search", "search_fs_file", "normal", "fat")
+# Times out nothing and asks nobody; the root is found by a file that every image here has.
+_GRUB = (
+    "search --set=root --file /vmlinuz\n"
+    "linux /vmlinuz root=LABEL=guest-root ro console=ttyS0 net.ifnames=0 {words}\n"
+    "initrd /initrd.img\nboot\n"
+)
+_BASE = ("linux-image-cloud-amd64", "systemd-sysv", "udev", "kmod")
+
+
+def make_root_archive(release: str, extra: Sequence[str] = ()) -> Path:
+    """Return a tar archive of a Debian root of this release, made once and kept in the cache of the tests."""
+    name = "-".join([release, *sorted(extra)])
+    archive = cache_directory() / "tests" / "roots" / f"{name}.tar"
+    if not archive.exists():
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        part = archive.with_name(f"{os.getpid()}-{archive.name}")
+        command = [
+            "mmdebstrap",
+            "--variant=minbase",
+            f"--include={','.join([*_BASE, *extra])}",
+            release,
+            str(part),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        if done.returncode:
+            part.unlink(missing_ok=True)
+            raise AssertionError(f"mmdebstrap {release}: {done.stderr[-400:]}")
+        part.rename(archive)
+    return archive
+
+
+def make_disk_image(
+    archive: Path, target: Path, *, uefi: bool = False, image_format: str = "qcow2", words: str = ""
+) -> Path:
+    """Make a bootable disk of a root, with one partition for BIOS, or with an EFI system partition and the root."""
+    with scratch_directory("disk-image") as room:
+        root = room / "root"
+        root.mkdir()
+        subprocess.run(
+            ["tar", "-xf", archive, "-C", root, "--numeric-owner"], check=True, capture_output=True
+        )
+        (root / "etc/fstab").write_text("LABEL=guest-root / ext4 rw 0 1\n")
+        (root / "etc/hostname").write_text("image-guest\n")
+        disk = room / "disk.raw"
+        used = int(subprocess.run(["du", "-sm", root], capture_output=True, check=True).stdout.split()[0])
+        first = (1 + (_ESP_MB if uefi else 0)) * _MEBIBYTE
+        size = first + (used * 5 // 4 + 128) * _MEBIBYTE
+        with disk.open("wb") as stream:
+            stream.truncate(size + _MEBIBYTE)
+        subprocess.run(
+            ["mke2fs", "-q", "-F", "-t", "ext4", "-L", "guest-root", "-d", root, "-E", f"offset={first}", disk,
+             f"{(size - first) // 1024}k"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        config = room / "grub.cfg"
+        config.write_text(_GRUB.format(words=words))
+        if uefi:
+            _write_partitions(disk, [(0xEF, _MEBIBYTE, _ESP_MB * _MEBIBYTE), (0x83, first, size - first)])
+            _install_for_uefi(disk, config, room)
+        else:
+            _write_partitions(disk, [(0x83, first, size - first)])
+            _install_for_bios(disk, config, room)
+        subprocess.run(["qemu-img", "convert", "-q", "-O", image_format, disk, target], check=True)
+    return target
+
+
+def _write_partitions(disk: Path, partitions: Sequence[tuple[int, int, int]]) -> None:
+    """Write a table of primary partitions: type, first byte and bytes of each. The first one is marked active."""
+    table = b""
+    for number, (kind, begin, size) in enumerate(partitions):
+        table += struct.pack("<B3sB3sII", 0 if number else 0x80, b"\xfe\xff\xff", kind, b"\xfe\xff\xff",
+                             begin // _SECTOR, size // _SECTOR)  # fmt: skip
+    with disk.open("r+b") as stream:
+        stream.seek(0x1B8)
+        stream.write(b"gstm\0\0" + table.ljust(64, b"\0") + b"\x55\xaa")
+
+
+def _make_grub(target: str, config: Path, image: Path, modules: Sequence[str]) -> None:
+    subprocess.run(
+        ["grub-mkimage", "-O", target, "-o", image, "-c", config, "-p", "/boot/grub", *_MODULES, *modules],
+        check=True, capture_output=True,
+    )  # fmt: skip
+
+
+def _install_for_bios(disk: Path, config: Path, room: Path) -> None:
+    """Put GRUB into the gap before the first partition, as its own grub-bios-setup does: boot.img loads sector 1."""
+    core = room / "core.img"
+    _make_grub("i386-pc", config, core, ("biosdisk", "serial"))
+    loader = bytearray(Path("/usr/lib/grub/i386-pc/boot.img").read_bytes())
+    loader[0x5C:0x64] = struct.pack("<Q", 1)
+    loader[0x66:0x68] = b"\x90\x90"  # boot.img: take the drive that the firmware names
+    content = bytearray(core.read_bytes().ljust(-(-core.stat().st_size // _SECTOR) * _SECTOR, b"\0"))
+    # The first sector of the core loads the others: where they begin, how many they are, and where they go.
+    content[0x1F4:0x200] = struct.pack("<QHH", 2, len(content) // _SECTOR - 1, 0x820)
+    with disk.open("r+b") as stream:
+        stream.write(loader[:0x1B8])
+        stream.seek(_SECTOR)
+        stream.write(content)
+
+
+def _install_for_uefi(disk: Path, config: Path, room: Path) -> None:
+    """Fill the EFI system partition with GRUB under the name that firmware looks for on removable media."""
+    program, system = room / "grub.efi", room / "esp"
+    _make_grub("x86_64-efi", config, program, ("efi_gop", "serial"))
+    with system.open("wb") as stream:
+        stream.truncate(_ESP_MB * _MEBIBYTE)
+    subprocess.run(["mkfs.vfat", system], check=True, capture_output=True)
+    made = ["mmd", "-i", str(system), "::/EFI", "::/EFI/BOOT"]
+    copied = ["mcopy", "-i", str(system), str(program), "::/EFI/BOOT/BOOTX64.EFI"]
+    for command in (made, copied):
+        subprocess.run(command, check=True, capture_output=True)
+    with disk.open("r+b") as stream, system.open("rb") as content:
+        stream.seek(_MEBIBYTE)
+        stream.write(content.read())

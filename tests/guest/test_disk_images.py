@@ -1,0 +1,109 @@
+"""Disk images that boot by their own firmware, boot loader and kernel, made here from Debian's packages."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from guestmark.core.errors import AttestationError, PlatformUnusableError
+from guestmark.core.machine_facts import GuestMachine, ImageFirmware
+from guestmark.platforms.base import LoggedIn, Machine
+from guestmark.platforms.drives import VirtioBus
+from guestmark.platforms.place import HypervisorProcess, Place
+from guestmark.platforms.qemu.disk_images import ImageBoot
+from guestmark.workloads.exec.files import File
+from tests.framework.cells import cell_of
+from tests.framework.disk_images import make_disk_image, make_root_archive
+from tests.framework.guests import prepared, start
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def bios_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_disk_image(make_root_archive("bookworm"), tmp_path_factory.mktemp("bios") / "bios.qcow2")
+
+
+@pytest.fixture(scope="module")
+def uefi_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("uefi") / "with, comma.raw"
+    return make_disk_image(make_root_archive("bookworm"), target, uefi=True, image_format="raw")
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def look(machine: Machine, *command: str) -> str:
+    return machine.agent.exec(command, timeout_s=60).stdout.decode().strip()
+
+
+def test_an_image_boots_its_own_system_and_stays_as_it_is(bios_image: Path) -> None:
+    before = digest(bios_image)
+    with start("tcg", image=str(bios_image)) as machine:
+        found = machine.attest()
+        assert isinstance(found, GuestMachine)
+        assert found.image is not None
+        assert found.image.firmware is ImageFirmware.BIOS
+        assert found.image.sha256 == before
+        assert "bookworm" in found.image.distribution
+        assert look(machine, "cat", "/etc/hostname") == "image-guest"
+        assert look(machine, "uname", "-r") == found.guest.kernel
+        assert look(machine, "systemctl", "is-system-running") in {"running", "degraded"}
+        assert isinstance(machine, LoggedIn)
+        assert machine.caller().uid == 0
+        look(machine, "sh", "-c", "echo changed > /etc/hostname; sync")
+    with start("tcg", image=str(bios_image)) as machine:
+        assert look(machine, "cat", "/etc/hostname") == "image-guest"
+    assert digest(bios_image) == before
+
+
+def test_uefi_boots_a_raw_image_with_a_disk_beside_it(uefi_image: Path) -> None:
+    factors = {"image": str(uefi_image), "filesystem": "ext4", "size": "64M"}
+    with prepared(cell_of("tcg", "filewrite", factors, amount="4M"), limit_s=600) as (machine, workload):
+        found = machine.attest()
+        assert isinstance(found, GuestMachine)
+        assert found.image is not None
+        assert found.image.firmware is ImageFirmware.UEFI
+        assert all(measurement.value > 0 for measurement in workload.run(machine))
+
+
+def test_a_pushed_program_runs_in_an_image(bios_image: Path, tmp_path: Path) -> None:
+    program = tmp_path / "greet"
+    program.write_text("#!/bin/sh\ntest $(cat /etc/hostname) = image-guest\n")
+    program.chmod(0o755)
+    pushed = File(path=str(program), sha256=digest(program), size=program.stat().st_size, mode=0o755)
+    trial = cell_of("tcg", "exec", {"image": str(bios_image)}, command=["greet"], push=[pushed])
+    with prepared(trial, limit_s=600) as (machine, workload):
+        assert workload.run(machine)
+
+
+def test_another_image_than_the_one_asked_for_is_noticed(
+    bios_image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_arguments = ImageBoot.make_arguments
+    other = tmp_path / "other.qcow2"
+
+    def boot_other(self: ImageBoot, place: Place, process: HypervisorProcess, virtio: VirtioBus) -> list[str]:
+        shutil.copy(self.overlay, other)
+        return make_arguments(replace(self, overlay=other), place, process, virtio)
+
+    monkeypatch.setattr(ImageBoot, "make_arguments", boot_other)
+    with (
+        start("tcg", image=str(bios_image)) as machine,
+        pytest.raises(AttestationError, match=r"the image is not what was asked for: .*found .*other\.qcow2"),
+    ):
+        machine.attest()
+
+
+def test_a_disk_without_a_system_is_refused(tmp_path: Path) -> None:
+    blank = tmp_path / "blank.raw"
+    blank.write_bytes((b"\xeb\x63".ljust(510, b"\0") + b"\x55\xaa").ljust(8 << 20, b"\0"))
+    with pytest.raises(PlatformUnusableError, match=r"blank\.raw cannot be entered: libguestfs says"):  # noqa: SIM117
+        with start("tcg", image=str(blank)):
+            pass

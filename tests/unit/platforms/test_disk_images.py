@@ -1,0 +1,87 @@
+"""Which firmware boots a disk image, and what is said of images that cannot be booted or entered."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.machine_facts import ImageFirmware
+from guestmark.platforms.qemu import disk_images
+from guestmark.setting.machine import IMAGE
+
+_SECTOR = 512
+_ESP = bytes.fromhex("28732ac11ff8d211ba4b00a0c93ec93b")
+_LINUX = bytes.fromhex("af3dc60f838472478e793d69d8477de4")
+
+
+def boot_record(code: bytes = b"", types: tuple[int, ...] = ()) -> bytes:
+    table = b"".join(struct.pack("<B3sB3sII", 0, b"", kind, b"", 2048, 2048) for kind in types)
+    return code.ljust(446, b"\0") + table.ljust(64, b"\0") + b"\x55\xaa"
+
+
+def guid_table(*types: bytes) -> bytes:
+    return b"EFI PART".ljust(_SECTOR, b"\0") + b"".join(kind.ljust(128, b"\0") for kind in types)
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (boot_record(b"\xeb\x63", (0x83,)), ImageFirmware.BIOS),
+        (boot_record(b"\xeb\x63", (0xEF, 0x83)), ImageFirmware.BIOS),
+        (boot_record(types=(0xEF, 0x83)), ImageFirmware.UEFI),
+        (boot_record(types=(0xEE,)) + guid_table(_LINUX, _ESP), ImageFirmware.UEFI),
+        (boot_record(b"\xeb\x63", (0xEE,)) + guid_table(_ESP, _LINUX), ImageFirmware.BIOS),
+        (boot_record(types=(0xEE,)) + guid_table(_LINUX), None),
+        (boot_record(types=(0x83,)), None),
+        (bytes(34 * _SECTOR), None),
+        (b"", None),
+    ],
+)
+def test_firmware_is_that_of_the_boot_loader(head: bytes, expected: ImageFirmware | None) -> None:
+    assert disk_images.choose_firmware(head) is expected
+
+
+@given(st.binary(max_size=34 * _SECTOR))
+def test_any_first_sectors_are_read(head: bytes) -> None:
+    assert disk_images.choose_firmware(head) in (None, ImageFirmware.BIOS, ImageFirmware.UEFI)
+
+
+def prepare(path: Path, tmp_path: Path) -> None:
+    disk_images._describe_image(path)
+    disk_images._find_firmware(path)
+
+
+def test_what_is_no_bootable_image_is_said(tmp_path: Path) -> None:
+    def make(name: str, *options: str) -> Path:
+        subprocess.run(["qemu-img", "create", "-q", *options, tmp_path / name, "4M"], check=True)
+        return tmp_path / name
+
+    empty = make("empty.qcow2", "-f", "qcow2")
+    with pytest.raises(
+        PlatformUnusableError, match="neither a boot loader for BIOS nor an EFI system partition"
+    ):
+        prepare(empty, tmp_path)
+    secret = ["--object", "secret,id=key,data=secret", "-o", "encrypt.format=luks,encrypt.key-secret=key"]
+    locked = make("locked.qcow2", "-f", "qcow2", *secret)
+    with pytest.raises(PlatformUnusableError, match=r"locked\.qcow2 is encrypted"):
+        prepare(locked, tmp_path)
+    damaged = tmp_path / "damaged.qcow2"
+    damaged.write_bytes(empty.read_bytes()[:40] + b"\xff" * 400)
+    with pytest.raises(PlatformUnusableError, match=r"damaged\.qcow2 cannot be read as a disk image"):
+        prepare(damaged, tmp_path)
+    lost = make("lost.qcow2", "-f", "qcow2", "-F", "qcow2", "-b", str(empty))
+    empty.unlink()
+    with pytest.raises(PlatformUnusableError, match=r"lost\.qcow2 cannot be read"):
+        prepare(lost, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "nothing-here.qcow2", "/"])
+def test_a_path_without_an_image_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="there is no disk image"):
+        IMAGE.parse(text)
