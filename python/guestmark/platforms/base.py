@@ -146,6 +146,12 @@ class LoggedIn(Protocol):
         """Returns that user, with their environment and home directory there."""
 
 
+def find_login(machine: Machine) -> LoggedIn | None:
+    """Returns the machine, or the innermost one in it, on which commands run as another user; None if there is none."""
+    inner = find_innermost(machine)
+    return inner if isinstance(inner, LoggedIn) else machine if isinstance(machine, LoggedIn) else None
+
+
 @runtime_checkable
 class KeepsRemoteFiles(Protocol):
     """What a platform has in addition that keeps files on other machines for later runs."""

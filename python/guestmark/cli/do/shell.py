@@ -20,7 +20,7 @@ from guestmark.foreign.progress import LineProgress
 from guestmark.page.say import say
 from guestmark.plan.matrix import NullCells, expand_workload
 from guestmark.platforms import registry
-from guestmark.platforms.base import LoggedIn, Machine
+from guestmark.platforms.base import Machine, find_login
 from guestmark.workloads.common.program import check_command
 
 # Lines of a dead machine's console, above the error: there the reason usually stands.
@@ -87,9 +87,10 @@ def _run_on_machine(machine: Machine, cell: Cell, argv: list[str] | None, caller
     identity: dict[str, Any] = {}
     if cell.platform.is_guest:
         identity = {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups}
-    if isinstance(machine, LoggedIn):
+    if (login := find_login(machine)) is not None:
         # Another machine has users of its own: its shell, directory and environment are that user's.
-        user = machine.caller()
+        user = login.caller()
+        identity = {}
         words = argv or [user.env.get("SHELL") or "/bin/sh"]
         directory, environment = user.cwd, dict(user.env)
         if "TERM" in caller.env:

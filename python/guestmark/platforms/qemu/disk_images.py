@@ -31,7 +31,9 @@ from guestmark.page.text import last_inert_line, make_inert
 from guestmark.platforms import libguestfs
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.guest import Guest
-from guestmark.platforms.phases import SETTLED
+from guestmark.platforms.phases import FIRST_LINE, SETTLED
+from guestmark.platforms.phases import KERNEL as KERNEL_DONE
+from guestmark.platforms.phases import ROOT as ROOT_DONE
 from guestmark.platforms.place import HypervisorProcess, Place
 from guestmark.platforms.qemu.firmware import find_ovmf
 from guestmark.setting.machine import IMAGE, KERNEL, KERNEL_ARGS, MODULES, ROOTFS, START, Start
@@ -73,6 +75,11 @@ _SCRIPT = f"""\
 # Short-Description: guestmark's agent
 ### END INIT INFO
 [ "${{1:-start}}" != start ] || {_AGENT} serve --channel {_PORT} &
+"""
+# Microseconds of systemd, and the seconds at which the kernel ran the initrd's first program.
+_BOOT_TIMES = r"""
+systemctl show --property=InitRDTimestampMonotonic --property=UserspaceTimestampMonotonic
+dmesg | sed -n 's/^\[ *\([0-9.]*\)\] Run \/init as init process.*/init=\1/p' | head -n 1
 """
 _UNIT = "/etc/systemd/system/guestmark.service"
 
@@ -127,6 +134,24 @@ class ImageGuest(Guest):
         command = "command -v systemctl >/dev/null || exit 0; exec systemctl is-system-running --wait"
         self.agent.exec(["/bin/sh", "-c", command], timeout_s=_SETTLE_S, question=True)
         self.phases[SETTLED] = time.monotonic() - self.started_at
+        self._add_boot_phases()
+
+    def _add_boot_phases(self) -> None:
+        """Add when the image's kernel, initrd and systemd began: the guest's clock, in the host's time."""
+        ping = self.agent.ping()
+        # The guest's monotonic clock begins with its kernel.
+        kernel_s = (ping.host_ns - ping.guest_ns) / 1e9 - self.started_at
+        done = self.agent.exec(["/bin/sh", "-c", _BOOT_TIMES], timeout_s=20.0, question=True)
+        found = dict(
+            line.split("=", 1) for line in done.stdout.decode(errors="replace").splitlines() if "=" in line
+        )
+        userspace_s = int(found.get("UserspaceTimestampMonotonic") or 0) / 1e6
+        # An initrd without systemd says nothing; the kernel's log has the line with which it begins.
+        initrd_s = int(found.get("InitRDTimestampMonotonic") or 0) / 1e6 or float(found.get("init") or 0)
+        if userspace_s:
+            self.phases[FIRST_LINE] = kernel_s
+            self.phases[KERNEL_DONE] = kernel_s + (initrd_s or userspace_s)
+            self.phases[ROOT_DONE] = kernel_s + userspace_s
 
     def caller(self) -> Caller:
         """Return root there, with the environment that its system gives to services."""

@@ -100,6 +100,24 @@ class Boot(Fact, kw_only=True):
     initcalls: Initcalls
 
 
+class StartedUnit(msgspec.Struct):
+    """A unit of systemd, with the seconds from its activation to its being active."""
+
+    name: str
+    seconds: float
+
+
+class StartedUnits(Fact, kw_only=True):
+    """What the system of a disk image had started when its boot had come to an end, slowest first."""
+
+    slowest: list[StartedUnit]
+    count: int
+    # Hypervisor started → the system has started all that it starts at boot.
+    settled_s: float
+
+
+# Properties of systemd's units.
+UNIT_BEGUN, UNIT_ACTIVE = "InactiveExitTimestampMonotonic", "ActiveEnterTimestampMonotonic"
 _SHOWN = 20
 # Linux, init/main.c: `initcall %pS returned %d after %lld usecs`; modules' names stand behind in brackets.
 _RETURNED = re.compile(
@@ -124,6 +142,25 @@ def keep_slowest_initcalls(log: str) -> Initcalls:
         count=len(calls),
         seconds=sum(seconds for _, seconds in calls),
     )
+
+
+def keep_slowest_units(shown: str, settled_s: float) -> StartedUnits:
+    """Return what a trial keeps of `systemctl show --property=Id,InactiveExitTimestampMonotonic,ActiveEnter…`.
+
+    Units are separated by empty lines; timestamps are microseconds of the guest's clock, and 0 for what never was.
+    """
+    units = []
+    for block in shown.split("\n\n"):
+        found = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        begun, active = (_read_microseconds(found.get(name, "")) for name in (UNIT_BEGUN, UNIT_ACTIVE))
+        if found.get("Id") and begun and active and active >= begun:
+            units.append(StartedUnit(found["Id"], (active - begun) / 1e6))
+    units.sort(key=lambda unit: -unit.seconds)
+    return StartedUnits(slowest=units[:_SHOWN], count=len(units), settled_s=settled_s)
+
+
+def _read_microseconds(text: str) -> int:
+    return int(text) if text.isdigit() else 0
 
 
 class BootWorkload(Workload[BootParams]):

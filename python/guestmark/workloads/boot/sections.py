@@ -8,7 +8,7 @@ from guestmark.page.nodes import Node, Note
 from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell
 from guestmark.page.text import line
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.workloads.boot import AGENT, PHASES, TOTAL, Boot, Initcalls
+from guestmark.workloads.boot import AGENT, PHASES, TOTAL, Boot, Initcalls, StartedUnits
 from guestmark.workloads.common.phase_bars import average_phase_seconds, draw_phase_bars
 
 LETTERS = "VFEKMRAWPX"  # of the phases in their order
@@ -32,7 +32,7 @@ def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         caption="Means over the trials; each phase is also among the further metrics.",
         summary=lambda said: f"From the hypervisor's start to its end: {said}.",
     )
-    return [chart, *_unlike_total(shown), *_render_initcalls(shown)]
+    return [chart, *_unlike_total(shown), *_render_initcalls(shown), *_render_units(shown)]
 
 
 def average_phases(result: CellResult) -> list[float]:
@@ -89,4 +89,27 @@ def _render_initcalls(shown: Sequence[CellResult]) -> list[Node]:
             for name, mean in average_initcalls(found)[:_MOST_CALLS]
         )
         parts.append(Table(title, ("initcall",), (Column("ms", (Align.POINT,)),), rows, heading=title))
+    return parts
+
+
+def _render_units(shown: Sequence[CellResult]) -> list[Node]:
+    """List the slowest units of systemd of every image, as means over the trials that name them."""
+    parts: list[Node] = []
+    for result in shown:
+        found = [
+            units for trial in result.trials if (units := trial.facts.find_fact(StartedUnits)) is not None
+        ]
+        if not found:
+            continue
+        seconds: dict[str, list[float]] = {}
+        for units in found:
+            for unit in units.slowest:
+                seconds.setdefault(unit.name, []).append(unit.seconds)
+        ordered = sorted(seconds.items(), key=lambda item: -fmean(item[1]))[:_MOST_CALLS]
+        count, settled = fmean(units.count for units in found), fmean(units.settled_s for units in found)
+        title = f"Slowest units of {result.cell.id} ({count:.0f}; all had started after {settled:.3g} s)"
+        rows = tuple(
+            Row(RowName((name,)), (figure_cell(f"{1e3 * fmean(times):.0f}"),)) for name, times in ordered
+        )
+        parts.append(Table(title, ("unit",), (Column("ms", (Align.POINT,)),), rows, heading=title))
     return parts

@@ -13,11 +13,15 @@ from guestmark.core.model import Cell, Plan, WorkloadSpec
 from guestmark.platforms import phases as steps
 from guestmark.platforms.base import Machine, Platform
 from guestmark.platforms.probe import Startable
+from guestmark.platforms.qemu.disk_images import ImageGuest
+from guestmark.setting.machine import IMAGE
 from guestmark.workloads import boot
 from guestmark.workloads.boot import Boot, BootWorkload
 from guestmark.workloads.exec.trial import ExecTrial
 
 _END_S = 30.0
+# A whole system stops its services first.
+_IMAGE_END_S = 120.0
 _LOG_LIMIT = 16 << 20
 # Each phase with the end of it. What a platform does not have is in the phase that follows.
 _ENDS = (
@@ -26,6 +30,8 @@ _ENDS = (
     (boot.AGENT, steps.READY), (boot.WORK, steps.ORDERED), (boot.POWEROFF, steps.DOWN),
     (boot.EXIT, steps.GONE),
 )  # fmt: skip
+# The initrd of a disk image loads modules and mounts the root, and is in `root`.
+_OF_IMAGES = tuple(pair for pair in _ENDS if pair[0] not in (boot.MODULES, boot.POWEROFF))
 _WITHOUT_FIRMWARE = ((boot.VMM, steps.HANDOVER), *(pair for pair in _ENDS[3:]))
 # How far host and guest may disagree about the time from PID 1 to ready: a share, and seconds.
 _CLOCKS_APART = (0.1, 0.1)
@@ -88,8 +94,18 @@ class BootTrial(BootWorkload):
             self.warnings += self._work.warnings
         if self._watch.initcalls:
             self.facts.add(Boot(initcalls=boot.keep_slowest_initcalls(self._kernel_log(guest))))
-        guest.switch_off(_END_S)
+        of_image = isinstance(guest, ImageGuest)
+        if of_image:
+            self.facts.add(self._list_units(guest))
+        guest.switch_off(_IMAGE_END_S if of_image else _END_S)
         return self._measure_phases(guest.phases)
+
+    def _list_units(self, guest: _Ends) -> boot.StartedUnits:
+        properties = ",".join(("Id", boot.UNIT_BEGUN, boot.UNIT_ACTIVE))
+        words = ["systemctl", "show", "*", f"--property={properties}", "--no-pager"]
+        done = guest.agent.exec(words, timeout_s=60.0, output_limit=_LOG_LIMIT)
+        shown = done.stdout.decode(errors="replace")
+        return boot.keep_slowest_units(shown, guest.phases[steps.SETTLED])
 
     def _kernel_log(self, guest: _Ends) -> str:
         done = guest.agent.exec(["dmesg"], timeout_s=60.0, output_limit=_LOG_LIMIT)
@@ -100,7 +116,11 @@ class BootTrial(BootWorkload):
         return done.stdout.decode(errors="replace")
 
     def _measure_phases(self, phases: Mapping[str, float]) -> list[Measurement]:
-        ends = _ENDS if self.cell.platform.inner.description.boots_firmware else _WITHOUT_FIRMWARE
+        ends = _WITHOUT_FIRMWARE
+        if IMAGE in self.cell.levels:
+            ends = _OF_IMAGES
+        elif self.cell.platform.inner.description.boots_firmware:
+            ends = _ENDS
         values, missing = compute_durations(phases, ends)
         if missing:
             said = ", ".join(metric.name for metric in missing)

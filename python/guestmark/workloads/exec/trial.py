@@ -20,7 +20,7 @@ from guestmark.core.performance_events import explain_errno
 from guestmark.core.registry import VARIABLE, is_variable
 from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.mounted import DISK, make_work_directory_on
-from guestmark.platforms.base import LoggedIn, Machine
+from guestmark.platforms.base import LoggedIn, Machine, find_login
 from guestmark.setting.disk import Disks, has_disks
 from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads.common.flushes import Below
@@ -47,7 +47,7 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def bring_files(
-    machine: Machine, argv: Sequence[str], files: Sequence[File], cwd: str
+    machine: Machine, login: LoggedIn, argv: Sequence[str], files: Sequence[File], cwd: str
 ) -> tuple[list[str], dict[str, Any]]:
     """Brings the files to a machine and returns the command as it is called there, and what it runs with.
 
@@ -55,7 +55,6 @@ def bring_files(
     the first one that is searched for commands. Words of the command that name such a file, seen from `cwd`, name it
     there. Raises `WorkloadError` for a file that has changed since the plan was made.
     """
-    login: LoggedIn = machine  # type: ignore[assignment]
     user = login.caller()
     if not files:
         return list(argv), {"env": dict(user.env), "cwd": user.cwd}
@@ -171,18 +170,20 @@ class ExecTrial(ExecWorkload):
         Raises `WorkloadError` when it is not there, `AttestationError` when it is another file than on the host.
         """
         here = Lookup(self._argv[0], self._caller["env"].get("PATH"), self._caller["cwd"])
-        there = isinstance(machine, LoggedIn)
+        login = find_login(machine)
         disk = find_target(machine) if machine.disks else None
         # The command runs on the disk, but the user named the program from where he is.
         if disk is not None and os.sep in self._argv[0]:
             self._argv[0] = os.path.join(self._caller["cwd"], self._argv[0])
-        if isinstance(machine, LoggedIn):
-            self._argv, self._caller = bring_files(machine, self._argv, self.params.push, self._caller["cwd"])
+        if login is not None:
+            self._argv, self._caller = bring_files(
+                machine, login, self._argv, self.params.push, self._caller["cwd"]
+            )
         path, cwd = self._caller["env"].get("PATH"), self._caller["cwd"]
         try:
             found = find_same(machine.agent, self._argv[0], path=path, cwd=cwd, cell=self.cell, here=here)
         except CommandError as error:
-            raise _cannot_run(self._argv, error, there=there) from error
+            raise _cannot_run(self._argv, error, there=login is not None) from error
         found.add_facts(self.facts)
         if found.warning:
             self.warnings.append(found.warning)
