@@ -144,6 +144,28 @@ def _sometimes(factor: float, share: float) -> Callable[[Generator, Shape], Arra
     return lambda generator, shape: np.log(factor) * (generator.random(shape) < share)
 
 
+def _in_two_modes(factor: float, share: float) -> Callable[[Generator, int, int], Array]:
+    """Return starts that scatter by 2 % and of which a share takes `factor` times as long, in every iteration."""
+
+    def host(generator: Generator, sims: int, trials: int) -> Array:
+        slow = generator.random((sims, trials)) < share
+        return np.asarray(generator.normal(0, 0.02, (sims, trials)) + np.log(factor) * slow)
+
+    return host
+
+
+# Both cells have the same two modes, between their starts or between the runs of a start.
+MODES = tuple(
+    scenario
+    for factor in (1.2, 2.0, 5.0)
+    for share in (0.03, 0.1, 0.3, 0.45, 0.6)
+    for scenario in (
+        Scenario(f"x{factor:g} in {share:.0%} of starts, alike", _in_two_modes(factor, share)),
+        Scenario(
+            f"x{factor:g} in {share:.0%} of runs, alike", _normal(0.02), every=_sometimes(factor, share)
+        ),
+    )
+)
 # Equal laws unless an effect is given: every claim of a difference is false.
 SCENARIOS = (
     Scenario("iid", _normal(0.02)),
@@ -179,5 +201,5 @@ TAILS = (
     Scenario("x2 in 5 % of trials", _normal(0.02), own=_sometimes(2, 0.05)),
     Scenario("x5 in 2 % of trials", _normal(0.02), own=_sometimes(5, 0.02)),
 )
-BY_NAME = {scenario.name: scenario for scenario in (*SCENARIOS, *TAILS)}
+BY_NAME = {scenario.name: scenario for scenario in (*SCENARIOS, *TAILS, *MODES)}
 QUIET = Scenario("quiet", within=0.0)  # for tables of many cells

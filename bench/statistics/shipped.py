@@ -9,12 +9,13 @@ together: at least one false claim in a report is what a reader meets.
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scenarios import BY_NAME, OWN, SCENARIOS, Scenario
+from scenarios import BY_NAME, MODES, OWN, SCENARIOS, Scenario
 
 from guestmark.core.metric import Measurement
 from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
@@ -24,9 +25,19 @@ from guestmark.core.rare import Rare
 from guestmark.engine.trial import TrialSlot
 from guestmark.engine.trial_schedule import count_iterations, count_warmups, order_cells
 from guestmark.stats import stopping
+from guestmark.stats.across_runs import (
+    Change,
+    ChangeVerdict,
+    Drift,
+    PastRatio,
+    compare_with_earlier,
+    detect_drift,
+)
 from guestmark.stats.analysis import Analysis, CellResult, analyse_run
 from guestmark.stats.compare import Comparison, Verdict
+from guestmark.stats.paired import NOMINAL, hodges_lehmann, signed_rank_interval, t_quantile, walsh_averages
 from guestmark.stats.pairwise import compare_pairs
+from guestmark.stats.repetition import RELATIVE_PRECISION, wanted_half_width
 from guestmark.stats.tails import count_slow_runs
 from guestmark.workloads.exec.plan import ExecOptions, build_plan
 
@@ -95,9 +106,11 @@ class Case:
     quick: bool = False  # the same with --quick
     find: Rare | None = None  # with --find
     more: int = 0  # further cells, equal to the baseline
-    beside: float = (
-        0.0  # share of the processors that others have; user time knows nothing of the scenario then
-    )
+    # Earlier runs of the same question, and how far the ratios of runs differ beyond the scatter of their blocks.
+    earlier: int = 0
+    between: float = 0.02
+    # Share of the processors that others have; user time knows nothing of the scenario then.
+    beside: float = 0.0
 
     @property
     def equal(self) -> bool:
@@ -129,6 +142,12 @@ def _quick(name: str, scenario: str, effect: float = 0.0) -> Case:
 def _finding(case: Case, name: str) -> Case:
     """Return the case with --find 'x2 in 5%'."""
     return replace(case, name=name, find=Rare(2.0, 0.05))
+
+
+def _many(name: str, earlier: int) -> Case:
+    """Return the case of 12 cells in guests, of a question that so many earlier runs have asked."""
+    said = f"guest, 12 cells, {earlier} earlier runs: {name}"
+    return replace(_guest(name, name), name=said, more=10, earlier=earlier)
 
 
 _TAILS = ("x2 in 10 % of iterations", "x2 in 5 % of iterations", "x5 in 1 % of iterations")
@@ -166,6 +185,10 @@ CASES = {
             for seconds in (0.02, 0.1)
         ),
         *(_finding(_guest(name, name), f"--find, guest: {name}") for name in ("iid", _TAILS[1])),
+        *(_guest(scenario.name, scenario.name) for scenario in MODES),
+        *(_timed(0.02, scenario.name, scenario.name) for scenario in MODES),
+        _many("iid", 0),
+        *(_many(name, 10) for name in ("iid", "spikes", "x2 in 30% of starts, alike")),
     )
 }
 
@@ -188,8 +211,9 @@ def simulate_runs(case: Case, runs: int, seed: int, first: int = 0) -> Counts:
     """Simulate runs from number `first` on, each with its own seed; deterministic in its arguments."""
     counts = Counts()
     for number in range(first, first + runs):
-        analysis, seconds = one_run(case, np.random.default_rng((seed, number)))
-        _count(counts, case, analysis, seconds)
+        generator = np.random.default_rng((seed, number))
+        analysis, seconds = one_run(case, generator)
+        _count(counts, case, analysis, seconds, generator)
     return counts
 
 
@@ -249,6 +273,8 @@ def one_run(
         block += 1
         if block < next_look:
             continue
+        if looked is None and _is_far_from_precise(case, plan, trials, block):
+            continue
         if plan.policy.enough_s is not None:
             decision = stopping.decide_timed_run(plan.policy, trials, block, seconds)
         else:
@@ -262,6 +288,33 @@ def one_run(
         if decision.state is not None:
             assert decision.state in {RunState.COMPLETE, RunState.STOPPED}
             return analyse_run(plan, trials), seconds
+
+
+_FAR = 1.5
+
+
+def _is_far_from_precise(case: Case, plan: Plan, trials: Sequence[Trial], blocks: int) -> bool:
+    """Return whether a look cannot end the run, as an interval is far too wide; the whole analysis costs much more.
+
+    What an analysis adds to an interval makes it longer, except for the correction of a carry-over.
+    """
+    policy = plan.policy
+    rule = policy.blocks, policy.enough_s, policy.find
+    if rule != (None, None, None) or case.scenario.carry or blocks >= policy.max_blocks:
+        return False
+    if stopping.is_out_of_time(policy, trials, sum(trial.duration_s for trial in trials)):
+        return False
+    logs = {cell.id: np.full(blocks, np.nan) for cell in plan.cells}
+    for trial in trials:
+        if trial.measurements:
+            logs[trial.cell_id][trial.block] = math.log(trial.measurements[0].value)
+    compared = [logs[cell.id] for cell in plan.cells if not cell.baseline and cell.null_of is None]
+    walsh = walsh_averages(np.array(compared) - logs[plan.cells[0].id])
+    low, high = signed_rank_interval(walsh)
+    for middle, half in zip(np.exp(hodges_lehmann(walsh)).tolist(), ((high - low) / 2).tolist(), strict=True):
+        if half > _FAR * wanted_half_width(middle, policy.precision, RELATIVE_PRECISION):
+            return True
+    return False
 
 
 def _blocks(
@@ -321,7 +374,9 @@ def _trial(case: Case, plan: Plan, generator: np.random.Generator, slot: TrialSl
     )
 
 
-def _count(counts: Counts, case: Case, analysis: Analysis, seconds: float) -> None:
+def _count(
+    counts: Counts, case: Case, analysis: Analysis, seconds: float, generator: np.random.Generator
+) -> None:
     result = analysis.cells[-1]
     headline = result.comparison.get(WALL.name)
     if headline is None:
@@ -348,7 +403,11 @@ def _count(counts: Counts, case: Case, analysis: Analysis, seconds: float) -> No
     ahead = compare_pairs(pairs, WALL, analysis)
     leads = any(pair.verdict is Verdict.FASTER for pair in ahead.values())
     counts.found["leads"] += leads
-    counts.found["anything"] += leads or any(primary) or any(secondary)
+    others = [cell for cell in analysis.cells if cell is not result and cell.cell.null_of is None]
+    elsewhere = any(verdict in DIFFERENT for cell in others for verdict in _claims(cell).values())
+    over_time = _claims_over_time(case, analysis, generator)
+    counts.found["over time"] += over_time
+    counts.found["anything"] += leads or any(primary) or any(secondary) or elsewhere or over_time
     for finding in (*analysis.findings, *analysis.workloads[0].findings):
         counts.found[f"finding {finding.name}"] += 1
     counts.found["downgraded"] += bool(analysis.workloads[0].widened)
@@ -357,7 +416,43 @@ def _count(counts: Counts, case: Case, analysis: Analysis, seconds: float) -> No
 _SECONDARY = {metric.name for metric in METRICS[1:]}
 
 
+def _claims_over_time(case: Case, analysis: Analysis, generator: np.random.Generator) -> bool:
+    """Return whether the report says that a ratio changed, or `history` that one drifts.
+
+    The earlier runs are drawn from what this one shows of its scatter: their logs differ from the truth by `between`
+    and by the standard error that this run's interval has.
+    """
+    if not case.earlier:
+        return False
+    histories: list[list[PastRatio]] = []
+    for result in analysis.cells:
+        comparison = result.comparison.get(WALL.name)
+        if result.cell.null_of is not None or comparison is None or comparison.ratio is None:
+            continue
+        if comparison.ci is None or comparison.ci[0] <= 0:
+            continue
+        half = math.log(comparison.ci[1] / comparison.ci[0]) / 2
+        error = half / t_quantile(comparison.n - 1, (1 + NOMINAL) / 2)
+        logs = generator.normal(0, math.hypot(case.between, error), case.earlier).tolist()
+        logs.append(math.log(comparison.ratio) + float(generator.normal(0, case.between)))
+        histories.append([_past_ratio(log, half, comparison.n) for log in logs])
+    found: list[Change | Drift | None] = []
+    for runs in histories:
+        found.append(compare_with_earlier(runs[-1], runs[:-1], len(histories)))
+        found.append(detect_drift(runs, len(histories)))
+    return any(each is not None and each.verdict in _CHANGES for each in found)
+
+
+def _past_ratio(log: float, half: float, blocks: int) -> PastRatio:
+    return PastRatio("", 0.0, math.exp(log), math.exp(log - half), math.exp(log + half), blocks)
+
+
+_CHANGES = (ChangeVerdict.HIGHER, ChangeVerdict.LOWER)
+
+
 def _claims(result: CellResult) -> dict[str, Verdict]:
+    if WALL.name not in result.comparison:
+        return {}
     found = {"typical": result.comparison[WALL.name].verdict}
     if (answers := result.answers) is not None:
         for name, answer in (("total", answers.total), ("slow", answers.slow), ("first", answers.first)):

@@ -96,6 +96,8 @@ class CommonScale:
 
     cell: Array
     baseline: Array
+    # Of each trial, shape (K,), of the cell and of the baseline.
+    medians: tuple[Array, Array]
     log_ratio: float
     low: float
     high: float
@@ -137,20 +139,19 @@ class CommonScale:
         return found
 
     def _baseline_level(self, log_ratio: float) -> float:
-        trials = np.concatenate(
-            (np.median(self.cell, axis=1) / math.exp(log_ratio), np.median(self.baseline, axis=1))
-        )
-        return float(np.median(trials))
+        cell, baseline = self.medians
+        return float(np.median(np.concatenate((cell / math.exp(log_ratio), baseline))))
 
 
 def derive_common_scale(cell: Array, baseline: Array) -> CommonScale:
     """Return the common scale of two cells' costs, shape (K, m) each, above 0 and without NaN."""
-    walsh = paired.walsh_averages(np.log(np.median(cell, axis=1)) - np.log(np.median(baseline, axis=1)))
+    medians = np.median(cell, axis=1), np.median(baseline, axis=1)
+    walsh = paired.walsh_averages(np.log(medians[0]) - np.log(medians[1]))
     low, high = (float(end) for end in paired.signed_rank_interval(walsh, _SURELY))
     if not math.isfinite(low):
         # Too few blocks for an interval at that confidence: the range of all averages is the widest there is.
         low, high = float(walsh[0]), float(walsh[-1])
-    return CommonScale(cell, baseline, float(paired.hodges_lehmann(walsh)), low, high)
+    return CommonScale(cell, baseline, medians, float(paired.hodges_lehmann(walsh)), low, high)
 
 
 def describe_cell_runs(
