@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.errors import AttestationError, PlatformUnusableError
-from guestmark.core.machine_facts import GuestMachine, ImageFirmware
-from guestmark.platforms.base import LoggedIn, Machine
+from guestmark.core.machine_facts import GuestMachine, ImageFirmware, NestedMachine
+from guestmark.platforms.base import LoggedIn, Machine, find_login
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.place import HypervisorProcess, Place
 from guestmark.platforms.qemu.disk_images import ImageBoot
-from guestmark.workloads.exec.files import File
 from tests.framework.cells import cell_of
 from tests.framework.disk_images import make_disk_image, make_root_archive
 from tests.framework.guests import prepared, start
@@ -77,8 +76,7 @@ def test_a_pushed_program_runs_in_an_image(bios_image: Path, tmp_path: Path) -> 
     program = tmp_path / "greet"
     program.write_text("#!/bin/sh\ntest $(cat /etc/hostname) = image-guest\n")
     program.chmod(0o755)
-    pushed = File(path=str(program), sha256=digest(program), size=program.stat().st_size, mode=0o755)
-    trial = cell_of("tcg", "exec", {"image": str(bios_image)}, command=["greet"], push=[pushed])
+    trial = cell_of("tcg", "exec", {"image": str(bios_image)}, command=["greet"], push=[str(program)])
     with prepared(trial, limit_s=600) as (machine, workload):
         assert workload.run(machine)
 
@@ -107,3 +105,15 @@ def test_a_disk_without_a_system_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlatformUnusableError, match=r"blank\.raw cannot be entered: libguestfs says"):  # noqa: SIM117
         with start("tcg", image=str(blank)):
             pass
+
+
+def test_an_image_boots_inside_another_guest(bios_image: Path) -> None:
+    """The overlay is made in the outer guest, whose files are this host's."""
+    with start("tcg/kvm", image=str(bios_image)) as machine:
+        found = machine.attest()
+        assert isinstance(found, NestedMachine)
+        assert found.inner.image is not None
+        login = find_login(machine)
+        assert login is not None
+        assert login.caller().uid == 0
+        assert look(machine, "cat", "/etc/hostname") == "image-guest"

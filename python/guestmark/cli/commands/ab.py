@@ -37,6 +37,7 @@ class Options(MeasureOptions):
     bios: Annotated[Pair, Option("--bios --firmware", "Two firmwares for QEMU.", "A B")] = None
     modules: Annotated[Pair, Option("--modules", "Two directories of kernel modules.", "A B")] = None
     rootfs: Annotated[Pair, Option("--rootfs", "Two root filesystems for guests.", "A B")] = None
+    image: Annotated[Pair, Option("--image", "Two disk images that guests boot.", "A B")] = None
     env: Annotated[
         tuple[str, str, str] | None,
         Option("--env", "Two values of an environment variable.", metavar="NAME A B"),

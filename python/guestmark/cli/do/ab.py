@@ -69,6 +69,7 @@ def _collect_pairs(given: Options) -> dict[str, tuple[str, str]]:
         "bios": given.bios,
         "modules": given.modules,
         "rootfs": given.rootfs,
+        "image": given.image,
     }
     pairs = {name: _label_paths(pair) for name, pair in files.items() if pair is not None}
     if given.env:

@@ -358,10 +358,17 @@ def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> d
     sections = _split_sections(done.output)
     if done.status != 0 or "end" not in sections:
         raise PlatformUnusableError(
-            f"{path.name} cannot be entered: libguestfs says {last_inert_line(done.output) or 'nothing'}",
+            f"{path.name} cannot be entered: libguestfs says {_find_error(done.output)}",
             hint="it needs a Linux system on a filesystem that is not encrypted; its file stays as it is",
         )
     return sections
+
+
+def _find_error(output: str) -> str:
+    """Return what guestfish complained about; its last line may be advice about reporting bugs."""
+    lines = [make_inert(line).strip() for line in output.splitlines() if line.strip()]
+    errors = [line.partition("error:")[2].strip() for line in lines if "error:" in line]
+    return (errors or lines or ["nothing"])[-1][:200]
 
 
 def _list_init_commands(script: Path) -> Iterator[str]:

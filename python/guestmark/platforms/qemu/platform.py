@@ -163,7 +163,7 @@ class QemuPlatform:
         levels = cell.levels.with_defaults(self._default_factors())
         self._check_processors(levels)
         virtio = VirtioBus.for_machine(self.architecture, levels[MACHINE])
-        boot = self._find_boot(cell, levels, virtio)
+        boot = self._find_boot(cell, levels, virtio, place)
         if isinstance(boot, ImageBoot):
             limit_s = max(limit_s, START_LIMIT_S)
         memory.check_memory(levels, here=place is HERE, on_pci=virtio.on_pci)
@@ -254,10 +254,12 @@ class QemuPlatform:
         words = [self._format_kernel_words(place, boot.share, levels, watch), *extras.kernel]
         return [*arguments, *command_line.kernel_arguments(place, boot.kernel, initramfs, " ".join(words))]
 
-    def _find_boot(self, cell: Cell, levels: Levels, virtio: VirtioBus) -> Boot | ImageBoot:
+    def _find_boot(self, cell: Cell, levels: Levels, virtio: VirtioBus, place: Place) -> Boot | ImageBoot:
         """Return what the cell's guest boots: the level `image`, else a kernel with the host's root."""
         if IMAGE in levels:
-            return find_image_boot(self.architecture, self.accelerator.name, levels, virtio, self._notify)
+            # libguestfs runs on this host, which may be unable to do what an outer guest can.
+            accelerator = self.accelerator if place is HERE else TCG
+            return find_image_boot(self.architecture, accelerator.name, levels, virtio, self._notify)
         return find_boot(self.architecture, cell, levels, self._notify)
 
     @contextlib.contextmanager
