@@ -11,7 +11,7 @@ from guestmark.core import single_threaded_blas  # noqa: F401 (before a test imp
 from tests.framework.caches import TriedPlatforms
 from tests.framework.command_line import CommandLine
 
-pytest_plugins = ["tests.framework.long_tests"]
+pytest_plugins = ["tests.framework.long_tests", "tests.framework.spreading"]
 
 # A busy machine makes no test wrong: what an example takes is not judged.
 settings.register_profile("guestmark", deadline=None)
@@ -30,7 +30,12 @@ os.environ["GUESTMARK_PAGER"] = ""  # on a terminal of a test nobody presses a k
 # The files that take longest, and then the folders: what starts last should be over soon. By the durations that ./test
 # prints; a file that is missing here is only started later.
 _FIRST = (
-    "guest/test_nested.py",  # by `./test --long`
+    "faults/test_setup_clean_root.py",  # these by `./test --long`
+    "unit/project/test_documentation_runs.py",
+    "guest/test_architectures.py",
+    "faults/test_fleet.py",
+    "guest/test_powercut_guest.py",
+    "guest/test_nested.py",
     "faults/test_exec_host.py",
     "faults/test_guest_faults.py",
     "faults/test_plan_faults.py",
