@@ -67,6 +67,52 @@ def test_a_synchronous_write_among_threads_promises_its_own_blocks(tmp_path: Pat
     assert sorted(one.blocks) == [0, 1, 2]
 
 
+# Each writes 8192 bytes at 4096 of `fd`.
+SOURCE = "source = os.open('source', os.O); os.write(source, b'y' * 8192); os.lseek(source, 0, 0)"
+PIPE = "read, write = os.pipe(); os.write(write, b'y' * 8192)"
+WRITERS = {
+    "write": "os.lseek(fd, 4096, 0); os.write(fd, b'y' * 8192)",
+    "writev": "os.lseek(fd, 4096, 0); os.writev(fd, [b'y' * 4096] * 2)",
+    "pwrite": "os.pwrite(fd, b'y' * 8192, 4096)",
+    "pwritev": "os.pwritev(fd, [b'y' * 4096] * 2, 4096)",
+    "splice": "os.splice(read, fd, 8192, offset_dst=4096)",
+    "splice where the file is": "os.lseek(fd, 4096, 0); os.splice(read, fd, 8192)",
+    "splice less than asked for": "os.splice(read, fd, 1 << 20, offset_dst=4096)",
+    "sendfile": "os.lseek(fd, 4096, 0); os.sendfile(fd, source, 0, 8192)",
+    "copy_file_range": "os.copy_file_range(source, fd, 8192, offset_dst=4096)",
+}
+
+
+@pytest.mark.parametrize("flag", ["os.O_DSYNC", "os.O_SYNC", "0"])
+@pytest.mark.parametrize("call", WRITERS.values(), ids=WRITERS)
+def test_each_way_to_write_through_promises_what_it_wrote(tmp_path: Path, call: str, flag: str) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 16384)
+    found = python(tmp_path, SOURCE, PIPE, f"fd = os.open('file', os.O_RDWR | {flag})", call)
+    assert found.calls == ([] if flag == "0" else [("write", True)])
+    if flag != "0":
+        (one,) = found.expected_files(0, exact=False)
+        assert sorted(one.blocks) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("flags", "opened", "blocks"),
+    [
+        ("os.RWF_DSYNC", "0", [1]), ("os.RWF_SYNC", "0", [1]), ("os.RWF_DSYNC | os.RWF_APPEND", "0", [2]),
+        ("os.RWF_APPEND", "os.O_DSYNC", [2]),
+    ],
+)  # fmt: skip
+def test_a_write_that_asks_to_be_synced_promises_where_it_went(
+    tmp_path: Path, flags: str, opened: str, blocks: list[int]
+) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 8192)
+    found = python(
+        tmp_path, f"os.pwritev(os.open('file', os.O_RDWR | {opened}), [b'y' * 4096], 4096, {flags})"
+    )
+    assert found.calls == [("write", True)]
+    (one,) = found.expected_files(0, exact=False)
+    assert sorted(one.blocks) == blocks
+
+
 def test_sync_promises_nothing_that_another_thread_writes_meanwhile(tmp_path: Path) -> None:
     """A writer that never stops changes its block between any two looks."""
     found = python(

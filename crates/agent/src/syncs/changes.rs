@@ -13,6 +13,10 @@ use super::queues::Memory;
 const FICLONE: u32 = 0x4004_9409;
 const FICLONERANGE: u32 = 0x4020_940d;
 
+/// Flags of `pwritev2(2)`: at the end of the file; where it is told although the file was opened to append.
+const RWF_APPEND: u64 = 0x10;
+const RWF_NOAPPEND: u64 = 0x20;
+
 /// What a call does to a file: it writes some bytes, or makes the file as short as they begin.
 #[derive(Clone)]
 pub struct Change {
@@ -34,6 +38,21 @@ pub fn opened_with(pid: libc::pid_t, descriptor: i32) -> Option<(i32, u64)> {
     Some((flags, field("pos:")?.parse().ok()?))
 }
 
+/// The descriptor that a call writes data to, from memory or from another file.
+pub fn written_to(number: libc::c_long, arguments: &[u64; 6]) -> Option<i32> {
+    let descriptor = match number {
+        libc::SYS_write
+        | libc::SYS_writev
+        | libc::SYS_pwrite64
+        | libc::SYS_pwritev
+        | libc::SYS_pwritev2
+        | libc::SYS_sendfile => arguments[0],
+        libc::SYS_copy_file_range | libc::SYS_splice => arguments[2],
+        _ => return None,
+    };
+    Some(descriptor as i32)
+}
+
 /// What a call is about to do to a file on the disk.
 pub fn changed_by(
     pid: libc::pid_t,
@@ -43,18 +62,11 @@ pub fn changed_by(
 ) -> Option<Change> {
     let whole = 0..u64::MAX;
     let descriptor = match number {
-        libc::SYS_write
-        | libc::SYS_writev
-        | libc::SYS_pwrite64
-        | libc::SYS_pwritev
-        | libc::SYS_pwritev2
-        | libc::SYS_ftruncate
-        | libc::SYS_sendfile => arguments[0],
+        libc::SYS_ftruncate => arguments[0],
         // One that only reserves room changes no data.
         libc::SYS_fallocate if arguments[1] & !(libc::FALLOC_FL_KEEP_SIZE as u64) != 0 => {
             arguments[0]
         }
-        libc::SYS_copy_file_range | libc::SYS_splice => arguments[2],
         libc::SYS_ioctl if [FICLONE, FICLONERANGE].contains(&(arguments[1] as u32)) => arguments[0],
         libc::SYS_truncate => {
             let path = path_at(pid, arguments[0])?;
@@ -64,16 +76,21 @@ pub fn changed_by(
                 shorter: true,
             });
         }
-        _ => return None,
+        _ => written_to(number, arguments)? as u64,
     };
     let through = format!("/proc/{pid}/fd/{}", descriptor as i32);
     if !fs::read_link(&through).ok()?.starts_with(disk) {
         return None;
     }
     let about = fs::metadata(&through).ok()?;
+    let asked = match number {
+        libc::SYS_pwritev2 => arguments[5],
+        _ => 0,
+    };
     let written = |at: Option<u64>, length: u64| {
         let (flags, position) = opened_with(pid, descriptor as i32)?;
-        let begin = if flags & libc::O_APPEND != 0 {
+        let opened = flags & libc::O_APPEND != 0 && asked & RWF_NOAPPEND == 0;
+        let begin = if opened || asked & RWF_APPEND != 0 {
             about.len()
         } else {
             at.unwrap_or(position)
@@ -90,6 +107,14 @@ pub fn changed_by(
             (arguments[3] != u64::MAX).then_some(arguments[3]),
             vector()?,
         )?,
+        libc::SYS_sendfile => written(None, arguments[3])?,
+        libc::SYS_copy_file_range | libc::SYS_splice => {
+            let told = match arguments[3] {
+                0 => None,
+                at => Some(Memory::of(pid).ok()?.bytes(at).map(u64::from_ne_bytes)?),
+            };
+            written(told, arguments[4])?
+        }
         libc::SYS_ftruncate => arguments[1]..u64::MAX,
         _ => whole,
     };

@@ -23,6 +23,7 @@ use super::calls::{ptrace, resume, wait, Stop, MMAP, TRACE_OPTIONS};
 use super::changes::{given_path, opened_with};
 use super::files::hex;
 use super::queues::Memory;
+use super::tracer::RWF_SYNCS;
 
 const WRITE: &str = "write";
 const CREATE: &str = "create";
@@ -198,7 +199,8 @@ impl Follower {
                         });
                 };
                 let (flags, _) = opened_with(pid, descriptor)?;
-                let synced = flags & libc::O_DSYNC != 0;
+                let asked = number == libc::SYS_pwritev2 && arguments[5] & RWF_SYNCS != 0;
+                let synced = asked || flags & libc::O_DSYNC != 0;
                 of(if synced { "write-synced" } else { WRITE }, vec![path])
             }
             libc::SYS_sendfile | libc::SYS_copy_file_range | libc::SYS_splice => {
@@ -206,7 +208,10 @@ impl Follower {
                     libc::SYS_sendfile => arguments[0],
                     _ => arguments[2],
                 };
-                of(WRITE, vec![self.open_path(pid, to as i32)?])
+                let path = self.open_path(pid, to as i32)?;
+                let (flags, _) = opened_with(pid, to as i32)?;
+                let synced = flags & libc::O_DSYNC != 0;
+                of(if synced { "write-synced" } else { WRITE }, vec![path])
             }
             libc::SYS_ftruncate | libc::SYS_fallocate => {
                 of("truncate", vec![self.open_path(pid, arguments[0] as i32)?])

@@ -3,7 +3,7 @@
 //! After each such call it prints what the call has promised, as digests of blocks, and waits for a byte of standard
 //! input before the program goes on: whoever logs the writes below marks that moment meanwhile. Promises are `fsync`,
 //! `fdatasync`, `msync(MS_SYNC)`, `sync`, `syncfs`, and writes with `O_SYNC`, `O_DSYNC`, `RWF_SYNC` or `RWF_DSYNC`,
-//! made as calls or by `io_uring` and `io_submit`. A program that may flush in another way (an `io_uring` to which a
+//! made as calls (from memory, from a pipe or another file) or by `io_uring` and `io_submit`. A program that may flush in another way (an `io_uring` to which a
 //! thread of the kernel's looks, another instruction set) is named in the last line. Only files below `--disk` count.
 //!
 //! Lines, whose paths and names are hexadecimal:
@@ -46,7 +46,7 @@ use crate::options::{read_until_command, to_io_error};
 use lexopt::ValueExt;
 
 use calls::{ended, ptrace, resume, wait, Stop, MMAP, TRACE_OPTIONS};
-use changes::{changed_by, empties, opened_with, renamed_by, Change};
+use changes::{changed_by, empties, opened_with, renamed_by, written_to, Change};
 use files::{hex, key};
 pub use files::{print_digests, seek_data};
 pub use follow::follow;
@@ -359,14 +359,7 @@ impl Tracer {
         arguments: &[u64; 6],
         change: &Change,
     ) -> Option<Promise> {
-        let descriptor = match number {
-            libc::SYS_write
-            | libc::SYS_writev
-            | libc::SYS_pwrite64
-            | libc::SYS_pwritev
-            | libc::SYS_pwritev2 => arguments[0] as i32,
-            _ => return None,
-        };
+        let descriptor = written_to(number, arguments)?;
         let asked = number == libc::SYS_pwritev2 && arguments[5] & RWF_SYNCS != 0;
         if !asked && opened_with(pid, descriptor)?.0 & libc::O_DSYNC == 0 {
             return None;
