@@ -9,9 +9,22 @@ import msgspec
 from fuzz.targets import CALLS
 from guestmark.agent import frames, wire
 from guestmark.plan import library
+from guestmark.platforms.own import store
 from tests.framework import captures as cf
 
 ROOT = Path(__file__).resolve().parent
+
+TYPED = b"""name = "typed"
+create = ["tool", "run", "{id}", "{options...}", "--image={image}"]
+exec = "ssh {id} {line}"
+destroy = "tool rm {id}"
+env = { TOOL_TOKEN = "x" }
+timeouts = { create = 5, exec = 0.5 }
+[parameters]
+options = "-a 'b c'"
+count = 3
+image = { default = "a", levels = ["a", "b"], help = "which" }
+"""
 
 LIST = (
     b'"1","0.000000","10.0.6.2","10.0.6.1","TCP","66","1028 > irdmi [SYN] Seq=0 Win=65535 Len=0 MSS=1460"\n'
@@ -148,6 +161,10 @@ def main() -> None:
     put("kernel", "gzip", bzimage(gzip.compress(elf(), mtime=0)))
     for name in library.list_plan_names():
         put("plan", name, library.read_builtin(name).encode())
+    for path, shipped in store.definition_files():
+        if shipped:
+            put("machine", path.stem, path.read_bytes())
+    put("machine", "typed", TYPED)
     v6 = cf.conversation(("2001:db8::2", 1028), ("2001:db8::1", 80))
     for number, (order, nanos) in enumerate([("<", False), (">", False), ("<", True), (">", True)]):
         for kind in (cf.NULL, cf.ETHERNET, cf.RAW, cf.SLL, cf.SLL2):

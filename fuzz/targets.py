@@ -19,6 +19,8 @@ from guestmark.core.context import Caller
 from guestmark.core.errors import GuestmarkError
 from guestmark.plan.load import load_outline
 from guestmark.plan.outline import assemble_plan
+from guestmark.platforms.own.definition import parse_definition
+from guestmark.platforms.own.store import describe_execution
 from guestmark.workloads.netboot import rom
 
 _FOLDER = Path(tempfile.gettempdir())
@@ -90,6 +92,18 @@ def _replies(data: bytes) -> None:
 
 def _plan(data: bytes) -> None:
     assemble_plan(load_outline(data.decode(errors="replace"), "plan.toml"), Caller())
+
+
+def _machine(data: bytes) -> None:
+    """A file of a machine: read, described and filled in as before its commands run."""
+    text = data.decode(errors="replace")
+    definition = parse_definition(text, Path("machine.toml"))
+    describe_execution(definition)
+    values = {**definition.values({}), "id": "guestmark-0"}
+    for _, template in definition.commands():
+        for word in template.fill(values, ["echo", "a b"]):
+            # What no program can be given.
+            assert "\0" not in word
 
 
 def _file(function: Callable[[Path], object]) -> Callable[[bytes], None]:
@@ -184,6 +198,54 @@ TARGETS = {
             b"published",
             b"metrics",
             b"blocks = 10000000000\n",
+        ),
+    ),
+    "machine": Target(
+        _machine,
+        (GuestmarkError,),
+        (
+            b"\n",
+            b"{",
+            b"}",
+            b"{id}",
+            b"{command}",
+            b"{line}",
+            b"{image}",
+            b"{image...}",
+            b"{{",
+            b"...",
+            b"=",
+            b'"',
+            b"'",
+            b"\\",
+            b"[",
+            b"]",
+            b",",
+            b"#",
+            b"$",
+            b"[parameters]\n",
+            b"[env]\n",
+            b"[timeouts]\n",
+            b"nan",
+            b"inf",
+            b"1e400",
+            b"99999999999999999999",
+            b"-1",
+            b"true",
+            b'"\\u0000"',
+            b'"\\u001b"',
+            b'"\\ud800"',
+            b"levels",
+            b"default",
+            b"help",
+            b"name",
+            b"create",
+            b"exec",
+            b"destroy",
+            b"list",
+            b"\xff",
+            "ü".encode(),
+            b"[" * 3000,
         ),
     ),
     "rom": Target(

@@ -4,6 +4,8 @@ import struct
 import subprocess
 from pathlib import Path
 
+from tests.framework.own_machines import quoted
+
 
 def packets(file: Path, count: int = 60_000) -> None:
     """Segments of TCP between many pairs of ports, enough for a second of work."""
@@ -29,3 +31,28 @@ def commits(folder: Path) -> None:
         (folder / "file").write_text(str(number))
         subprocess.run([*git, "add", "file"], check=True)
         subprocess.run([*git, "commit", "-q", "-m", str(number)], check=True)
+
+
+# Namespaces that any user may make. Creating and destroying take their time, so that kills hit them.
+_CREATE = (
+    "sleep 0.2; setsid unshare --user --map-root-user --fork --pid --kill-child --mount --uts --mount-proc sh -c "
+    "'mount -t tmpfs none /tmp && mount -t tmpfs none /var/tmp && touch /tmp/up && exec sleep infinity' "
+    '> /dev/null 2>&1 < /dev/null & sleep 0.2; echo $! > "$0/$1"; sleep 0.2'
+)
+_FIND = 'machine=$(cat /proc/$(cat "$0/$1")/task/*/children | cut -d" " -f1 | grep .) && shift'
+_ENTER = f'{_FIND} && exec nsenter --target "$machine" --user --preserve-credentials --pid --mount --uts "$@"'
+_DESTROY = '[ ! -e "$0/$1" ] || { kill -KILL $(cat "$0/$1"); sleep 0.2; rm "$0/$1"; }'
+
+
+def slow_machine(folder: Path) -> Path:
+    """The definition of a machine of one's own; the files in `folder/machines` stand for those that exist."""
+    machines = folder / "machines"
+    machines.mkdir()
+    file = folder / "storm.toml"
+    commands = {"create": _CREATE, "ready": f"{_ENTER} test -e /tmp/up", "exec": _ENTER, "destroy": _DESTROY}
+    lines = ['name = "storm"', f"list = {quoted(f'ls {machines}')}"]
+    for key, text in commands.items():
+        more = ', "{command}"' if key == "exec" else ""
+        lines.append(f'{key} = ["sh", "-c", {quoted(text)}, {quoted(str(machines))}, "{{id}}"{more}]')
+    file.write_text("\n".join([*lines, 'env = { STORM_TOKEN = "not-a-secret" }', ""]))
+    return file

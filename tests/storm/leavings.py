@@ -59,6 +59,11 @@ def parts(folder: Path) -> list[Path]:
     return found
 
 
+def machines(folder: Path) -> list[Path]:
+    """Machines of one's own that a storm in `folder` has made, and records of such machines in its cache."""
+    return [*(folder / "machines").glob("*"), *folder.glob("*/guestmark/machines/*/*")]
+
+
 def semaphores() -> list[str]:
     """Python's semaphores that no process has: of a killed pool whose tracker could not remove them."""
     here = {path.name for path in _SHARED[0].glob("sem.mp-*")}

@@ -22,7 +22,7 @@ from tests.framework.command_line import CommandLine
 from tests.framework.kernels import without_9p
 from tests.framework.processes import kill
 from tests.storm import leavings
-from tests.storm.given import commits, packets
+from tests.storm.given import commits, packets, slow_machine
 from tests.storm.watching import Watch, kind_of
 from tests.storm.ways import WAYS, Running, Started, family
 
@@ -47,6 +47,8 @@ params.time = "1s"
 """
 
 _CARD = "platform=tcg and nic=e1000 and console=none"
+# Destroys machines of one's own whose guards were killed, too.
+CLEAN = ("clean", "--on", "own:storm")
 # Images, guestfish with its appliance, and both kinds of guests.
 DISK = """
 schema = "guestmark-plan/1"
@@ -116,9 +118,8 @@ class Mode:
     ends: bool = True  # by itself
     races: bool = False  # cells leave it before its end
     statuses: frozenset[int] = frozenset({0})  # with which it may end by itself
-    warms_up: bool = (
-        False  # what is found out once takes longer than that: it is left to come to its end first
-    )
+    capabilities: str = ""  # without which another user cannot run it, as `setpriv` names them
+    machine: bool = False  # it is given the definition of a machine
 
 
 MODES = {
@@ -173,7 +174,7 @@ MODES = {
             ("exec", "--blocks", "3", "--on", "tcg", "--set", "start=cold,restored", "--", "sleep", "0.1"),
             14.0,
         ),
-        Mode("live", ("capture", "--live", "lo"), 1.5, ends=False),
+        Mode("live", ("capture", "--live", "lo"), 1.5, ends=False, capabilities="+net_raw,+net_admin"),
         Mode("parquet", ("capture", "--format", "parquet", "-o", "out.parquet", "CAPTURE"), 0.9, ends=False),
         Mode(
             "sqlite",
@@ -214,6 +215,13 @@ MODES = {
             ends=False,
             statuses=frozenset({0, 1}),
         ),
+        Mode(
+            "own",
+            ("exec", "--blocks", "3", "--on", "host", "--machine", "storm.toml", "--", "sleep", "0.1"),
+            8.0,
+            machine=True,
+        ),
+        Mode("check", ("machine", "check", "storm.toml"), 12.0, ends=False, machine=True),
         Mode("export", ("export", "last", "--bundle", "b.html"), 1.5, ends=False),
         Mode("doctor", ("doctor",), 6.0, ends=False),
         Mode("storage", ("run", "storm.toml", "--blocks", "2"), 8.0, STORAGE),
@@ -268,6 +276,10 @@ class Storm:
         if "CAPTURE" in mode.words:
             packets(folder / "packets.pcap")
             self._words = tuple("packets.pcap" if word == "CAPTURE" else word for word in self._words)
+        if mode.machine:
+            file = slow_machine(folder)
+            self._line.environment["GUESTMARK_MACHINES"] = str(file)
+            self._line("machine", "trust", file)
         if mode.name == "bisect":
             commits(folder)
         if mode.name == "export":
@@ -353,7 +365,13 @@ class Storm:
 
     def _started(self, words: tuple[str, ...]) -> Started:
         """With its output in files: pipes would be held by what it starts, and fill up."""
-        return Started(self._line, words, terminal=self.way.terminal, user=self._user)
+        return Started(
+            self._line,
+            words,
+            terminal=self.way.terminal,
+            user=self._user,
+            capabilities=self.mode.capabilities,
+        )
 
     def _check_end(self, running: Running, outcome: Outcome, statuses: frozenset[int] | set[int]) -> None:
         """It ends by itself, in time, and without a crash."""
@@ -377,7 +395,8 @@ class Storm:
         while left := self._left(known):
             if time.monotonic() - begin > PATIENCE_S and self.way.needs_another and not cleaned:
                 cleaned = True
-                self._line(*ANOTHER, user=self._user, group=self._user, extra_groups=[])
+                for words in (ANOTHER, CLEAN) if self.mode.machine else (ANOTHER,):
+                    self._line(*words, user=self._user, group=self._user, extra_groups=[])
                 outcome.cleaned += 1
                 begin = time.monotonic()
                 continue
@@ -392,6 +411,7 @@ class Storm:
         files = [str(path) for path in self._line.scratch.iterdir()]
         files += [str(path) for path in leavings.nobodys(self._user) if path not in self._shared]
         files += [str(path) for path in leavings.parts(self._line.folder)]
+        files += [str(path) for path in leavings.machines(self._line.folder)]
         kernels = [
             *leavings.mounts(self._line.scratch),
             *leavings.loops(self._line.scratch),

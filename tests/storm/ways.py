@@ -19,6 +19,7 @@ from tests.framework.command_line import CommandLine
 from tests.framework.processes import children, kill, started_at
 
 _STOPPED_S = 0.5
+_GUARD = b"while read -r word"  # of the script that destroys a machine of one's own
 _HELPERS = {
     "virtiofsd": b"virtiofsd", "the storage daemon": b"qemu-storage-daemon", "a supervisor": b"\0supervise\0",
     "the keeper": b"\0keep\0", "an agent of the host": b"guestmark-agent\0serve", "QEMU": b"qemu-system",
@@ -30,7 +31,15 @@ _HELPERS = {
 class Started:
     """A call of the command line whose output goes to a file, or to a terminal of its own; `user`: whose it is."""
 
-    def __init__(self, line: CommandLine, words: tuple[str, ...], *, terminal: bool, user: int = 0) -> None:
+    def __init__(
+        self,
+        line: CommandLine,
+        words: tuple[str, ...],
+        *,
+        terminal: bool,
+        user: int = 0,
+        capabilities: str = "",
+    ) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self.terminal = -1
         stdin, output = subprocess.DEVNULL, self._output.fileno()
@@ -43,6 +52,8 @@ class Started:
         session = [] if not terminal else ["setsid", "--ctty", "--wait"]
         if user:
             session += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+            if capabilities:
+                session += [f"--inh-caps={capabilities}", f"--ambient-caps={capabilities}"]
         try:
             self.process = subprocess.Popen(
                 [*session, *program],
@@ -117,9 +128,9 @@ def _killed(running: Running) -> str:
 
 
 def _killed_with_keepers(running: Running) -> str:
-    """Nobody is left who was told what to remove but those who supervise."""
+    """Nobody is left who was told what to remove but those who supervise: no keeper, no guard of a machine."""
     found = family(running.pid)
-    keepers = [pid for pid in found if b"\0keep\0" in _command(pid)]
+    keepers = [pid for pid in found if any(sign in _command(pid) for sign in (b"\0keep\0", _GUARD))]
     kill([running.pid, *keepers], signal.SIGKILL)
     running.started.process.wait()
     return f"SIGKILL of it and {len(keepers)} keepers"

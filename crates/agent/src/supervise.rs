@@ -32,6 +32,7 @@ struct Options {
     holds: Holds,
     grace: Duration,
     spare_keepers: bool,
+    keep_started: bool,
     command: Vec<OsString>,
 }
 
@@ -43,6 +44,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
         holds: Holds::default(),
         grace: Duration::ZERO,
         spare_keepers: false,
+        keep_started: false,
         command: Vec::new(),
     };
     let command = read_until_command(arguments, |name, parser| {
@@ -54,6 +56,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
                 options.grace = Duration::from_millis(parser.value()?.parse::<u32>()?.into());
             }
             "spare-keepers" => options.spare_keepers = true,
+            "keep-started" => options.keep_started = true,
             _ => return Ok(false),
         }
         Ok(true)
@@ -80,22 +83,25 @@ pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
     rustix::io::fcntl_setfd(&lifeline, rustix::io::FdFlags::CLOEXEC)?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::become_subreaper()?;
-    let status = match command(&options.command)?.spawn() {
+    let (status, by_itself) = match command(&options.command)?.spawn() {
         Ok((pid, _)) => watch(pid, &lifeline, &signals, &options),
         Err((step, error)) => {
             eprintln!(
                 "guestmark-agent: {}: {error}",
                 options.command[0].to_string_lossy()
             );
-            match (step, error.raw_os_error()) {
+            let status = match (step, error.raw_os_error()) {
                 (Step::Exec, Some(libc::ENOENT)) => NOT_FOUND,
                 (Step::Exec, _) => NOT_EXECUTABLE,
                 _ => FAILED,
-            }
+            };
+            (status, true)
         }
     };
-    let doomed = |pid| !(options.spare_keepers && removes_what_others_made(pid));
-    reap::sweep(signals.as_fd(), PATIENCE, doomed, drop);
+    if !(options.keep_started && by_itself) {
+        let doomed = |pid| !(options.spare_keepers && removes_what_others_made(pid));
+        reap::sweep(signals.as_fd(), PATIENCE, doomed, drop);
+    }
     for path in &options.remove {
         remove(path);
     }
@@ -142,8 +148,9 @@ fn command(words: &[OsString]) -> io::Result<Command> {
     })
 }
 
-/// Waits for the command's end and, when the controller has gone or a signal says so, brings it about.
-fn watch(pid: libc::pid_t, lifeline: &OwnedFd, signals: &OwnedFd, options: &Options) -> u8 {
+/// Waits for the command's end and, when the controller has gone or a signal says so, brings it about. Returns its status
+/// and whether it came to that end by itself.
+fn watch(pid: libc::pid_t, lifeline: &OwnedFd, signals: &OwnedFd, options: &Options) -> (u8, bool) {
     let mut kill_at = None;
     loop {
         let mut fds = [signals.as_raw_fd(), lifeline.as_raw_fd()].map(|fd| libc::pollfd {
@@ -158,11 +165,12 @@ fn watch(pid: libc::pid_t, lifeline: &OwnedFd, signals: &OwnedFd, options: &Opti
         let _ = sys::poll(&mut fds, wait);
         while let Some(child) = sys::reap() {
             if child.pid == pid {
-                return if libc::WIFEXITED(child.status) {
+                let status = if libc::WIFEXITED(child.status) {
                     libc::WEXITSTATUS(child.status) as u8
                 } else {
                     (128 + libc::WTERMSIG(child.status)) as u8
                 };
+                return (status, kill_at.is_none());
             }
         }
         let mut end = kill_at.is_none() && fds[1].revents != 0 && has_ended(lifeline);
@@ -219,6 +227,13 @@ mod tests {
         assert_eq!(options.grace.as_millis(), 20);
         assert_eq!(options.command, ["qemu", "--remove", "-x"]);
         assert!(options.remove.is_empty());
+    }
+
+    #[test]
+    fn what_was_started_stays_only_where_asked_for() {
+        let keeps = |words: &[&str]| parse(words).unwrap().keep_started;
+        assert!(keeps(&["--lifeline", "7", "--keep-started", "true"]));
+        assert!(!keeps(&["--lifeline", "7", "true", "--keep-started"]));
     }
 
     #[test]

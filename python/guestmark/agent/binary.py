@@ -55,6 +55,7 @@ def supervise_command(
     hold: Sequence[int] = (),
     grace_ms: int = 0,
     spare_keepers: bool = False,
+    keep_started: bool = False,
 ) -> list[str]:
     """Returns arguments that run `command` under a supervisor, which ends all of it when the lifeline's other end is
     closed.
@@ -73,6 +74,8 @@ def supervise_command(
         words += ["--grace", str(grace_ms)]
     if spare_keepers:
         words.append("--spare-keepers")
+    if keep_started:
+        words.append("--keep-started")
     return [*words, "--", *command]
 
 

@@ -1,15 +1,16 @@
 """Removes known secrets from everything that is stored, printed or written to a file.
 
 Passwords reach guestmark in URLs of ledgers (options, arguments, plans, variables), in libpq's variables and in its
-password file. Whoever takes one in calls `register_secret`; whatever goes out passes `redact_text`. URLs are
-redacted by their form, too, as a command line is stored before anything has read it.
+password file, and in variables that the file of a machine sets for its commands. Whoever takes one in calls
+`register_secret`; whatever goes out passes `redact_text`. URLs are redacted by their form, too, as a command line is
+stored before anything has read it.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 GONE = "***"
 # Characters; a shorter one is in too many words, and is nobody's secret for long.
@@ -19,6 +20,11 @@ _VARIABLES = ("PGPASSWORD", "PGSSLPASSWORD")
 _IN_WORD = re.compile(r"(?<=://)([^:/?#]*):.*@", re.DOTALL)
 _IN_TEXT = re.compile(r"(?<=://)([^\s:/?#'\"<>]*):[^\s'\"<>]*@")
 _PARAMETER = re.compile(r"((?:^|[?&;\s'\"])(?:ssl)?password=)[^&\s'\"<>]*", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:pass(?:word|wd|phrase)?|pwd|pw|secret|token|credentials?|auth|(?:\w*_)?key)$", re.IGNORECASE
+)
+# Characters from which any value of a variable may be a secret.
+_LONG_VALUE = 8
 _known: set[str] = set()
 
 
@@ -28,6 +34,21 @@ def register_secret(secret: str | None) -> None:
 
     if secret and len(secret) >= _SHORTEST:
         _known.update({secret, quote(secret), quote(secret, safe=""), quote_plus(secret), unquote(secret)})
+
+
+def register_variables(variables: Mapping[str, str]) -> None:
+    """Register the values of variables that somebody sets for a program, as they may be secrets.
+
+    Short ones, such as `true`, are words of all texts: they are only where the variable's name says so.
+    """
+    for name, value in variables.items():
+        if len(value) >= _LONG_VALUE or _SECRET_NAME.search(name):
+            register_secret(value)
+
+
+def names_secret(name: str) -> bool:
+    """Return whether a variable or parameter of that name holds a secret, going by the name's last words."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def redact_text(text: str) -> str:

@@ -6,8 +6,11 @@ stack, one of 40 kB take a minute. So one pass checks the depth before anything 
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import tomllib
+from pathlib import Path
 from typing import Any
 
 from guestmark.core.errors import UsageError
@@ -51,6 +54,29 @@ def read_toml(text: str, where: str, hint: str = _HINT) -> dict[str, Any]:
     if problem:
         raise UsageError(f"{where} {problem}", hint=hint)
     return found
+
+
+def read_toml_text(path: Path, hint: str = _HINT, *, only_regular: bool = False) -> str:
+    """Return the text of a file of TOML, read within its budget. Raises `UsageError` for what cannot be read so.
+
+    What is read again later has to be a regular file (`only_regular`): a pipe would have nothing more.
+    """
+    # A pipe without a writer would be waited for.
+    flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if only_regular else 0)
+    try:
+        with open(os.open(path, flags), "rb") as stream:
+            if only_regular and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise UsageError(f"{path} is not a file", hint=hint)
+            data = stream.read(LARGEST + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no path"
+        raise UsageError(f"{path} cannot be read: {reason}", hint=hint) from error
+    if len(data) > LARGEST:
+        raise UsageError(f"{path} is larger than 1 MiB", hint=hint)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8", hint=hint) from error
 
 
 def _shorten_text(said: str) -> str:

@@ -10,8 +10,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from guestmark.core.errors import UsageError
-from guestmark.core.toml import read_toml
+from guestmark.core.toml import read_toml, read_toml_text
 from guestmark.plan.problems import Problems
 from guestmark.plan.schema import Strict
 from guestmark.platforms.ssh.destination import explain_bad_destination
@@ -46,13 +45,7 @@ class LabMachine:
 
 def read_lab(path: str) -> tuple[LabMachine, ...]:
     """Return the machines in a file. Raises `UsageError` with every mistake and its line."""
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(
-            f"{path} cannot be read: {reason}", hint="--machines names a lab's TOML file"
-        ) from error
+    text = read_toml_text(Path(path), "--machines names a lab's TOML file")
     problems = Problems(path, text)
     try:
         lab = _LabFile.model_validate(read_toml(text, path, hint="see docs/guide/lab.md"))

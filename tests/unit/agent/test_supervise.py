@@ -23,7 +23,13 @@ class Supervised:
     """A supervisor that runs a shell script, and the lifeline's other end."""
 
     def __init__(
-        self, script: str, *, remove: tuple[str, ...] = (), grace_ms: int = 0, spare_keepers: bool = False
+        self,
+        script: str,
+        *,
+        remove: tuple[str, ...] = (),
+        grace_ms: int = 0,
+        spare_keepers: bool = False,
+        keep_started: bool = False,
     ) -> None:
         read, self.lifeline = os.pipe()
         command = supervise_command(
@@ -32,6 +38,7 @@ class Supervised:
             remove=remove,
             grace_ms=grace_ms,
             spare_keepers=spare_keepers,
+            keep_started=keep_started,
         )
         self.process = subprocess.Popen(command, pass_fds=[read], start_new_session=True)
         os.close(read)
@@ -51,6 +58,30 @@ def family(pids: Path) -> str:
 def members(pids: Path, count: int = 4) -> list[int]:
     wait_for(lambda: pids.exists() and len(pids.read_text().split()) == count)
     return [int(word) for word in pids.read_text().split()]
+
+
+@pytest.mark.parametrize("keep_started", [True, False])
+def test_a_commands_own_end_leaves_what_it_has_started_only_where_asked_for(
+    tmp_path: Path, keep_started: bool
+) -> None:
+    pids = tmp_path / "pids"
+    started = (
+        f"(setsid sh -c 'echo $$ >> {pids}; exec sleep 300' &); until [ -s {pids} ]; do sleep 0.01; done"
+    )
+    run = Supervised(f"{started}; exit 7", keep_started=keep_started)
+    assert run.process.wait(20) == 7
+    (daemon,) = members(pids, 1)
+    assert alive(daemon) == keep_started
+    if keep_started:
+        os.kill(daemon, signal.SIGKILL)
+
+
+def test_an_end_by_the_controller_leaves_nothing_whatever_was_asked_for(tmp_path: Path) -> None:
+    run = Supervised(family(tmp_path / "pids"), keep_started=True)
+    found = members(tmp_path / "pids")
+    run.let_go()
+    run.process.wait(20)
+    assert gone(*found)
 
 
 @pytest.mark.parametrize("how", ["lifeline", signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

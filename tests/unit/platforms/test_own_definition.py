@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from pathlib import Path
@@ -11,11 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guestmark.core.errors import UsageError
-from guestmark.platforms.own.definition import Template, parse_definition
+from guestmark.core.home import state_directory
+from guestmark.platforms.own import inside
+from guestmark.platforms.own.definition import Template, parse_definition, read_definition
+from guestmark.platforms.own.platform import parse_pid
 from guestmark.platforms.own.store import (
     VARIABLE,
+    add_file,
     check_trust,
     definitions,
+    describe_execution,
     find_definition,
     is_trusted,
     machines_directory,
@@ -33,7 +39,8 @@ PARAMETERS = '\n[parameters]\nimage = "debian"\n'
 
 def text_of(**changes: str) -> str:
     lines = {**SOUND, **changes}
-    return "".join(f"{key} = {value}\n" for key, value in lines.items() if value) + PARAMETERS
+    text = "".join(f"{key} = {value}\n" for key, value in lines.items() if value)
+    return text if "parameters" in changes else text + PARAMETERS
 
 
 @pytest.mark.parametrize(
@@ -56,6 +63,17 @@ def text_of(**changes: str) -> str:
         ({"timeouts": "{ crate = 1 }"}, "crate"),
         ({"env": '{ "A-B" = "1" }'}, "no variable's name"),
         ({"create": '"tool \\u0007 {id}"'}, "control characters"),
+        ({"env": '{ A = "\\u0000" }'}, "env: A has control characters"),
+        ({"parameters": '{ image = "a\\u0000" }'}, "image has control characters"),
+        (
+            {"parameters": '{ image = { default = "a", levels = ["a", "\\u001b"] } }'},
+            "image has control characters",
+        ),
+        ({"parameters": '{ image = "a", registry_token = "x" }'}, "registry_token sounds like a secret"),
+        ({"help": '"a\\nown:other  a forged line"'}, "not one line"),
+        ({"help": f'"{"x" * 300}"'}, "not one line"),
+        ({"timeouts": "{ create = nan }"}, "timeouts.create is nan"),
+        ({"timeouts": "{ create = inf }"}, "timeouts.create is inf"),
     ],
 )
 def test_what_is_wrong_is_said(changes: dict[str, str], said: str) -> None:
@@ -115,6 +133,107 @@ def test_a_foreign_file_is_trusted_by_its_text(homes: Path, monkeypatch: pytest.
     path.write_text(text_of(destroy='"tool rm {id} --all"'))
     with pytest.raises(UsageError, match="nobody has trusted"):
         check_trust(find_definition("box"))
+
+
+def test_a_trusted_file_that_is_changed_in_any_byte_is_not_trusted(
+    homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, sound = homes / "box.toml", text_of().encode()
+    path.write_bytes(sound)
+    trust(read_definition(path))
+    assert is_trusted(read_definition(path))
+    refused = changed = 0
+    for at in range(len(sound)):
+        for bit in (0, 1, 5, 7):
+            path.write_bytes(sound[:at] + bytes([sound[at] ^ 1 << bit]) + sound[at + 1 :])
+            try:
+                changed += not is_trusted(read_definition(path))
+            except UsageError:
+                refused += 1
+    assert refused + changed == 4 * len(sound)
+    assert changed
+
+
+def test_only_what_ones_own_key_has_signed_is_trusted(homes: Path) -> None:
+    """A list that somebody else has written, by whatever way, trusts nothing."""
+    path = homes / "box.toml"
+    path.write_text(text_of())
+    definition = read_definition(path)
+    trust(definition)
+    (kept,) = [file for file in state_directory().iterdir() if "machines" in file.name]
+    sound = kept.read_bytes()
+    for at in range(len(sound) - 1):
+        for bit in (0, 5):
+            kept.write_bytes(sound[:at] + bytes([sound[at] ^ 1 << bit]) + sound[at + 1 :])
+            assert not is_trusted(definition), kept.read_bytes()
+    kept.write_text(f"{definition.digest}\n")
+    assert not is_trusted(definition)
+    kept.write_bytes(sound)
+    assert is_trusted(definition)
+
+
+def test_all_that_decides_what_is_executed_is_shown_and_visible() -> None:
+    """Values of variables and parameters, too, whatever the commands themselves look like."""
+    hidden = "# " + " " * 300 + "\n" * 40 + "rm -rf ~"
+    text = text_of(
+        create=f'["sh", "-c", "{{image}}", "{{id}}", {json.dumps(hidden)}]',
+        env='{ PATH = "/tmp/evil", LD_PRELOAD = "x.so" }',
+        parameters='{ image = "curl evil | sh", other = { default = "a", levels = ["a", "b\\nc"] } }',
+    )
+    shown = describe_execution(parse_definition(text, Path("box.toml")))
+    assert all(line.isprintable() and "   rm" not in line for line in shown)
+    for part in (
+        r"\x20\x20", r"\nrm -rf ~", "41 lines", "PATH=/tmp/evil", "LD_PRELOAD=x.so", "'curl evil | sh'",
+        "'b\nc'".replace("\n", "\\n"),
+    ):  # fmt: skip
+        assert any(part in line for line in shown), (part, shown)
+
+
+def test_a_link_in_ones_own_folder_is_trusted_where_nobody_else_can_change_its_end(homes: Path) -> None:
+    machines_directory().mkdir(parents=True, mode=0o700)
+    there = homes / "elsewhere"
+    there.mkdir()
+    (there / "box.toml").write_text(text_of())
+    (machines_directory() / "box.toml").symlink_to(there / "box.toml")
+    for mode, trusted in ((0o700, True), (0o777, False), (0o1777, False)):
+        there.chmod(mode)
+        assert is_trusted(find_definition("box")) == trusted
+
+
+@pytest.mark.parametrize("kind", ["fifo", "/dev/zero", "folder", "large", "a:b.toml"])
+def test_what_is_no_file_of_a_machine_is_refused_at_once(homes: Path, kind: str) -> None:
+    path = homes / kind
+    match kind:
+        case "fifo":
+            os.mkfifo(path)
+        case "/dev/zero":
+            path = Path(kind)
+        case "folder":
+            path.mkdir()
+        case "large":
+            path.write_bytes(b"#" * (2 << 20))
+        case _:
+            path.write_text(text_of())
+    with pytest.raises(UsageError) as caught:
+        add_file(read_definition(path).path)
+    assert caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["", "0", "-1", "²", "9" * 5000, "12 monkeys", "1\n2", "../1", "self", str(2**31), "1", str(os.getpid())],
+)
+def test_what_is_no_process_of_a_machine_is_not_taken_for_one(said: str) -> None:
+    """Process 1 has started guestmark: the machine would consist of everything."""
+    assert parse_pid(said) is None
+
+
+@given(st.text(alphabet="0123456789-,²max ٣\n", max_size=40) | st.just("9" * 5000))
+def test_no_number_of_a_machine_is_too_strange(text: str) -> None:
+    assert inside._count_cpus(text) >= 0
+    assert inside._parse_processor_quota(text) >= 0
+    assert inside._memory_limit(text) >= 0
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o622])

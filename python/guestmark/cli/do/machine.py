@@ -8,13 +8,16 @@ import msgspec
 
 from guestmark.cli.commands.machine import ACTIONS, Options
 from guestmark.core.errors import ExitStatus, UsageError, unknown_name_error
-from guestmark.page.say import say, tell
+from guestmark.core.temporary import replace_file
+from guestmark.core.toml import read_toml_text
+from guestmark.page.say import say, tell, tell_json
 from guestmark.platforms.own.conformance import Point, check_definition
 from guestmark.platforms.own.definition import NAME, Definition, read_definition
 from guestmark.platforms.own.store import (
     add_file,
     check_trust,
     definitions,
+    describe_execution,
     find_definition,
     is_trusted,
     machines_directory,
@@ -63,8 +66,7 @@ def run(given: Options) -> int:
         return _write_definition(given.machine, given.origin)
     definition = _find_by_name_or_file(given.machine)
     if given.action == "show":
-        tell(definition.path.read_text(encoding="utf-8").rstrip())
-        return ExitStatus.ALL_MEASURED
+        return _show_definition(definition)
     if given.action == "trust":
         return _trust_definition(definition)
     return _check_machine(definition, given)
@@ -94,7 +96,7 @@ def _list_definitions(*, as_json: bool) -> int:
             }
             for each in found
         ]
-        tell(msgspec.json.encode(rows).decode())
+        tell_json(msgspec.json.encode(rows).decode())
         return ExitStatus.ALL_MEASURED
     width = max(len(each.name) for each in found)
     for each in found:
@@ -119,17 +121,32 @@ def _write_definition(name: str, origin: str | None) -> int:
         text = _TEMPLATE.format(name=name)
     else:
         source = _find_by_name_or_file(origin)
-        lines = source.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        # What lies in the user's own folder may be executed.
+        check_trust(source)
+        lines = read_toml_text(source.path).splitlines(keepends=True)
         text = "".join(f'name    = "{name}"\n' if line.startswith("name") else line for line in lines)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    with replace_file(path) as new:
+        new.write_text(text, encoding="utf-8")
     say(f"{path} is written: edit it, then guestmark machine check {name}")
     return ExitStatus.ALL_MEASURED
 
 
+def _show_definition(definition: Definition) -> int:
+    """Print the file; of one that is not trusted also what it executes, of which a file can hide a part."""
+    tell(read_toml_text(definition.path).rstrip())
+    if not is_trusted(definition):
+        say(
+            f"nobody has trusted this file; it executes what guestmark machine trust {definition.path} lists:"
+        )
+        for line in describe_execution(definition):
+            say(line, prefix="  ")
+    return ExitStatus.ALL_MEASURED
+
+
 def _trust_definition(definition: Definition) -> int:
-    for key, template in definition.commands():
-        tell(f"{key:<8} {template}")
+    for line in describe_execution(definition):
+        tell(line)
     trust(definition)
     say(f"own:{definition.name} may run these commands, until the file changes")
     return ExitStatus.ALL_MEASURED
@@ -144,9 +161,8 @@ def _check_machine(definition: Definition, given: Options) -> int:
             tell(_describe_point(point))
     failed = [point for point in points if point.failed]
     if given.json:
-        tell(
-            msgspec.json.encode({"machine": definition.name, "holds": not failed, "points": points}).decode()
-        )
+        document = {"machine": definition.name, "holds": not failed, "points": points}
+        tell_json(msgspec.json.encode(document).decode())
     elif failed:
         tell(f"\nown:{definition.name} cannot be measured: {len(failed)} of {len(points)} points fail")
     else:

@@ -8,8 +8,6 @@ import hashlib
 import os
 import secrets
 import shlex
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,12 +17,15 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.temporary import open_unnamed_file
 from guestmark.core.units import format_size
-from guestmark.page.text import last_inert_line, make_inert
+from guestmark.page.text import make_inert
+from guestmark.platforms.commands import Ended, run_command, supervised_process
 from guestmark.platforms.own.definition import Definition
-from guestmark.platforms.own.lifecycle import Made, create_machine, run_command
-from guestmark.platforms.own.platform import OwnPlatform
+from guestmark.platforms.own.lifecycle import Made, create_machine, run_to_success
+from guestmark.platforms.own.platform import OwnPlatform, parse_pid
 
 _BINARY_BYTES = 64 << 20
+# Of the one point that sends so much, what a faulty exec adds included.
+_MOST_OUTPUT = 2 * _BINARY_BYTES
 _SHORT_COMMANDS = 1000
 _STATUSES = (0, 1, 42, 126)
 # What a shell, a client or a terminal in the middle would change: spaces, quotes, variables, escapes, nothing at all.
@@ -106,53 +107,33 @@ def _run_check(name: str, check: Callable[[], str]) -> Point:
     return Point(name, time.monotonic() - begin, note=note)
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    status: int
-    stdout: bytes
-    errors: bytes
-
-
 def _run_by_exec(
     made: Made, command: Sequence[str], stdin: bytes = b"", limit_s: float = _COMMAND_S
-) -> _Done:
+) -> Ended:
     """Run a command by `exec` as it is, with `stdin`. Raises `PointFailedError` when it does not end."""
     argv = made.fill(made.definition.exec, command)
     try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=made.environment,
-            start_new_session=True,
-        )
-    except OSError as error:
+        # All of it ends then: a shell around the tool would leave the tool behind.
+        ended = run_command(
+            argv, made.environment, limit_s,
+            stdin=stdin, hold=made.hold, kept_output=_MOST_OUTPUT, most_output=_MOST_OUTPUT,
+        )  # fmt: skip
+    except MachineError as error:
+        raise PointFailedError(error.message, error.hint) from error
+    if ended.status is None:
         raise PointFailedError(
-            f"{argv[0]} cannot be started: {error.strerror}", f"is {argv[0]} installed?"
-        ) from error
-    try:
-        stdout, stderr = process.communicate(stdin, limit_s)
-    except subprocess.TimeoutExpired as error:
-        raise PointFailedError(
-            f"{shlex.join(command)[:60]} did not end within {limit_s:g} s",
+            f"{shlex.join(command)[:60]} {ended.why}",
             "exec has to end when the command does, and to pass on the end of standard input (podman exec wants -i)",
-        ) from error
-    finally:
-        # All of it: a shell around the tool would leave the tool behind.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return _Done(process.returncode, stdout, stderr)
+        )
+    return ended
 
 
 def _check_entry(made: Made) -> str:
     begin = time.monotonic()
     done = _run_by_exec(made, ["true"])
     if done.status != 0:
-        said = last_inert_line(make_inert(done.errors.decode(errors="replace"), lines=True))
         raise PointFailedError(
-            f"exec … true ended with status {done.status}{f': {said}' if said else ''}",
+            f"exec … true {done.describe()}",
             "if the machine needs time after create: write ready, a command that succeeds when exec works",
         )
     return f"{(time.monotonic() - begin) * 1e3:.0f} ms for each exec"
@@ -224,25 +205,14 @@ def _check_end_of_input(made: Made) -> str:
     """A command that is killed from outside has to notice: the agent inside ends when its input does."""
     mark = f"guestmark-check-{secrets.token_hex(4)}"
     argv = made.fill(made.definition.exec, ["/bin/sh", "-c", f"cat > /dev/null; : {mark}"])
-    with open_unnamed_file() as printed:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=printed,
-            stderr=printed,
-            env=made.environment,
-            start_new_session=True,
+    with (
+        open_unnamed_file() as printed,
+        # It is killed when the block is left.
+        supervised_process(argv, made.environment, printed, printed, hold=made.hold, takes_input=True),
+    ):
+        _await_condition(
+            lambda: mark in _commands_in(made), f"{mark} is not seen among the machine's processes"
         )
-        try:
-            _await_condition(
-                lambda: mark in _commands_in(made), f"{mark} is not seen among the machine's processes"
-            )
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
     deadline = time.monotonic() + _GONE_S
     while mark in _commands_in(made):
         if time.monotonic() > deadline:
@@ -305,14 +275,14 @@ def _check_list(made: Made) -> str:
 def _list_ids(made: Made) -> list[str]:
     """Return the words that the definition's command `list` prints. Raises `MachineError`."""
     definition = made.definition
-    return run_command(definition.list.fill(made.values), made.environment, _COMMAND_S).stdout.split()
+    return run_to_success(definition.list.fill(made.values), made.environment, _COMMAND_S).split()
 
 
 def _check_pid(made: Made) -> str:
     said = made.run(made.definition.pid, _COMMAND_S).strip()
-    if not (said.isdigit() and os.path.exists(f"/proc/{said}")):
+    if parse_pid(said) is None:
         raise PointFailedError(
-            f"pid prints {make_inert(said)[:40]!r}, which is no process of this host",
+            f"pid prints {make_inert(said)[:40]!r}, which is no process of a machine",
             "pid prints the number of the machine's first process, and nothing else",
         )
     return f"process {said}"

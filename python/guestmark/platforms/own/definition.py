@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from guestmark.core.errors import UsageError, unknown_name_error
-from guestmark.core.toml import read_toml
+from guestmark.core.redaction import names_secret
+from guestmark.core.toml import read_toml, read_toml_text
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}", re.ASCII)
 PARAMETER = re.compile(r"[a-z][a-z0-9_]{0,30}", re.ASCII)
@@ -23,6 +24,7 @@ _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}", re.ASCII)
 _WORDS = re.compile(r"\{([a-z][a-z0-9_]*)\.\.\.\}", re.ASCII)  # a parameter that holds any number of words
 _HINT = "docs/guide/own-machines.md has the form of a machine's file; guestmark machine new writes one"
 _LONGEST_S = 3600.0
+_LONGEST_HELP = 200
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,8 +135,14 @@ class Definition:
                 yield key, template
 
     def values(self, levels: Mapping[str, str]) -> dict[str, str]:
-        """Return the value of each parameter, from `levels` (by the parameter's own name) or by default."""
-        return {name: levels.get(name, parameter.default) for name, parameter in self.parameters.items()}
+        """Return the value of each parameter, from `levels` (by the parameter's own name) or by default.
+
+        Raises `UsageError` for one that no command line can hold.
+        """
+        values = {name: levels.get(name, parameter.default) for name, parameter in self.parameters.items()}
+        for name, value in values.items():
+            _check_text(value, f"own:{self.name}: {name}")
+        return values
 
 
 COMMANDS = ("create", "ready", "exec", "destroy", "version", "list", "pid")
@@ -144,12 +152,7 @@ _WITHOUT_ID = frozenset({"version", "list"})
 
 def read_definition(path: Path, *, shipped: bool = False) -> Definition:
     """Read the file of a machine. Raises `UsageError`, which says what to do, for whatever is wrong in it."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8", hint=_HINT) from error
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from error
+    text = read_toml_text(path, _HINT, only_regular=True)
     return parse_definition(text, path, shipped=shipped)
 
 
@@ -210,7 +213,14 @@ def _make_parameter(name: str, value: str | float | Parameter, path: Path) -> Pa
             f"{path}: a parameter cannot be named {name!r}",
             hint=f"small letters, digits and _, and none of {ID}, {COMMAND} and {LINE}",
         )
+    if names_secret(name):
+        raise UsageError(
+            f"{path}: the parameter {name} sounds like a secret, and parameters are stored with each run",
+            hint="put secrets into env, whose values are stored nowhere",
+        )
     parameter = value if isinstance(value, Parameter) else Parameter(default=str(value))
+    for text in (parameter.default, *parameter.levels):
+        _check_text(text, f"{path}: {name}")
     if parameter.levels and parameter.default not in parameter.levels:
         raise UsageError(
             f"{path}: {name} is {parameter.default!r} by default, which is none of its levels",
@@ -228,9 +238,14 @@ def _parse_template(key: str, command: Command, path: Path) -> Template:
         except ValueError as error:
             raise UsageError(f"{path}: {key}: {error}", hint="quote as in a shell") from error
     for word in words:
-        if any(ord(character) < 32 and character not in "\n\t" for character in word):
-            raise UsageError(f"{path}: {key} has control characters", hint="remove them")
+        _check_text(word, f"{path}: {key}")
     return Template(tuple(words))
+
+
+def _check_text(text: str, where: str) -> None:
+    """Refuse what nobody would see in a command line, and no program could be given."""
+    if any(ord(character) < 32 and character not in "\n\t" for character in text):
+        raise UsageError(f"{where} has control characters", hint="remove them")
 
 
 def _check_commands(
@@ -272,6 +287,12 @@ def _check_commands(
         )
 
 
+def _check_help(text: str, where: str) -> None:
+    _check_text(text, where)
+    if "\n" in text or len(text) > _LONGEST_HELP:
+        raise UsageError(f"{where} is not one line of {_LONGEST_HELP} characters", hint="shorten it")
+
+
 def _check_values(file: _File, path: Path) -> None:
     for field_ in msgspec.structs.fields(Timeouts):
         seconds = getattr(file.timeouts, field_.name)
@@ -279,6 +300,8 @@ def _check_values(file: _File, path: Path) -> None:
             raise UsageError(
                 f"{path}: timeouts.{field_.name} is {seconds:g} s", hint=f"between 0 and {_LONGEST_S:g} s"
             )
-    for name in file.env:
+    _check_help(file.help, f"{path}: help")
+    for name, value in file.env.items():
+        _check_text(value, f"{path}: env: {name}")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise UsageError(f"{path}: env: {name!r} is no variable's name", hint="letters, digits and _")

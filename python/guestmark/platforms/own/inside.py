@@ -34,6 +34,9 @@ dmesg 2>/dev/null | grep -q -m1 -i 'gvisor' && echo gvisor
 [ ! -d /run/kata-containers ] || echo kata
 true
 """
+# The machine may print anything: no number is longer, and no other sign a digit.
+_NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)
+_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
 _KERNEL_RESERVES = 0.15  # of the memory that was asked for may be the kernel's own
 _ROUNDING = 0.02
 
@@ -63,7 +66,7 @@ def check_asked(values: Mapping[str, str], found: OwnInside, name: str) -> None:
             asked = float(cpus)
         except ValueError:
             asked = 0.0
-        if asked and abs(found.processors / asked - 1) > _ROUNDING:
+        if asked and not abs(found.processors / asked - 1) <= _ROUNDING:  # nan is never so
             raise AttestationError(
                 f"{name} has {found.processors:g} processors, and {cpus} were asked for",
                 hint="does create pass {cpus} on? Without such a parameter nothing is asked for",
@@ -102,23 +105,23 @@ def _count_cpus(listed: str) -> int:
     """Count the processors of a list such as `0-3,8`."""
     count = 0
     for part in listed.split(","):
-        if not (numbers := re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())):
+        if not (numbers := _RANGE.fullmatch(part.strip())):
             return 0
-        count += int(numbers[2] or numbers[1]) - int(numbers[1]) + 1
+        count += max(0, int(numbers[2] or numbers[1]) - int(numbers[1]) + 1)
     return count
 
 
 def _parse_processor_quota(text: str) -> float:
     """Return how many processors `cpu.max` allows; 0 where it sets no limit."""
     words = text.split()
-    if len(words) >= 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+    if len(words) >= 2 and all(map(_NUMBER.fullmatch, words[:2])) and int(words[1]):
         return int(words[0]) / int(words[1])
     return 0.0
 
 
 def _memory_limit(text: str) -> int:
     """Return the control group's limit in bytes; 0 where it sets none."""
-    word = next((word for word in text.split() if word.isdigit()), "")
+    word = next(filter(_NUMBER.fullmatch, text.split()), "")
     # Version 1 of control groups writes a number near 2**63 for no limit.
     return int(word) if word and int(word) < 1 << 60 else 0
 

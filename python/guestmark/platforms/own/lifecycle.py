@@ -1,18 +1,19 @@
 """The life of a machine of the user's own: created, and destroyed however this process ends.
 
-A guard is started before the machine is. It waits until nobody holds its input any more, and destroys the machine: so
-does the end of this process, SIGKILL too. What the guard would do is also in a record, a locked file in the cache:
-where guard and process are killed together, `guestmark clean` finds a record that nobody holds, and does it.
+A guard is started before the machine is. It waits until nobody holds its input any more, neither this process nor the
+supervisor of a command that works on the machine, and destroys the machine: so does the end of this process, SIGKILL
+too. What the guard would do is also in a record, a locked file in the cache: where guard and process are killed
+together, `guestmark clean` finds a record that nobody holds, and does it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
 import shlex
-import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,22 +25,38 @@ import msgspec
 
 from guestmark.core.errors import MachineError
 from guestmark.core.home import cache_home
+from guestmark.core.redaction import register_variables
 from guestmark.core.temporary import open_unnamed_file
 from guestmark.page.text import last_inert_line, make_inert
 from guestmark.platforms.affinity import starting_machine
+from guestmark.platforms.commands import KEPT_OUTPUT, Ended, await_success, run_command
 from guestmark.platforms.own.definition import Definition, Template
 
 PREFIX = "guestmark-"  # of every id, so that people know whose machines these are
 _RECORDS = "machines"
 _PAUSE_S = 0.2
-_KEPT_OUTPUT = 64 << 10  # bytes of what a command printed that are looked at
-# Destroying is tried twice: a daemon that is just creating the machine refuses the first time. Signals to end do not
-# reach the guard: it ends when what it answers for has ended.
+_LIST_S = 20.0
+# Of filesystems that have no files without a name, such as NFS.
+_UNKNOWN_FLAG = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
+# What the guard is told: a machine may be there from the first on, and creating it has ended at the second.
+_CREATING, _CREATED = b"creating\n", b"created\n"
+# Of $0 the record, of $1 the seconds that a destroy may take, then the command itself. Destroying is tried twice: a
+# daemon that is just creating the machine refuses the first time. Where creating has not come to its end, it is done
+# twice: what its tool had asked for may come about later. Signals to end do not reach the guard: it ends when what it
+# answers for has ended.
 _GUARD = """
 trap '' INT TERM HUP PIPE
-cat > /dev/null
-{destroy} || {{ sleep 1; {destroy}; }} || exit 1
-rm -f -- {record}
+limit=$1
+shift
+said=
+while read -r word; do said=$word; done
+destroy() { timeout -k 5 "$limit" "$@"; }
+case $said in
+"") ;;
+created) destroy "$@" || { sleep 1; destroy "$@"; } || exit 1 ;;
+*) destroy "$@"; first=$?; sleep 2; destroy "$@" || [ $first = 0 ] || exit 1 ;;
+esac
+rm -f -- "$0"
 """
 
 
@@ -49,6 +66,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # of its definition
     id: str
     destroy: list[str]
+    list: list[str] = []  # prints the ids of the machines that are there
     env: dict[str, str] = {}
     limit_s: float = 60.0
 
@@ -62,6 +80,7 @@ class Made:
     values: Mapping[str, str]
     began: float
     created: float
+    hold: tuple[int, ...] = ()  # open while anything works on the machine: it is not destroyed before
 
     def fill(self, template: Template, command: Sequence[str] = ()) -> list[str]:
         """Return the argument list of one of the definition's commands for this machine."""
@@ -69,7 +88,7 @@ class Made:
 
     def run(self, template: Template, limit_s: float) -> str:
         """Run one of the definition's commands and return what it printed. Raises `MachineError`."""
-        return run_command(self.fill(template), self.environment, limit_s).stdout
+        return run_to_success(self.fill(template), self.environment, limit_s, hold=self.hold)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -78,81 +97,37 @@ class Made:
 
 
 def make_command_environment(definition: Definition) -> dict[str, str]:
-    """Return the environment that a definition's commands have: this process's, and what the file adds."""
+    """Return the environment that a definition's commands have: this process's, and what the file adds.
+
+    From then on what the file adds is kept out of everything that is stored or printed.
+    """
+    register_variables(definition.env)
     return {**os.environ, **definition.env}
 
 
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """What a command printed: its standard output, and the last line of both outputs that says something."""
-
-    stdout: str
-    last: str
-
-
-def run_command(argv: Sequence[str], environment: Mapping[str, str], limit_s: float) -> Printed:
-    """Run a command of a definition to its end.
+def run_to_success(
+    argv: Sequence[str], environment: Mapping[str, str], limit_s: float, *, hold: Sequence[int] = ()
+) -> str:
+    """Run a command of a definition and return what it printed.
 
     Raises `MachineError` when it cannot be started, fails, or takes longer than `limit_s` seconds, with its last line.
     """
-    # Files, not pipes: a daemon that the command leaves behind may hold its output for ever.
-    with open_unnamed_file() as stdout, open_unnamed_file() as stderr:
-        try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                env=environment,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise MachineError(
-                f"{argv[0]} cannot be started: {error.strerror}", hint=f"is {argv[0]} installed?"
-            ) from error
-        by_hand = f"try it by hand: {shlex.join(argv)}"
-        try:
-            status = process.wait(limit_s)
-        except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if isinstance(error, subprocess.TimeoutExpired):
-                said = _read_output(stdout, stderr)
-                raise MachineError(
-                    f"{argv[0]} did not end within {limit_s:g} s{_format_detail(said.last)}", hint=by_hand
-                ) from error
-            raise
-        said = _read_output(stdout, stderr)
-        if status != 0:
-            raise MachineError(
-                f"{argv[0]} {_describe_exit(status)}{_format_detail(said.last)}",
-                hint=by_hand,
-                console=said.stdout,
-            )
-        return said
+    ended = run_command(argv, environment, limit_s, hold=hold)
+    if not ended.ok:
+        raise _make_error(argv, ended)
+    return _decode(ended.stdout)
 
 
-def _read_output(stdout: IO[bytes], stderr: IO[bytes]) -> Printed:
-    texts = []
-    for file in (stdout, stderr):
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _KEPT_OUTPUT))
-        texts.append(file.read(_KEPT_OUTPUT).decode(errors="replace"))
-    return Printed(
-        texts[0],
-        last_inert_line(make_inert(texts[1], lines=True))
-        or last_inert_line(make_inert(texts[0], lines=True)),
+def _make_error(argv: Sequence[str], ended: Ended) -> MachineError:
+    return MachineError(
+        f"{argv[0]} {ended.describe()}",
+        hint=f"try it by hand: {shlex.join(argv)}",
+        console=_decode(ended.stdout),
     )
 
 
-def _describe_exit(status: int) -> str:
-    if status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
-    return f"ended with status {status}"
-
-
-def _format_detail(last: str) -> str:
-    return f": {last}" if last else ""
+def _decode(output: bytes) -> str:
+    return output.decode(errors="replace")
 
 
 @contextlib.contextmanager
@@ -168,48 +143,51 @@ def create_machine(definition: Definition, values: Mapping[str, str]) -> Iterato
         yield Made(definition, ident, values, now, now)
         return
     filled = {**values, "id": ident}
-    environment = make_command_environment(definition)
     record = Record(
         name=definition.name,
         id=ident,
         destroy=definition.destroy.fill(filled),
+        list=definition.list.fill(values),
         env=dict(definition.env),
         limit_s=definition.timeouts.destroy,
     )
     with _guard_record(record) as guard:
         began = time.monotonic()
-        try:
-            # On the machines' processors, not on the control plane's: what it starts inherits them.
-            with starting_machine():
-                run_command(definition.create.fill(filled), environment, definition.timeouts.create)
-        except MachineError:
-            # It may be half there. What destroy says of a machine that never was, is not told.
-            guard.end(quiet=True)
-            raise
-        made = Made(definition, ident, values, began, time.monotonic())
+        _create(definition, filled, guard)
+        made = Made(definition, ident, values, began, time.monotonic(), (guard.input,))
         if definition.ready:
             _await_ready(made)
         yield made
 
 
+def _create(definition: Definition, filled: Mapping[str, str], guard: _Guard) -> None:
+    """Run the command `create`. Raises `MachineError` when it fails; what it has made by then is destroyed."""
+    argv, environment = definition.create.fill(filled), make_command_environment(definition)
+    guard.tell(_CREATING)
+    # On the machines' processors, not on the control plane's: what it starts inherits them.
+    with starting_machine():
+        ended = run_command(argv, environment, definition.timeouts.create, hold=(guard.input,))
+    if ended.status is not None:
+        guard.tell(_CREATED)
+    if not ended.ok:
+        error = _make_error(argv, ended)
+        if not guard.end_failed_creation():
+            error.hint += "; it may be half there, and was not destroyed: guestmark clean tries it again"
+        raise error
+
+
 def _await_ready(made: Made) -> None:
     """Run the command `ready` until it succeeds. Raises `MachineError` with its last words at the limit."""
     limit = made.definition.timeouts.ready
-    deadline = time.monotonic() + limit
-    while True:
-        left = deadline - time.monotonic()
-        try:
-            made.run(made.definition.ready, max(0.1, left))
-        except MachineError as error:
-            if time.monotonic() + _PAUSE_S > deadline:
-                raise MachineError(
-                    f"{made.definition.name} was not ready after {limit:g} s ({error.message})",
-                    hint=error.hint,
-                    cause=error.cause,
-                ) from error
-            time.sleep(_PAUSE_S)
-        else:
-            return
+    argv = made.fill(made.definition.ready)
+    ended = await_success(
+        lambda left_s: run_command(argv, made.environment, left_s, hold=made.hold), limit, _PAUSE_S
+    )
+    if not ended.ok:
+        raise MachineError(
+            f"{made.definition.name} was not ready after {limit:g} s ({argv[0]} {ended.describe()})",
+            hint=f"try it by hand: {shlex.join(argv)}",
+        )
 
 
 class _Guard:
@@ -223,47 +201,91 @@ class _Guard:
         self._printed = printed
         self._file = file
         self._ended = False
+        self._told = b""
 
-    def end(self, *, quiet: bool = False) -> None:
-        """Destroy the machine. Raises `MachineError` when that fails, unless it shall be `quiet`."""
+    @property
+    def input(self) -> int:
+        """Descriptor: as long as anybody has it, the machine is not destroyed."""
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
+
+    def tell(self, word: bytes) -> None:
+        """Tell the guard how far the machine is. Raises `MachineError` when there is no guard any more."""
+        self._told = word
+        try:
+            os.write(self.input, word)
+        except OSError as error:
+            raise MachineError(
+                f"{self._record.name}: what destroys the machine {self._record.id} was killed",
+                hint="guestmark clean destroys it",
+            ) from error
+
+    def end(self) -> None:
+        """Destroy the machine. Raises `MachineError` when that fails."""
         if self._ended:
             return
+        if problem := self._destroy():
+            raise MachineError(
+                f"{self._record.name}: the machine {self._record.id} could not be destroyed: {problem}",
+                hint=f"try it by hand: {shlex.join(self._record.destroy)}; guestmark clean tries it again",
+            )
+
+    def end_failed_creation(self) -> bool:
+        """Destroy what there is of a machine, and return whether none is there any more.
+
+        A machine that never was cannot be destroyed: where its definition can list machines, that decides.
+        """
+        if not self._destroy() or _is_listed(self._record) is False:
+            self._file.unlink(missing_ok=True)
+            return True
+        # Nobody knows. What ended by itself, and said that it had failed, has most probably made nothing.
+        if not self._record.list and self._told == _CREATED:
+            self._file.unlink(missing_ok=True)
+            return True
+        return False
+
+    def _destroy(self) -> str:
+        """Let the guard destroy the machine, and return why that failed."""
         self._ended = True
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         status = self._process.wait()
         if status == 0:
-            return
-        if quiet:
-            self._file.unlink(missing_ok=True)
-            return
+            return ""
+        # The guard itself was killed: then its work is done here.
+        if status < 0:
+            return _destroy_orphan(self._record, self._file)
         self._printed.seek(0)
-        last = last_inert_line(
-            make_inert(self._printed.read(_KEPT_OUTPUT).decode(errors="replace"), lines=True)
-        )
-        raise MachineError(
-            f"{self._record.name}: the machine {self._record.id} could not be destroyed{_format_detail(last)}",
-            hint=f"try it by hand: {shlex.join(self._record.destroy)}; guestmark clean tries it again",
-        )
+        said = make_inert(_decode(self._printed.read(KEPT_OUTPUT)), lines=True)
+        return last_inert_line(said) or "its command failed and printed nothing"
+
+
+def _is_listed(record: Record) -> bool | None:
+    """Tell by the definition's command `list` whether a machine is there; None where nobody can tell."""
+    if not record.list:
+        return None
+    try:
+        ended = run_command(record.list, {**os.environ, **record.env}, _LIST_S)
+    except MachineError:
+        return None
+    return record.id in _decode(ended.stdout).split() if ended.ok else None
 
 
 @contextlib.contextmanager
 def _guard_record(record: Record) -> Iterator[_Guard]:
-    file, descriptor = _write_record(record)
-    destroy = shlex.join(["timeout", "-k", "5", f"{record.limit_s:g}", *record.destroy])
-    script = _GUARD.format(destroy=destroy, record=shlex.quote(str(file)))
+    """Yield a guard for a machine that is not there yet; leaving the context destroys it. Raises `MachineError`."""
+    try:
+        file, descriptor = _open_record(record)
+    except OSError as error:
+        raise _make_record_error(record, error) from error
     with open_unnamed_file() as printed:
         try:
-            process = subprocess.Popen(
-                ["/bin/sh", "-c", script],
-                stdin=subprocess.PIPE,
-                stdout=printed,
-                stderr=printed,
-                env={**os.environ, **record.env},
-                pass_fds=(descriptor,),
-                start_new_session=True,
-            )
+            # Before the record has a name: from now on somebody removes it.
+            process = _start_guard(record, file, descriptor, printed)
+            _name_record(descriptor, file)
+        except OSError as error:
+            raise _make_record_error(record, error) from error
         finally:
             # From now on the guard alone holds the record's lock.
             os.close(descriptor)
@@ -278,20 +300,60 @@ def _guard_record(record: Record) -> Iterator[_Guard]:
         guard.end()
 
 
+def _start_guard(record: Record, file: Path, descriptor: int, printed: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _GUARD, str(file), f"{record.limit_s:g}", *record.destroy],
+        stdin=subprocess.PIPE,
+        stdout=printed,
+        stderr=printed,
+        env={**os.environ, **record.env},
+        pass_fds=(descriptor,),
+        start_new_session=True,
+    )
+
+
+def _make_record_error(record: Record, error: OSError) -> MachineError:
+    return MachineError(
+        f"{record.name}: nothing can remember the machine: {error.strerror}",
+        hint=f"{_records_folder()} needs to be a folder of yours with room",
+    )
+
+
 def _records_folder() -> Path:
     """Return where records are: by host, as a cache may be shared."""
     return cache_home() / _RECORDS / os.uname().nodename
 
 
-def _write_record(record: Record) -> tuple[Path, int]:
-    """Write a record and lock it: its path, and the descriptor that has the lock."""
+def _open_record(record: Record) -> tuple[Path, int]:
+    """Write a locked record: the path that it is to have, and the descriptor. Raises `OSError`.
+
+    It has no name yet, so that no record without content is ever seen, where the filesystem knows such files.
+    """
     folder = _records_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = folder / f"{record.id}.json"
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.write(descriptor, msgspec.json.encode(record))
+    file, flags = folder / f"{record.id}.json", os.O_RDWR | os.O_CLOEXEC
+    try:
+        descriptor = os.open(folder, flags | os.O_TMPFILE, 0o600)
+    except OSError as error:
+        if error.errno not in _UNKNOWN_FLAG:
+            raise
+        descriptor = os.open(file, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open(descriptor, "wb", closefd=False) as stream:
+            stream.write(msgspec.json.encode(record))
+    except OSError:
+        file.unlink(missing_ok=True)
+        os.close(descriptor)
+        raise
     return file, descriptor
+
+
+def _name_record(descriptor: int, file: Path) -> None:
+    """Give a whole and locked record its name, if it has none yet. Raises `OSError`, also for a name that exists."""
+    if not os.fstat(descriptor).st_nlink:
+        # With a directory's descriptor Python calls linkat(2), which follows the link; the path is absolute.
+        os.link(f"/proc/self/fd/{descriptor}", file, src_dir_fd=descriptor, follow_symlinks=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,24 +371,36 @@ class OrphanMachine:
 def destroy_orphans(*, dry_run: bool) -> list[OrphanMachine]:
     """Destroy machines that nobody answers for any more, and return them; with `dry_run` only return them.
 
-    A machine that cannot be destroyed keeps its record.
+    A machine that cannot be destroyed keeps its record, unless its definition can list machines, and does not list it.
     """
     found = []
     for file in sorted(_records_folder().glob(f"{PREFIX}*.json")):
-        with contextlib.suppress(OSError, msgspec.MsgspecError), file.open("rb") as opened:
+        with contextlib.suppress(OSError), file.open("rb") as opened:
             # Whoever answers for the machine has this lock.
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            record = msgspec.json.decode(opened.read(), type=Record)
-            problem = "" if dry_run else _destroy_orphan(record, file)
-            found.append(OrphanMachine(record.id, record.name, problem))
+            found.append(_destroy_recorded(opened.read(), file, dry_run=dry_run))
     return found
+
+
+def _destroy_recorded(content: bytes, file: Path, *, dry_run: bool) -> OrphanMachine:
+    try:
+        record = msgspec.json.decode(content, type=Record)
+    except msgspec.MsgspecError:
+        # Creating begins when the record is whole: this was torn before, or damaged later.
+        return OrphanMachine(
+            file.stem, "?", f"its record cannot be read; if the machine is gone, remove {file}"
+        )
+    register_variables(record.env)
+    problem = "" if dry_run else _destroy_orphan(record, file)
+    return OrphanMachine(record.id, record.name, problem)
 
 
 def _destroy_orphan(record: Record, file: Path) -> str:
     """Destroy a machine by its record, and return why that failed."""
     try:
-        run_command(record.destroy, {**os.environ, **record.env}, record.limit_s)
+        run_to_success(record.destroy, {**os.environ, **record.env}, record.limit_s)
     except MachineError as error:
-        return error.message
+        if _is_listed(record) is not False:
+            return f"{error.message}; if it is gone, remove {file}"
     file.unlink(missing_ok=True)
     return ""

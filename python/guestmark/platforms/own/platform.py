@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -35,7 +36,7 @@ from guestmark.platforms.own.lifecycle import (
     create_machine,
     destroy_orphans,
     make_command_environment,
-    run_command,
+    run_to_success,
 )
 from guestmark.platforms.own.store import check_trust, find_definition
 from guestmark.platforms.ssh.connections import open_once
@@ -45,6 +46,7 @@ from guestmark.platforms.ssh.trial_mark import TrialMark
 
 _VERSION_S = 20.0
 _PID_S = 20.0
+_PROCESS = re.compile(r"[1-9][0-9]{0,9}", re.ASCII)
 
 
 class ExecSession(Session):
@@ -55,6 +57,7 @@ class ExecSession(Session):
         self.command = tuple(made.fill(made.definition.exec, shell_words()))
         self.by_hand = shlex.join(made.fill(made.definition.exec, ["COMMAND"]))
         self.environment = made.environment
+        self.hold = made.hold
 
     def _connect(self, deadline: float) -> None:
         """Start the command on the machines' processors, not on the control plane's: the agent inherits them."""
@@ -177,14 +180,14 @@ class OwnPlatform:
             self._version = ""
             if definition.version:
                 try:
-                    said = run_command(
+                    said = run_to_success(
                         definition.version.fill(definition.values({})),
                         make_command_environment(definition),
                         _VERSION_S,
                     )
                 except MachineError as error:
                     raise PlatformUnusableError(error.message, hint=error.hint, cause=error.cause) from error
-                self._version = " ".join(make_inert(said.stdout).split())[:200]
+                self._version = " ".join(make_inert(said).split())[:200]
         return self._version
 
     def _check_new(self, machine: Own) -> None:
@@ -260,9 +263,18 @@ def _host_pid(made: Made) -> int | None:
     if not made.definition.pid:
         return None
     said = made.run(made.definition.pid, _PID_S).strip()
-    if not said.isdigit() or not Path(f"/proc/{said}").exists():
+    found = parse_pid(said)
+    if found is None:
         raise MachineError(
-            f"{made.definition.name}: pid printed {make_inert(said)[:60]!r}, which is no process of this host",
+            f"{made.definition.name}: pid printed {make_inert(said)[:60]!r}, which is no process of a machine",
             hint="it prints the number of the machine's first process, and nothing else",
         )
-    return int(said)
+    return found
+
+
+def parse_pid(said: str) -> int | None:
+    """Return the process of this host that a definition names; None for none, and for one that started guestmark."""
+    if not _PROCESS.fullmatch(said) or not Path(f"/proc/{said}").exists():
+        return None
+    # The machine would consist of this process, too.
+    return None if os.getpid() in {int(said), *processes.list_descendants(int(said))} else int(said)

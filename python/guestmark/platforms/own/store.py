@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from guestmark.core.errors import UsageError, unknown_name_error
 from guestmark.core.home import config_directory, state_directory
+from guestmark.core.quoting import describe_length, quote_word, quote_words
 from guestmark.core.temporary import replace_file
+from guestmark.ledger.signing_key import has_signed, read_public_key, sign_message
 from guestmark.platforms.own.definition import Definition, read_definition
 
 VARIABLE = "GUESTMARK_MACHINES"  # more files, separated by colons
@@ -37,9 +39,12 @@ def definition_files() -> Iterator[tuple[Path, bool]]:
 
 
 def add_file(path: Path) -> None:
-    """Make a file known to this process and those that it starts, before all others."""
+    """Make a file known to this process and those that it starts, before all others. Raises `UsageError`."""
+    file = str(path.absolute())
+    if ":" in file:
+        raise UsageError(f"{file} has a colon, which separates files in {VARIABLE}", hint="rename it")
     known = os.environ.get(VARIABLE, "")
-    os.environ[VARIABLE] = f"{path.absolute()}:{known}" if known else str(path.absolute())
+    os.environ[VARIABLE] = f"{file}:{known}" if known else file
 
 
 def definitions() -> dict[str, Definition]:
@@ -75,46 +80,76 @@ def is_trusted(definition: Definition) -> bool:
 
 
 def trust(definition: Definition) -> None:
-    """Remember that this very text may be executed. Raises `OSError`."""
+    """Remember that this very text may be executed: the user's own key signs it. Raises `OSError`."""
     path = state_directory() / _TRUSTED
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     digests = _trusted_digests() | {definition.digest}
     with replace_file(path) as new:
-        new.write_text("".join(f"{digest}\n" for digest in sorted(digests)))
-
-
-def check_trust(definition: Definition) -> None:
-    """Raise `UsageError` for a file whose commands nobody has trusted, with these commands."""
-    if not is_trusted(definition):
-        raise UsageError(
-            f"own:{definition.name} runs commands of {definition.path}, which nobody has trusted",
-            hint=f"look at them and allow them: guestmark machine trust {definition.path}",
+        new.write_text(
+            "".join(f"{digest} {sign_message(_make_message(digest))}\n" for digest in sorted(digests))
         )
 
 
+def check_trust(definition: Definition) -> None:
+    """Raise `UsageError` for a file whose commands nobody has trusted, with what shows and what allows them."""
+    if not is_trusted(definition):
+        file = quote_word(str(definition.path))
+        raise UsageError(
+            f"own:{definition.name} runs commands of {file}, which nobody has trusted",
+            hint=f"look at them: guestmark machine show {file}; allow them: guestmark machine trust {file}",
+        )
+
+
+def describe_execution(definition: Definition) -> list[str]:
+    """List everything of a file that decides what is executed, a line each, with every character visible."""
+    lines = [_describe_words(key, template.words) for key, template in definition.commands()]
+    for name, value in definition.env.items():
+        lines.append(_describe_words("env", [value], f"{name}="))
+    for name, parameter in definition.parameters.items():
+        lines.append(_describe_words(f"{{{name}}}", [parameter.default]))
+        for level in parameter.levels:
+            lines.append(_describe_words("", [level], "or "))
+    return lines
+
+
+def _describe_words(key: str, words: Sequence[str], before: str = "") -> str:
+    length = describe_length(" ".join(words))
+    return f"{key:<10} {f'[{length}] ' if length else ''}{before}{quote_words(words)}"
+
+
 def _is_ours(path: Path) -> bool:
-    """Tell whether a file lies in the user's own folder, and neither it nor the folder can be written by others."""
+    """Tell whether a file lies in the user's own folder, and nobody else can write it or the folders that name it.
+
+    A link may lead to another folder, which then has to be the user's, too.
+    """
     folder = machines_directory()
     if path.parent != folder:
         return False
     try:
-        states = [os.stat(place) for place in (path, folder)]
-    except OSError:
+        file = path.resolve(strict=True)
+        states = [os.stat(place) for place in (file, file.parent, folder)]
+    except (OSError, RuntimeError):
         return False
-    return all(
-        state.st_uid in {os.geteuid(), 0} and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        for state in states
-    )
+    return all(map(_only_we_write, states))
+
+
+def _only_we_write(state: os.stat_result) -> bool:
+    return state.st_uid in {os.geteuid(), 0} and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _trusted_digests() -> set[str]:
-    path = state_directory() / _TRUSTED
+    """Return the digests of texts that the user's own key has signed: whatever else is in the list says nothing."""
     try:
-        state = os.stat(path)
-        text = path.read_text()
+        text = (state_directory() / _TRUSTED).read_text()
     except (OSError, UnicodeDecodeError):
         return set()
-    # A list that somebody else could write says nothing.
-    if state.st_uid != os.geteuid() or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return set()
-    return set(text.split())
+    found = set()
+    for line in text.splitlines():
+        digest, _, signature = line.partition(" ")
+        if signature and has_signed(read_public_key(), _make_message(digest), signature):
+            found.add(digest)
+    return found
+
+
+def _make_message(digest: str) -> bytes:
+    return f"guestmark-machine/1\n{digest}\n".encode()

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,12 +28,12 @@ from guestmark.core.machine_facts import Connection, RemoteMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import is_machine_factor
 from guestmark.core.platform_spec import Layer, PlatformSpec
-from guestmark.core.temporary import open_unnamed_file
 from guestmark.disks.attached import AttachedDisk
 from guestmark.foreign import agents, parts
 from guestmark.foreign.progress import LineProgress, tell_user
-from guestmark.page.text import last_inert_line, make_inert
+from guestmark.page.text import make_inert
 from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.commands import Ended, await_success, run_command
 from guestmark.platforms.exclusive import encode_own_holder, lock_remote
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.ssh.connections import Connections
@@ -44,8 +42,6 @@ from guestmark.platforms.ssh.session import Session, UnreachableError, ssh_comma
 from guestmark.setting.disk import Disks
 
 _BOOT_PAUSE_S = 1.0
-# Of what a command printed, only the last bytes are read.
-_END = 64 << 10
 # Variable in the environment of these commands that holds the destination.
 DEST = "GUESTMARK_DEST"
 
@@ -60,11 +56,10 @@ def restart_machine(cell: Cell, dest: str, deadline: float) -> bool:
         if ready is not None:
             raise UsageError(f"{cell.id}: ready needs restart", hint="--set restart=COMMAND")
         return False
-    status, last_words = _run_command(command, dest, deadline)
-    if status != 0:
+    ended = _run_shell(command, dest, deadline - time.monotonic())
+    if not ended.ok:
         raise MachineError(
-            f"{dest} was not restarted: {_describe_status(status)}{last_words}",
-            hint=f"try it by hand: {command}",
+            f"{dest} was not restarted: its command {ended.describe()}", hint=f"try it by hand: {command}"
         )
     if ready is not None:
         await_ready(ready, dest, deadline)
@@ -73,48 +68,17 @@ def restart_machine(cell: Cell, dest: str, deadline: float) -> bool:
 
 def await_ready(command: str, dest: str, deadline: float) -> None:
     """Runs the command once a second until it succeeds. Raises `MachineError` at the deadline."""
-    while True:
-        status, last_words = _run_command(command, dest, deadline)
-        if status == 0:
-            return
-        if time.monotonic() + _BOOT_PAUSE_S > deadline:
-            raise MachineError(
-                f"{dest} did not become ready: {_describe_status(status)}{last_words}",
-                hint=f"try it by hand: {command}",
-            )
-        time.sleep(_BOOT_PAUSE_S)
-
-
-def _run_command(command: str, dest: str, deadline: float) -> tuple[int | None, str]:
-    """Returns the command's exit status and its last words; None for a command that took too long and was killed.
-
-    Its output goes to a file: a machine that it starts in the background may keep a pipe open for ever.
-    """
-    with open_unnamed_file() as printed:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", command],
-            stdin=subprocess.DEVNULL,
-            stdout=printed,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, DEST: dest},
-            start_new_session=True,
+    ended = await_success(
+        lambda left_s: _run_shell(command, dest, left_s), deadline - time.monotonic(), _BOOT_PAUSE_S
+    )
+    if not ended.ok:
+        raise MachineError(
+            f"{dest} did not become ready: its command {ended.describe()}", hint=f"try it by hand: {command}"
         )
-        try:
-            process.wait(timeout=max(0.1, deadline - time.monotonic()))
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if isinstance(error, subprocess.TimeoutExpired):
-                return None, ""
-            raise
-        printed.seek(max(0, printed.seek(0, os.SEEK_END) - _END))
-        output = printed.read(_END)
-    last = last_inert_line(output.decode(errors="replace"))
-    return process.returncode, f": {last}" if last else ""
 
 
-def _describe_status(status: int | None) -> str:
-    return "its command took too long" if status is None else f"its command ended with status {status}"
+def _run_shell(command: str, dest: str, limit_s: float) -> Ended:
+    return run_command(["/bin/sh", "-c", command], {**os.environ, DEST: dest}, max(0.1, limit_s))
 
 
 READY_DEADLINE_S = 60.0

@@ -251,6 +251,8 @@ class Session:
         self.by_hand = f"ssh {dest}"
         # Environment of the command; None for this process's own.
         self.environment: Mapping[str, str] | None = None
+        # Descriptors that stay open until nothing of the command runs any more.
+        self.hold: tuple[int, ...] = ()
         self.directory = ""
         self.greeting: Greeting | None = None
         self._removed: list[str] = []
@@ -303,12 +305,12 @@ class Session:
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
-                supervise_command(self.command, lifeline_fd=lifeline),
+                supervise_command(self.command, lifeline_fd=lifeline, hold=self.hold),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                pass_fds=(lifeline,),
+                pass_fds=(lifeline, *self.hold),
                 env=self.environment,
                 start_new_session=True,
             )
