@@ -16,6 +16,7 @@
 //! | `connect`, `listen`, `relay` | connect a local socket with standard streams, or with a server |
 //! | `share` | serves a directory by 9P |
 //! | `syscalls` | times single system calls |
+//! | `traffic` | measures a network, as both of its ends |
 //! | `tsc`, `hypervisor` | print what the processor says about its clock and its hypervisor |
 //!
 //! The modules stand in this order, and each one uses only those of its own line and of the lines above it:
@@ -25,7 +26,7 @@
 //! 3. processes: `reap`, `spawn`, `exec`, `keep`, `supervise`;
 //! 4. files: `transfer`, `bulk`, `share`, `logwrites`, `records`;
 //! 5. conversations: `channel`, `connect`, `listen`, `calls`, `serve`, `trials`;
-//! 6. surroundings: `confine`, `init`, `world`, `sandbox`, `syncs`, `tree`, `syscalls`.
+//! 6. surroundings: `confine`, `init`, `world`, `sandbox`, `syncs`, `tree`, `syscalls`, `traffic`.
 
 mod bulk;
 mod calls;
@@ -55,6 +56,7 @@ mod supervise;
 mod syncs;
 mod sys;
 mod syscalls;
+mod traffic;
 mod transfer;
 mod tree;
 mod trials;
@@ -78,6 +80,8 @@ const USAGE: &str = "usage: guestmark-agent serve [--channel NAME] [--alive SECO
        guestmark-agent relay FD
        guestmark-agent share DIRECTORY
        guestmark-agent syscalls --operations N --time NS [NAME]...
+       guestmark-agent traffic serve [--address ADDRESS] [--port PORT] [--bare-port PORT]
+       guestmark-agent traffic measure ADDRESS PORT BARE-PORT
        guestmark-agent log-writes --image FILE --log FILE --at FILE [--delay MS]
        guestmark-agent records --method METHOD --tag TAG --first K --count N --size BYTES [--each] PATH
        guestmark-agent syncs --disk DIRECTORY [--most N] [--bytes N] -- COMMAND [ARGUMENT]...
@@ -114,6 +118,7 @@ fn main() -> ExitCode {
         Some("relay") => listen::relay(arguments),
         Some("share") => share::share(arguments),
         Some("syscalls") => syscalls::time_system_calls(arguments),
+        Some("traffic") => traffic::run(arguments),
         Some("log-writes") => logwrites::log_writes(arguments),
         Some("records") => records::write_records(arguments),
         Some("syncs") => syncs::trace_syncs(arguments),

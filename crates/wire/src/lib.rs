@@ -11,6 +11,7 @@ mod files;
 mod lock;
 mod memory;
 pub mod syscalls;
+pub mod traffic;
 
 pub use files::{
     Count, Digest, Mkdir, Mount, Path, ReadFile, Remove, Stat, Statfs, Umount, WriteFile,

@@ -7,15 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
+from guestmark.agent.events import EventReader
 from guestmark.agent.wire import NOTHING, Measured, Ready, Said
-from guestmark.core.errors import AgentError, WorkloadError
+from guestmark.core.errors import AgentError
 
-_HEADER = 4
-_LONGEST_FRAME = 4096
 _END_S = 15.0
 
 Counters = Mapping[str, float]
@@ -47,7 +44,7 @@ def measure_syscalls(
     deadline = time.monotonic() + timeout_s
     arguments = ["--operations", str(operations), "--time", str(max(1, round(time_s * 1e9)))]
     program = agent.background([PROGRAM, "syscalls", *arguments, *names], stdin=True)
-    reader = _Reader(lambda until: program.wait(deadline - time.monotonic(), until), program.output)
+    reader = EventReader(program, Said, "the system calls", deadline)
     sections = []
     try:
         for call in (NOTHING, *names):
@@ -69,33 +66,3 @@ def measure_syscalls(
             program.send_signal(signal.SIGKILL)
             program.wait(_END_S)
     return sections
-
-
-class _Reader:
-    """Frames from a program's output, which grows while `wait` waits."""
-
-    def __init__(self, wait: Callable[[Callable[[bytes], bool]], bool], output: bytearray) -> None:
-        self._wait = wait
-        self._output = output
-        self._at = 0
-
-    def read_event(self) -> Said:
-        """Returns the next event. Raises `WorkloadError` with what the program printed instead."""
-        if not self._is_complete() and not self._wait(lambda _: self._is_complete()):
-            raise WorkloadError("the system calls took longer than their limit", hint="see --trial-limit")
-        if not self._is_complete():
-            output = self._output[self._at :].decode(errors="replace").strip()
-            raise WorkloadError(f"the system calls cannot be measured: {output or 'the program ended'}")
-        body = self._at + _HEADER
-        end = body + self._frame_length()
-        event = msgspec.msgpack.decode(bytes(self._output[body:end]), type=Said)
-        self._at = end
-        return event
-
-    def _frame_length(self) -> int:
-        return int.from_bytes(self._output[self._at : self._at + _HEADER], "little")
-
-    def _is_complete(self) -> bool:
-        received = len(self._output) - self._at
-        # A length beyond that of any frame is the beginning of an error message.
-        return received >= _HEADER and self._frame_length() <= min(received - _HEADER, _LONGEST_FRAME)

@@ -74,6 +74,23 @@ class Pattern(StrEnum):
     RANDOM = "random"  # Pseudo-random bytes, the same ones every time, no two blocks of 4096 alike.
 
 
+class TrafficTest(StrEnum):
+    """What is measured between the client and its peer, the server; the client makes every connection."""
+
+    UPLOAD = "upload"  # Streams to the peer.
+    DOWNLOAD = "download"  # Streams from the peer.
+    REQUEST = "request"  # Requests and responses on one connection, one at a time.
+    TRANSACTION = (
+        "transaction"  # A connection for each request: connect, request, response, and the peer closes.
+    )
+    CONNECT = "connect"  # Connections that the peer closes without a byte.
+    DATAGRAMS_UP = "datagrams_up"  # Datagrams to the peer, as many as the client can send.
+    DATAGRAMS_DOWN = "datagrams_down"  # Datagrams from the peer, as many as it can send.
+    REQUEST_IN_UPLOAD = "request_in_upload"  # Requests while streams go to the peer.
+    REQUEST_IN_DOWNLOAD = "request_in_download"  # Requests while streams come from the peer.
+    REQUEST_IN_BOTH = "request_in_both"  # Requests while streams go both ways.
+
+
 class Exec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A program to run in a session of its own."""
 
@@ -446,11 +463,94 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     clock_ns: float
 
 
+class TrafficTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One test to do."""
+
+    test: TrafficTest
+    time_ns: int
+    flows: int = 0
+    request: int = 0
+    response: int = 0
+    size: int = 0
+
+
+class TrafficPorts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where the server listens."""
+
+    main: int
+    bare: int
+
+
+class TrafficResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one task came to. Whatever the test does not have is absent."""
+
+    elapsed_ns: int
+    cpu_ns: int
+    peer_cpu_ns: int
+    flows: tuple[TrafficFlow, ...] = ()
+    times: TrafficTimes | None = None
+    datagrams: TrafficDatagrams | None = None
+
+
+class TrafficFlow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One stream, counted where it arrives."""
+
+    upload: bool
+    bytes: int
+    elapsed_ns: int
+    sender: TrafficSender | None = None
+
+
+class TrafficSender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The sender's end of a TCP connection, by `TCP_INFO` since its start."""
+
+    congestion_control: str
+    retransmits: int
+    rtt_us: int
+    window: int
+    segment: int
+    busy_us: int | None = None
+    receiver_us: int | None = None
+    buffer_us: int | None = None
+    unsent: int | None = None
+
+
+class TrafficTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How long something took that was done again and again. Quantiles are at most 0.4 % too high."""
+
+    count: int
+    elapsed_ns: int
+    mean_ns: int
+    lowest_ns: int
+    p50_ns: int
+    p90_ns: int
+    p99_ns: int
+    p999_ns: int
+    highest_ns: int
+
+
+class TrafficDatagrams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Datagrams in one direction."""
+
+    sent: int
+    received: int
+    elapsed_ns: int
+    overflowed: int | None = None
+
+
 class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One frame."""
 
     ready: Ready | None = None
     measured: Measured | None = None
+
+
+class TrafficEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One frame of the program's."""
+
+    listening: TrafficPorts | None = None
+    ready: TrafficTask | None = None
+    measured: TrafficResult | None = None
 
 
 # Who answers: `Hello`.

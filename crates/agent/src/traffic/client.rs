@@ -1,0 +1,344 @@
+//! The end that connects, measures, and tells the controller.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::process::ExitCode;
+use std::sync::Barrier;
+
+use guestmark_wire::traffic::{
+    TrafficDatagrams, TrafficEvent, TrafficFlow, TrafficResult, TrafficTask, TrafficTest,
+    TrafficTimes,
+};
+use rustix::time::ClockId;
+
+use super::datagrams::{empty, receive_datagrams, send_datagrams};
+use super::exchange::{connect_for_requests, repeat, transact, Messages};
+use super::order::{
+    Begun, DatagramSpan, DatagramsReceived, DatagramsSent, Exchange, Order, Received, Report, Sent,
+    Span, Spent,
+};
+use super::socket::{connect, read_answer, read_frame, write_frame};
+use super::stream::{receive_stream, send_stream};
+use crate::sys;
+
+/// Streams in each direction, at most.
+const MOST_FLOWS: u32 = 256;
+
+/// The server's addresses.
+#[derive(Clone, Copy)]
+struct Peer {
+    main: SocketAddr,
+    bare: SocketAddr,
+}
+
+/// `guestmark-agent traffic measure ADDRESS PORT BARE-PORT`: the tasks come on standard input.
+pub fn measure(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let peer =
+        parse(arguments).ok_or_else(|| sys::usage("traffic measure ADDRESS PORT BARE-PORT"))?;
+    let mut number = u64::from(std::process::id()) << 32;
+    while let Some(task) = read_frame::<TrafficTask>(&mut io::stdin())? {
+        number += u64::from(2 * MOST_FLOWS);
+        let test = Test { task, peer, number };
+        let Some(result) = test.run()? else { break };
+        write_frame(&mut io::stdout(), &TrafficEvent::Measured(Box::new(result)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parse(mut arguments: impl Iterator<Item = OsString>) -> Option<Peer> {
+    let mut next = || arguments.next()?.into_string().ok();
+    let address = next()?.parse::<IpAddr>().ok()?;
+    let peer = Peer {
+        main: SocketAddr::new(address, next()?.parse().ok()?),
+        bare: SocketAddr::new(address, next()?.parse().ok()?),
+    };
+    arguments.next().is_none().then_some(peer)
+}
+
+/// Where time and processor time stood.
+struct Begin {
+    at_ns: u64,
+    cpu_ns: u64,
+}
+
+/// One task, with numbers of its own for its streams.
+struct Test {
+    task: TrafficTask,
+    peer: Peer,
+    number: u64,
+}
+
+impl Test {
+    /// `None` when nobody listens any more.
+    fn run(&self) -> io::Result<Option<TrafficResult>> {
+        match self.task.test {
+            TrafficTest::Upload => self.run_streams(true, false, false),
+            TrafficTest::Download => self.run_streams(false, true, false),
+            TrafficTest::Request => self.run_streams(false, false, true),
+            TrafficTest::RequestInUpload => self.run_streams(true, false, true),
+            TrafficTest::RequestInDownload => self.run_streams(false, true, true),
+            TrafficTest::RequestInBoth => self.run_streams(true, true, true),
+            TrafficTest::Transaction | TrafficTest::Connect => self.run_connections(),
+            TrafficTest::DatagramsUp => self.send_datagrams(),
+            TrafficTest::DatagramsDown => self.receive_datagrams(),
+        }
+    }
+
+    fn exchange(&self) -> Exchange {
+        if self.task.test == TrafficTest::Connect {
+            return Exchange {
+                request: 0,
+                response: 0,
+            };
+        }
+        Exchange {
+            request: self.task.request.max(1),
+            response: self.task.response.max(1),
+        }
+    }
+
+    fn warm_ns(&self) -> u64 {
+        self.task.time_ns / 4
+    }
+
+    /// Says that all is prepared, and waits to be told to begin; `None` when nobody does.
+    fn wait(&self) -> io::Result<Option<Begin>> {
+        write_frame(&mut io::stdout(), &TrafficEvent::Ready(self.task.clone()))?;
+        if io::stdin().read(&mut [0])? == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Begin {
+            at_ns: sys::monotonic_ns(),
+            cpu_ns: sys::clock_ns(ClockId::ProcessCPUTime),
+        }))
+    }
+
+    fn open(&self, order: &Order) -> io::Result<TcpStream> {
+        let mut stream = connect(self.peer.main)?;
+        write_frame(&mut stream, order)?;
+        Ok(stream)
+    }
+
+    /// Streams in any direction, and requests beside them.
+    fn run_streams(&self, up: bool, down: bool, asks: bool) -> io::Result<Option<TrafficResult>> {
+        let each = self.task.flows.clamp(1, MOST_FLOWS);
+        let mut flows = Vec::new();
+        for number in 0..each {
+            for upload in [true, false] {
+                if (upload && up) || (!upload && down) {
+                    let id = self.number + u64::from(2 * number) + u64::from(upload);
+                    flows.push((upload, self.span(id)));
+                }
+            }
+        }
+        let exchange = self.exchange();
+        let requests = asks
+            .then(|| -> io::Result<TcpStream> {
+                let mut stream = connect_for_requests(self.peer.main)?;
+                write_frame(&mut stream, &Order::Echo(exchange))?;
+                Ok(stream)
+            })
+            .transpose()?;
+        // The server sends as soon as it is asked to, so the order of a download is given only after the byte.
+        let mut streams = Vec::new();
+        for (upload, span) in flows {
+            streams.push((upload, span, connect(self.peer.main)?));
+        }
+        let Some(begin) = self.wait()? else {
+            return Ok(None);
+        };
+        let barrier = Barrier::new(streams.len() + usize::from(asks));
+        let mut result = TrafficResult::default();
+        let mut ends = Vec::new();
+        std::thread::scope(|scope| {
+            let running: Vec<_> = streams
+                .into_iter()
+                .map(|(upload, span, stream)| {
+                    let barrier = &barrier;
+                    scope.spawn(move || {
+                        barrier.wait();
+                        run_end(upload, span, stream)
+                    })
+                })
+                .collect();
+            if let Some(stream) = &requests {
+                barrier.wait();
+                let (times, spent_ns) = self.ask(stream, exchange)?;
+                result.times = Some(times);
+                result.peer_cpu_ns += spent_ns;
+            }
+            for end in running {
+                ends.push(
+                    end.join()
+                        .unwrap_or_else(|_| Err(io::Error::other("a thread died")))?,
+                );
+            }
+            Ok::<(), io::Error>(())
+        })?;
+        finish(&mut result, &begin);
+        for (span, ours) in ends {
+            let mut stream = self.open(&Order::Report(span.id))?;
+            let theirs: Report = read_answer(&mut stream)?;
+            if let Some(failure) = theirs.failure {
+                return Err(io::Error::other(format!(
+                    "the peer's end of a stream: {failure}"
+                )));
+            }
+            let (flow, spent_ns) = join_ends(ours, theirs)
+                .ok_or_else(|| io::Error::other("the peer confuses streams"))?;
+            result.peer_cpu_ns += spent_ns;
+            result.flows.push(flow);
+        }
+        Ok(Some(result))
+    }
+
+    fn span(&self, id: u64) -> Span {
+        Span {
+            id,
+            warm_ns: self.warm_ns(),
+            time_ns: self.task.time_ns,
+        }
+    }
+
+    fn ask(&self, mut stream: &TcpStream, exchange: Exchange) -> io::Result<(TrafficTimes, u64)> {
+        let mut messages = Messages::new(exchange);
+        let (times, elapsed_ns) =
+            repeat(self.warm_ns(), self.task.time_ns, || messages.ask(stream))?;
+        stream.shutdown(Shutdown::Write)?;
+        let spent: Spent = read_answer(&mut stream)?;
+        Ok((times.summarize(elapsed_ns), spent.cpu_ns))
+    }
+
+    /// Connections that end with their response, or without any.
+    fn run_connections(&self) -> io::Result<Option<TrafficResult>> {
+        let exchange = self.exchange();
+        let mut control = self.open(&Order::Accept(exchange))?;
+        let _begun: Begun = read_answer(&mut control)?;
+        let Some(begin) = self.wait()? else {
+            return Ok(None);
+        };
+        let mut messages = Messages::new(exchange);
+        let (times, elapsed_ns) = repeat(self.warm_ns(), self.task.time_ns, || {
+            transact(self.peer.bare, &mut messages)
+        })?;
+        let mut result = TrafficResult {
+            times: Some(times.summarize(elapsed_ns)),
+            ..TrafficResult::default()
+        };
+        finish(&mut result, &begin);
+        control.shutdown(Shutdown::Write)?;
+        let spent: Spent = read_answer(&mut control)?;
+        result.peer_cpu_ns = spent.cpu_ns;
+        Ok(Some(result))
+    }
+
+    fn datagram_span(&self) -> DatagramSpan {
+        DatagramSpan {
+            id: self.number,
+            size: self.task.size,
+            time_ns: self.task.time_ns,
+        }
+    }
+
+    /// A socket that hears the server only.
+    fn open_datagrams(&self) -> io::Result<UdpSocket> {
+        let any: SocketAddr = if self.peer.main.is_ipv4() {
+            "0.0.0.0:0"
+        } else {
+            "[::]:0"
+        }
+        .parse()
+        .map_err(io::Error::other)?;
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(self.peer.main)?;
+        Ok(socket)
+    }
+
+    fn send_datagrams(&self) -> io::Result<Option<TrafficResult>> {
+        let span = self.datagram_span();
+        let socket = self.open_datagrams()?;
+        let mut control = self.open(&Order::ReceiveDatagrams(span))?;
+        let _begun: Begun = read_answer(&mut control)?;
+        let Some(begin) = self.wait()? else {
+            return Ok(None);
+        };
+        let sent = send_datagrams(&socket, None, span)?;
+        let mut result = TrafficResult::default();
+        finish(&mut result, &begin);
+        let received: DatagramsReceived = read_answer(&mut control)?;
+        result.peer_cpu_ns = received.cpu_ns;
+        result.datagrams = Some(count(sent, received));
+        Ok(Some(result))
+    }
+
+    fn receive_datagrams(&self) -> io::Result<Option<TrafficResult>> {
+        let span = self.datagram_span();
+        let socket = self.open_datagrams()?;
+        empty(&socket)?;
+        let mut control = self.open(&Order::SendDatagrams(span))?;
+        let Some(begin) = self.wait()? else {
+            return Ok(None);
+        };
+        let received = receive_datagrams(&socket, span, true)?;
+        let mut result = TrafficResult::default();
+        finish(&mut result, &begin);
+        let sent: DatagramsSent = read_answer(&mut control)?;
+        result.peer_cpu_ns = sent.cpu_ns;
+        result.datagrams = Some(count(sent, received));
+        Ok(Some(result))
+    }
+}
+
+/// Our end of a stream.
+enum End {
+    Received(Received),
+    Sent(Sent),
+}
+
+fn run_end(upload: bool, span: Span, mut stream: TcpStream) -> io::Result<(Span, End)> {
+    if upload {
+        write_frame(&mut stream, &Order::Receive(span))?;
+        Ok((span, End::Sent(send_stream(&stream, span)?)))
+    } else {
+        write_frame(&mut stream, &Order::Send(span))?;
+        Ok((span, End::Received(receive_stream(&stream, span)?)))
+    }
+}
+
+/// A stream of both its ends, with the processor time that it took the server; `None` without the other end.
+fn join_ends(ours: End, theirs: Report) -> Option<(TrafficFlow, u64)> {
+    let upload = matches!(ours, End::Sent(_));
+    let (received, sent, spent_ns) = match ours {
+        End::Sent(sent) => {
+            let received = theirs.received?;
+            (received, sent, received.cpu_ns)
+        }
+        End::Received(received) => {
+            let sent = theirs.sent?;
+            let spent_ns = sent.cpu_ns;
+            (received, sent, spent_ns)
+        }
+    };
+    let flow = TrafficFlow {
+        upload,
+        bytes: received.bytes,
+        elapsed_ns: received.elapsed_ns,
+        sender: sent.sender,
+    };
+    Some((flow, spent_ns))
+}
+
+fn finish(result: &mut TrafficResult, begin: &Begin) {
+    result.elapsed_ns = sys::monotonic_ns() - begin.at_ns;
+    result.cpu_ns = sys::clock_ns(ClockId::ProcessCPUTime) - begin.cpu_ns;
+}
+
+fn count(sent: DatagramsSent, received: DatagramsReceived) -> TrafficDatagrams {
+    TrafficDatagrams {
+        sent: sent.count,
+        received: received.count,
+        elapsed_ns: sent.elapsed_ns,
+        overflowed: received.overflowed,
+    }
+}

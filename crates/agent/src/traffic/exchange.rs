@@ -1,0 +1,99 @@
+//! Requests and responses: on one connection, or each on a connection of its own.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use super::histogram::Histogram;
+use super::order::Exchange;
+use super::socket::{connect, explain, limit_waits};
+use crate::sys::monotonic_ns;
+
+/// Largest request and response.
+pub const LARGEST: u32 = 1 << 20;
+
+/// A message of either side, read and written over and over.
+pub struct Messages {
+    request: Vec<u8>,
+    response: Vec<u8>,
+}
+
+impl Messages {
+    /// Of these sizes.
+    pub fn new(exchange: Exchange) -> Self {
+        Self {
+            request: vec![0; exchange.request.min(LARGEST) as usize],
+            response: vec![0; exchange.response.min(LARGEST) as usize],
+        }
+    }
+
+    /// Sends one request and waits for its response.
+    pub fn ask(&mut self, mut stream: &TcpStream) -> io::Result<()> {
+        stream.write_all(&self.request)?;
+        stream.read_exact(&mut self.response)
+    }
+
+    /// Answers one request; `false` at the end of the stream.
+    pub fn answer(&mut self, mut stream: &TcpStream) -> io::Result<bool> {
+        if let Err(error) = stream.read_exact(&mut self.request) {
+            return match error.kind() {
+                io::ErrorKind::UnexpectedEof => Ok(false),
+                _ => Err(error),
+            };
+        }
+        stream.write_all(&self.response)?;
+        Ok(true)
+    }
+}
+
+/// Connects, and makes the connection one of requests: none of them waits for more to send.
+pub fn connect_for_requests(to: SocketAddr) -> io::Result<TcpStream> {
+    let stream = connect(to)?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Makes an accepted connection one of requests.
+pub fn expect_requests(stream: &TcpStream) -> io::Result<()> {
+    limit_waits(stream)?;
+    stream.set_nodelay(true)
+}
+
+/// Does something again and again: each time is recorded that begins between the end of `warm_ns` and that of `time_ns`
+/// after it. Returns also how long the timed part was.
+pub fn repeat(
+    warm_ns: u64,
+    time_ns: u64,
+    mut once: impl FnMut() -> io::Result<()>,
+) -> io::Result<(Histogram, u64)> {
+    let began_ns = monotonic_ns();
+    while monotonic_ns() < began_ns + warm_ns {
+        once().map_err(explain)?;
+    }
+    let mut times = Histogram::new();
+    let start_ns = monotonic_ns();
+    loop {
+        let before_ns = monotonic_ns();
+        if before_ns >= start_ns + time_ns {
+            return Ok((times, before_ns - start_ns));
+        }
+        once().map_err(explain)?;
+        times.record(monotonic_ns() - before_ns);
+    }
+}
+
+/// One connection, one request if it has a size, and the end of it, which is the peer's to make: so it is the peer that
+/// keeps the closed connection's ports for a minute.
+pub fn transact(to: SocketAddr, messages: &mut Messages) -> io::Result<()> {
+    let mut stream = TcpStream::connect(to)?;
+    if !messages.request.is_empty() {
+        stream.set_nodelay(true)?;
+        messages.ask(&stream)?;
+    }
+    match stream.read(&mut [0])? {
+        0 => Ok(()),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the peer sent more than it was asked for",
+        )),
+    }
+}

@@ -1,0 +1,231 @@
+//! The peer: one program with the other end of every test, a thread for each connection.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use guestmark_wire::traffic::{TrafficEvent, TrafficPorts};
+
+use super::datagrams::{await_greeting, empty, receive_datagrams, send_datagrams};
+use super::exchange::{expect_requests, Messages};
+use super::order::{Begun, Exchange, Order, Report, Spent};
+use super::socket::{limit_waits, read_frame, thread_cpu_ns, write_frame, SILENCE};
+use super::stream::{receive_stream, send_stream};
+use crate::sys;
+
+/// Connections at a time: more than any test makes.
+const MOST: usize = 1024;
+
+/// What the threads share.
+struct Server {
+    datagrams: UdpSocket,
+    /// One test of datagrams at a time.
+    turn: Mutex<()>,
+    /// What streams came to, by their numbers, until somebody asks.
+    reports: Mutex<HashMap<u64, Report>>,
+    reported: Condvar,
+    /// Streams that are being sent, by their numbers.
+    sending: Mutex<HashMap<u64, TcpStream>>,
+    /// Sizes of what the connections to the other port carry.
+    bare: Mutex<Exchange>,
+    bare_cpu_ns: AtomicU64,
+    open: AtomicUsize,
+}
+
+impl Server {
+    fn report(&self, id: u64, report: Report) {
+        let mut reports = lock(&self.reports);
+        // Of clients that have died nobody asks.
+        if reports.len() >= MOST {
+            reports.clear();
+        }
+        reports.insert(id, report);
+        self.reported.notify_all();
+    }
+
+    /// Ends the stream if it is still being sent: something between us and the client may have kept its end from us.
+    fn take_report(&self, id: u64) -> Report {
+        if let Some(stream) = lock(&self.sending).remove(&id) {
+            // It fails for a stream that has just ended.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        let (mut reports, _) = self
+            .reported
+            .wait_timeout_while(lock(&self.reports), SILENCE / 2, |reports| {
+                !reports.contains_key(&id)
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        reports
+            .remove(&id)
+            .unwrap_or_else(|| Report::of_failure(&io::Error::other("it did not end in time")))
+    }
+}
+
+/// `guestmark-agent traffic serve [--address ADDRESS] [--port PORT] [--bare-port PORT]`, until standard input ends.
+pub fn serve(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let (address, ports) = parse(arguments).ok_or_else(|| {
+        sys::usage("traffic serve [--address ADDRESS] [--port PORT] [--bare-port PORT]")
+    })?;
+    let open =
+        |port| TcpListener::bind(SocketAddr::new(address, port)).map_err(|error| at(port, &error));
+    let (main, bare) = (open(ports.main)?, open(ports.bare)?);
+    let ports = TrafficPorts {
+        main: main.local_addr()?.port(),
+        bare: bare.local_addr()?.port(),
+    };
+    let datagrams = UdpSocket::bind(SocketAddr::new(address, ports.main))
+        .map_err(|error| at(ports.main, &error))?;
+    let server = Arc::new(Server {
+        datagrams,
+        turn: Mutex::new(()),
+        reports: Mutex::new(HashMap::new()),
+        reported: Condvar::new(),
+        sending: Mutex::new(HashMap::new()),
+        bare: Mutex::new(Exchange {
+            request: 0,
+            response: 0,
+        }),
+        bare_cpu_ns: AtomicU64::new(0),
+        open: AtomicUsize::new(0),
+    });
+    let bare_server = Arc::clone(&server);
+    std::thread::spawn(move || accept_bare(&bare, &bare_server));
+    std::thread::spawn(move || accept_orders(&main, &server));
+    write_frame(&mut io::stdout(), &TrafficEvent::Listening(ports))?;
+    // Whoever started us may die without a word: then its end of this closes.
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn at(port: u16, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("port {port}: {error}"))
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Option<(IpAddr, TrafficPorts)> {
+    use lexopt::prelude::*;
+    let mut address = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let mut ports = TrafficPorts { main: 0, bare: 0 };
+    let mut parser = lexopt::Parser::from_args(arguments);
+    while let Some(argument) = parser.next().ok()? {
+        match argument {
+            Long("address") => address = parser.value().ok()?.parse().ok()?,
+            Long("port") => ports.main = parser.value().ok()?.parse().ok()?,
+            Long("bare-port") => ports.bare = parser.value().ok()?.parse().ok()?,
+            _ => return None,
+        }
+    }
+    Some((address, ports))
+}
+
+/// Gives every connection that brings an order a thread.
+fn accept_orders(listener: &TcpListener, server: &Arc<Server>) {
+    for stream in listener.incoming().flatten() {
+        if server.open.fetch_add(1, Ordering::Relaxed) >= MOST {
+            server.open.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let server = Arc::clone(server);
+        std::thread::spawn(move || {
+            // The client finds out by the connection's end, and says so.
+            let _ = obey(&stream, &server);
+            server.open.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+}
+
+fn obey(mut stream: &TcpStream, server: &Server) -> io::Result<()> {
+    limit_waits(stream)?;
+    let Some(order) = read_frame::<Order>(&mut stream)? else {
+        return Ok(());
+    };
+    match order {
+        Order::Receive(span) => {
+            let report = match receive_stream(stream, span) {
+                Ok(received) => Report {
+                    received: Some(received),
+                    ..Report::default()
+                },
+                Err(error) => Report::of_failure(&error),
+            };
+            server.report(span.id, report);
+            Ok(())
+        }
+        Order::Send(span) => {
+            lock(&server.sending).insert(span.id, stream.try_clone()?);
+            let result = send_stream(stream, span);
+            lock(&server.sending).remove(&span.id);
+            let report = match result {
+                Ok(sent) => Report {
+                    sent: Some(sent),
+                    ..Report::default()
+                },
+                Err(error) => Report::of_failure(&error),
+            };
+            server.report(span.id, report);
+            Ok(())
+        }
+        Order::Report(id) => write_frame(&mut stream, &server.take_report(id)),
+        Order::Echo(exchange) => {
+            expect_requests(stream)?;
+            let mut messages = Messages::new(exchange);
+            let began_ns = thread_cpu_ns();
+            while messages.answer(stream)? {}
+            write_frame(
+                &mut stream,
+                &Spent {
+                    cpu_ns: thread_cpu_ns() - began_ns,
+                },
+            )
+        }
+        Order::Accept(exchange) => {
+            *lock(&server.bare) = exchange;
+            let began_ns = server.bare_cpu_ns.load(Ordering::Relaxed);
+            write_frame(&mut stream, &Begun {})?;
+            // Its test may take longer than any silence.
+            stream.set_read_timeout(None)?;
+            stream.read_to_end(&mut Vec::new())?;
+            let spent_ns = server.bare_cpu_ns.load(Ordering::Relaxed) - began_ns;
+            write_frame(&mut stream, &Spent { cpu_ns: spent_ns })
+        }
+        Order::ReceiveDatagrams(span) => {
+            let _turn = lock(&server.turn);
+            empty(&server.datagrams)?;
+            write_frame(&mut stream, &Begun {})?;
+            let received = receive_datagrams(&server.datagrams, span, false)?;
+            write_frame(&mut stream, &received)
+        }
+        Order::SendDatagrams(span) => {
+            let _turn = lock(&server.turn);
+            let to = await_greeting(&server.datagrams, span.id)?;
+            let sent = send_datagrams(&server.datagrams, Some(to), span)?;
+            write_frame(&mut stream, &sent)
+        }
+    }
+}
+
+/// Serves connections that bring no order, one after the other.
+fn accept_bare(listener: &TcpListener, server: &Server) {
+    let (mut exchange, mut messages) = (None, None);
+    for stream in listener.incoming().flatten() {
+        let wanted = *lock(&server.bare);
+        if exchange != Some(wanted) {
+            exchange = Some(wanted);
+            messages = (wanted.request > 0).then(|| Messages::new(wanted));
+        }
+        if let Some(messages) = &mut messages {
+            // A client that fails says so itself.
+            let _ = expect_requests(&stream).and_then(|()| messages.answer(&stream));
+        }
+        drop(stream);
+        server.bare_cpu_ns.store(thread_cpu_ns(), Ordering::Relaxed);
+    }
+}
+
+/// What a thread that panicked has left is as good as before: no lock is held while a value is half changed.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,174 @@
+//! What a controller asks `guestmark-agent traffic` for, and what that answers on its standard output, in frames as the
+//! agent's own.
+//!
+//! The server ends of all tests are one program, which says [`TrafficEvent::Listening`]. The client reads a
+//! [`TrafficTask`] from its standard input, says [`TrafficEvent::Ready`] when all is connected, starts when it has read
+//! one byte more, and answers with [`TrafficEvent::Measured`]; then it reads the next task.
+
+use serde::{Deserialize, Serialize};
+
+/// What is measured between the client and its peer, the server; the client makes every connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrafficTest {
+    /// Streams to the peer.
+    Upload,
+    /// Streams from the peer.
+    Download,
+    /// Requests and responses on one connection, one at a time.
+    Request,
+    /// A connection for each request: connect, request, response, and the peer closes.
+    Transaction,
+    /// Connections that the peer closes without a byte.
+    Connect,
+    /// Datagrams to the peer, as many as the client can send.
+    DatagramsUp,
+    /// Datagrams from the peer, as many as it can send.
+    DatagramsDown,
+    /// Requests while streams go to the peer.
+    RequestInUpload,
+    /// Requests while streams come from the peer.
+    RequestInDownload,
+    /// Requests while streams go both ways.
+    RequestInBoth,
+}
+
+/// One test to do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrafficTask {
+    /// What to measure.
+    pub test: TrafficTest,
+    /// How long the timed part takes; a quarter of it before is not counted.
+    pub time_ns: u64,
+    /// Streams in each direction.
+    #[serde(default)]
+    pub flows: u32,
+    /// Bytes of a request.
+    #[serde(default)]
+    pub request: u32,
+    /// Bytes of its response.
+    #[serde(default)]
+    pub response: u32,
+    /// Bytes of a datagram, without headers.
+    #[serde(default)]
+    pub size: u32,
+}
+
+/// One frame of the program's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrafficEvent {
+    /// The server can be connected to.
+    Listening(TrafficPorts),
+    /// The client has connected, and waits for a byte.
+    Ready(TrafficTask),
+    /// What the task came to.
+    Measured(Box<TrafficResult>),
+}
+
+/// Where the server listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrafficPorts {
+    /// TCP and UDP port of all tests but those of single connections.
+    pub main: u16,
+    /// TCP port of connections that begin with a request, or carry nothing.
+    pub bare: u16,
+}
+
+/// What one task came to. Whatever the test does not have is absent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrafficResult {
+    /// Time of the whole part between the controller's byte and the end, on the client's clock.
+    pub elapsed_ns: u64,
+    /// Processor time of the client's process meanwhile, as its kernel accounts it.
+    pub cpu_ns: u64,
+    /// Processor time of the server's threads for it.
+    pub peer_cpu_ns: u64,
+    /// Every stream.
+    #[serde(default)]
+    pub flows: Vec<TrafficFlow>,
+    /// Times of requests or connections.
+    #[serde(default)]
+    pub times: Option<TrafficTimes>,
+    /// Datagrams.
+    #[serde(default)]
+    pub datagrams: Option<TrafficDatagrams>,
+}
+
+/// One stream, counted where it arrives.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrafficFlow {
+    /// Whether it goes to the peer.
+    pub upload: bool,
+    /// Bytes read in the timed part.
+    pub bytes: u64,
+    /// Length of the timed part.
+    pub elapsed_ns: u64,
+    /// What the sender's kernel knows of it at its end; absent where that does not say.
+    #[serde(default)]
+    pub sender: Option<TrafficSender>,
+}
+
+/// The sender's end of a TCP connection, by `TCP_INFO` since its start.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrafficSender {
+    /// Name of the congestion control in force.
+    pub congestion_control: String,
+    /// Segments that were sent again.
+    pub retransmits: u64,
+    /// Smoothed round trip time.
+    pub rtt_us: u64,
+    /// Congestion window, segments.
+    pub window: u64,
+    /// Bytes of a segment.
+    pub segment: u64,
+    /// Time with data to send; absent before Linux 4.10.
+    #[serde(default)]
+    pub busy_us: Option<u64>,
+    /// Of that, time in which the receiver's window was full.
+    #[serde(default)]
+    pub receiver_us: Option<u64>,
+    /// Of that, time in which the sender's own buffer was too small.
+    #[serde(default)]
+    pub buffer_us: Option<u64>,
+    /// Bytes in the sender's socket that were not yet sent.
+    #[serde(default)]
+    pub unsent: Option<u64>,
+}
+
+/// How long something took that was done again and again. Quantiles are at most 0.4 % too high.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrafficTimes {
+    /// How often it was done in the timed part.
+    pub count: u64,
+    /// Length of the timed part.
+    pub elapsed_ns: u64,
+    /// Arithmetic mean, exact.
+    pub mean_ns: u64,
+    /// The shortest time, exact.
+    pub lowest_ns: u64,
+    /// Median.
+    pub p50_ns: u64,
+    /// 90 % took no longer.
+    pub p90_ns: u64,
+    /// 99 % took no longer.
+    pub p99_ns: u64,
+    /// 99.9 % took no longer.
+    pub p999_ns: u64,
+    /// The longest time, exact.
+    pub highest_ns: u64,
+}
+
+/// Datagrams in one direction.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrafficDatagrams {
+    /// How many the sender's kernel took.
+    pub sent: u64,
+    /// How many arrived at the other program, duplicates not counted.
+    pub received: u64,
+    /// Time that the sender sent for.
+    pub elapsed_ns: u64,
+    /// How many the receiver's socket dropped, because its program was too slow; absent where that is unknown.
+    #[serde(default)]
+    pub overflowed: Option<u64>,
+}

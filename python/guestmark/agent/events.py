@@ -1,0 +1,58 @@
+"""Events that a program of the agent's prints, one typed message in each frame."""
+
+from __future__ import annotations
+
+import time
+from typing import Generic, TypeVar
+
+import msgspec
+
+from guestmark.agent.background import Background
+from guestmark.core.errors import WorkloadError
+
+_HEADER = 4
+_LONGEST_FRAME = 64 << 10
+
+E = TypeVar("E")
+
+
+class EventReader(Generic[E]):
+    """Frames from the output of a running program, which has until `deadline` (monotonic) for all of them.
+
+    `subject` is what errors are about, in the plural.
+    """
+
+    def __init__(self, program: Background, event: type[E], subject: str, deadline: float) -> None:
+        self._program = program
+        self._event = event
+        self._subject = subject
+        self._deadline = deadline
+        self._at = 0
+
+    def read_event(self) -> E:
+        """Returns the next event. Raises `WorkloadError` with what the program printed instead."""
+        left_s = self._deadline - time.monotonic()
+        if not self._is_complete() and not self._program.wait(left_s, lambda _: self._is_complete()):
+            raise WorkloadError(f"{self._subject} took longer than their limit", hint="see --trial-limit")
+        if not self._is_complete():
+            output = self._program.output[self._at :].decode(errors="replace").strip()
+            raise WorkloadError(f"{self._subject} cannot be measured: {output or 'the program ended'}")
+        body = self._at + _HEADER
+        end = body + self._frame_length()
+        event = msgspec.msgpack.decode(bytes(self._program.output[body:end]), type=self._event)
+        self._at = end
+        return event
+
+    def _frame_length(self) -> int:
+        return int.from_bytes(self._program.output[self._at : self._at + _HEADER], "little")
+
+    def _is_complete(self) -> bool:
+        received = len(self._program.output) - self._at
+        # A length beyond that of any frame is the beginning of an error message.
+        return received >= _HEADER and self._frame_length() <= min(received - _HEADER, _LONGEST_FRAME)
+
+
+def frame_message(message: msgspec.Struct) -> bytes:
+    """Returns a message as such a program reads it."""
+    body = msgspec.msgpack.encode(message)
+    return len(body).to_bytes(_HEADER, "little") + body
