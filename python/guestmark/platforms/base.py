@@ -118,6 +118,27 @@ class StartedHere(Protocol):
         """The control groups that hold the machine and nothing else; empty if it has none."""
 
 
+class MachineNetwork(Protocol):
+    """A machine's network: one other machine, its peer, in a network namespace of its own on this host."""
+
+    @property
+    def peer(self) -> Agent:
+        """The agent that answers on the peer."""
+
+    @property
+    def peer_address(self) -> str:
+        """IPv4 address at which the machine reaches the peer."""
+
+
+@runtime_checkable
+class HasNetwork(Protocol):
+    """What machines have in addition that can be given a network."""
+
+    @property
+    def network(self) -> MachineNetwork | None:
+        """The machine's network; None with `network=none`."""
+
+
 @runtime_checkable
 class ListsProcesses(Protocol):
     """What a machine has in addition whose processes on this host are not all children of one."""

@@ -364,7 +364,7 @@ def _read_counters(machine: Machine) -> Counters:
         **host,
         guest_written=guest_written,
         guest_flushes=guest_flushes,
-        guest_cpu_s=_read_guest_cpu_time(machine),
+        guest_cpu_s=read_guest_cpu_s(machine),
         vmm_cpu_s=vmm_cpu_s,
     )
 
@@ -447,7 +447,7 @@ def _read_guest_counters(machine: Machine) -> tuple[int | None, int | None]:
     return written, flushed
 
 
-def _read_guest_cpu_time(machine: Machine) -> float | None:
+def read_guest_cpu_s(machine: Machine) -> float | None:
     """Returns seconds that the guest's processors were busy, interrupts included and steal not."""
     try:
         first = machine.agent.read_file("/proc/stat", limit=1 << 20).partition(b"\n")[0].split()

@@ -1,0 +1,222 @@
+"""The workload `network`: what the way between a machine and its peer on this host carries, and how fast it answers.
+
+Rates are of content, without headers. Times of requests are medians unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from guestmark.agent.wire import TrafficTest
+from guestmark.core.errors import unknown_name_error
+from guestmark.core.findings import Fact
+from guestmark.core.metric import Better, Metric
+from guestmark.core.params import Params, param
+from guestmark.core.units import parse_duration
+from guestmark.workloads.base import Sections, Workload
+
+_SHORTEST_S, _LONGEST_S = 0.01, 60.0
+# A datagram begins with 16 bytes of ours; the largest of IPv4 has 65,507.
+_SMALLEST_SIZE, _LARGEST_SIZE = 16, 65_507
+
+UPLOAD = Metric("upload", "bit/s", Better.HIGHER)
+DOWNLOAD = Metric("download", "bit/s", Better.HIGHER)
+# Processor time on this host, of the hypervisor or the machine's program and of the peer, for 10^9 bytes.
+UPLOAD_CPU = Metric("upload_cpu_s/GB", "s")
+DOWNLOAD_CPU = Metric("download_cpu_s/GB", "s")
+REQUEST = Metric("request_s", "s")
+REQUEST_P99 = Metric("request_p99_s", "s")
+REQUEST_P999 = Metric("request_p999_s", "s")
+REQUESTS = Metric("requests/s", "1/s", Better.HIGHER)
+REQUEST_CPU = Metric("request_cpu_s", "s")  # processor time on this host for one
+# A connection for each request: connect, request, response, close.
+TRANSACTION = Metric("transaction_s", "s")
+TRANSACTIONS = Metric("transactions/s", "1/s", Better.HIGHER)
+# A connection that carries nothing.
+CONNECT = Metric("connect_s", "s")
+CONNECTS = Metric("connects/s", "1/s", Better.HIGHER)
+# A request while streams fill one direction or both.
+IN_UPLOAD = Metric("request_in_upload_s", "s")
+IN_UPLOAD_P99 = Metric("request_in_upload_p99_s", "s")
+IN_DOWNLOAD = Metric("request_in_download_s", "s")
+IN_DOWNLOAD_P99 = Metric("request_in_download_p99_s", "s")
+IN_BOTH = Metric("request_in_both_s", "s")
+IN_BOTH_P99 = Metric("request_in_both_p99_s", "s")
+
+
+class TimesMetrics(msgspec.Struct, frozen=True):
+    """The metrics of something that is done again and again; those that are None are not measured."""
+
+    median: Metric
+    p99: Metric | None = None
+    p999: Metric | None = None
+    rate: Metric | None = None
+    cpu: Metric | None = None
+
+    @property
+    def all(self) -> tuple[Metric, ...]:
+        """Those that are measured."""
+        return tuple(
+            metric for metric in (self.median, self.p99, self.p999, self.rate, self.cpu) if metric is not None
+        )
+
+
+STREAMS = {
+    TrafficTest.UPLOAD: (UPLOAD, UPLOAD_CPU),
+    TrafficTest.DOWNLOAD: (DOWNLOAD, DOWNLOAD_CPU),
+}
+TIMES = {
+    TrafficTest.REQUEST: TimesMetrics(REQUEST, REQUEST_P99, REQUEST_P999, REQUESTS, REQUEST_CPU),
+    TrafficTest.TRANSACTION: TimesMetrics(TRANSACTION, rate=TRANSACTIONS),
+    TrafficTest.CONNECT: TimesMetrics(CONNECT, rate=CONNECTS),
+    TrafficTest.REQUEST_IN_UPLOAD: TimesMetrics(IN_UPLOAD, IN_UPLOAD_P99),
+    TrafficTest.REQUEST_IN_DOWNLOAD: TimesMetrics(IN_DOWNLOAD, IN_DOWNLOAD_P99),
+    TrafficTest.REQUEST_IN_BOTH: TimesMetrics(IN_BOTH, IN_BOTH_P99),
+}
+# By the direction's word in the names of metrics.
+DATAGRAMS = {TrafficTest.DATAGRAMS_UP: "up", TrafficTest.DATAGRAMS_DOWN: "down"}
+UNDER_LOAD = (
+    TrafficTest.REQUEST_IN_UPLOAD,
+    TrafficTest.REQUEST_IN_DOWNLOAD,
+    TrafficTest.REQUEST_IN_BOTH,
+)
+
+
+def datagram_metrics(test: TrafficTest, size: int) -> tuple[Metric, Metric]:
+    """Returns the metrics of datagrams of one size: those that arrived in a second, and the share that did not."""
+    stem = f"datagrams_{DATAGRAMS[test]}_{size}"
+    return Metric(f"{stem}/s", "1/s", Better.HIGHER), Metric(f"{stem}_lost", "ratio")
+
+
+def _check_time(time: str) -> str:
+    if not _SHORTEST_S <= parse_duration(time) <= _LONGEST_S:
+        raise ValueError(f"{time!r} is not between {_SHORTEST_S * 1e3:.0f} ms and {_LONGEST_S:.0f} s")
+    return time
+
+
+def _order_tests(tests: list[str]) -> list[str]:
+    for name in tests:
+        if name not in set(TrafficTest):
+            raise ValueError(unknown_name_error("test", name, list(TrafficTest)).message)
+    if not tests:
+        raise ValueError(f"no test is named; there are {', '.join(TrafficTest)}")
+    return [test for test in TrafficTest if test in tests]
+
+
+def _check_sizes(sizes: list[int]) -> list[int]:
+    for size in sizes:
+        if not _SMALLEST_SIZE <= size <= _LARGEST_SIZE:
+            raise ValueError(
+                f"{size} is not the size of a datagram, {_SMALLEST_SIZE} to {_LARGEST_SIZE} bytes"
+            )
+    if not sizes or len(set(sizes)) != len(sizes):
+        raise ValueError("sizes are different numbers, at least one")
+    return sizes
+
+
+class NetworkParams(Params, frozen=True, kw_only=True):
+    """Does each of `tests` for `time`, of which the quarter before is not counted. The machine makes every connection;
+    up is from the machine to its peer.
+    """
+
+    tests: Annotated[list[str], param("tests to do", "names", parse=_order_tests)] = msgspec.field(
+        default_factory=lambda: [*TrafficTest]
+    )
+    time: Annotated[str, param("how long each test counts", "duration", parse=_check_time)] = "500ms"
+    flows: Annotated[int, param("streams at once of `upload` and `download`", ge=1, le=256)] = 1
+    load: Annotated[int, param("streams in each direction beside requests", ge=1, le=256)] = 4
+    request: Annotated[int, param("bytes of a request", ge=1, le=1 << 20)] = 1
+    response: Annotated[int, param("bytes of a response", ge=1, le=1 << 20)] = 1
+    sizes: Annotated[list[int], param("bytes of a datagram", "numbers", parse=_check_sizes)] = msgspec.field(
+        default_factory=lambda: [64, 1400]
+    )
+
+
+class StreamRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One stream: what arrived of it, and what its sender's TCP reports."""
+
+    upload: bool
+    bits_per_s: float
+    congestion_control: str | None = None
+    retransmits: int | None = None
+    rtt_s: float | None = None
+    window: int | None = None
+    # Of the time in which the sender had data to send.
+    receiver_share: float | None = None
+    buffer_share: float | None = None
+
+
+class MeasuredTest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One test of a trial. Processor times are of the whole test; those that are unknown are None."""
+
+    test: str
+    size: int | None = None
+    elapsed_s: float
+    client_cpu_s: float  # the program on the machine, as the machine's kernel accounts it
+    peer_cpu_s: float
+    hypervisor_cpu_s: float | None = None
+    # All of the guest's processors, interrupts included.
+    guest_cpu_s: float | None = None
+    # Bytes, requests or datagrams of the timed part.
+    count: int
+    # The shortest time, p50, p90, p99, p99.9, the longest.
+    times_s: list[float] | None = None
+    streams: list[StreamRecord] = msgspec.field(default_factory=list)
+    sent: int | None = None
+    # Datagrams that the receiver's socket dropped, because its program was too slow.
+    overflowed: int | None = None
+    # What the hypervisor counted meanwhile (`platforms.counters`).
+    counted: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class NetworkTests(Fact, kw_only=True):
+    """All tests of one iteration, in their order."""
+
+    tests: list[MeasuredTest] = msgspec.field(name="network_tests")
+
+
+class NetworkWorkload(Workload[NetworkParams]):
+    """Streams, requests, connections and datagrams between a machine and its peer."""
+
+    name = "network"
+    help = (
+        "streams, requests, connections and datagrams between a machine and its peer, and latency under load"
+    )
+    agent_is_enough = True
+
+    @classmethod
+    def list_metrics(cls, params: NetworkParams) -> tuple[Metric, ...]:
+        """Returns the metrics of the tests that are named."""
+        found: list[Metric] = []
+        for test in map(TrafficTest, params.tests):
+            if test in STREAMS:
+                found += STREAMS[test]
+            elif test in TIMES:
+                found += TIMES[test].all
+            else:
+                for size in params.sizes:
+                    found += datagram_metrics(test, size)
+        return tuple(found)
+
+    @classmethod
+    def describe_params(cls, params: NetworkParams) -> str:
+        """Names the tests, unless it is all of them."""
+        if len(params.tests) == len(TrafficTest):
+            return "network"
+        return f"network: {', '.join(params.tests)}"
+
+    @classmethod
+    def trial_class(cls) -> type[Workload[NetworkParams]]:
+        """Imports the agent's client with it."""
+        from guestmark.workloads.network.trial import NetworkTrial
+
+        return NetworkTrial
+
+    @classmethod
+    def report_sections(cls) -> tuple[Sections, ...]:
+        """Adds who worked for the bytes, and what a queue adds to a request."""
+        from guestmark.workloads.network.sections import render_network
+
+        return (render_network,)

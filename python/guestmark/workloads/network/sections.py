@@ -1,0 +1,154 @@
+"""The report's part on networks: who worked for the bytes, and how long a request waits behind streams."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from guestmark.agent.wire import TrafficTest
+from guestmark.ledger.model import StoredRun
+from guestmark.page import figures
+from guestmark.page.nodes import Bullets, Node
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure_cell
+from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.workloads.network import STREAMS, UNDER_LOAD, MeasuredTest, NetworkTests
+
+# What a test's record holds at these places of `times_s`.
+_MEDIAN, _P99 = 1, 3
+_GB = 1e9
+_ABSENT = figure_cell("–")
+_DIRECTIONS = {TrafficTest.UPLOAD: "up", TrafficTest.DOWNLOAD: "down"}
+_LOADS = {
+    TrafficTest.REQUEST_IN_UPLOAD: "streams up",
+    TrafficTest.REQUEST_IN_DOWNLOAD: "streams down",
+    TrafficTest.REQUEST_IN_BOTH: "both",
+}
+_LEGEND = (
+    "p50 and p99 of a request, one at a time. adds: how much longer the median is than alone; up is the queue on the "
+    "way from the machine to its peer, down the one on the way back"
+)
+
+_Found = Mapping[str, list[MeasuredTest]]
+
+
+def render_network(workload: WorkloadResult, _run: StoredRun) -> Sequence[Node]:
+    """Renders requests beside streams as a table, and a sentence for each row and direction; nothing without tests."""
+    found = [(result, tests) for result in workload.shown_cells if (tests := collect_tests(result))]
+    if not found:
+        return []
+    nodes: list[Node] = []
+    loaded = [(result, tests) for result, tests in found if any(test in tests for test in UNDER_LOAD)]
+    if loaded:
+        nodes.append(_build_load_table(loaded))
+    sentences = tuple(sentence for result, tests in found for sentence in _describe_streams(result, tests))
+    if sentences:
+        nodes.append(Bullets(line("What moved the bytes:", Tone.STRONG), sentences))
+    return nodes
+
+
+def collect_tests(result: CellResult) -> _Found:
+    """Returns the records of each test over the cell's good trials, by the test's name."""
+    found: dict[str, list[MeasuredTest]] = {}
+    for trial in result.trials:
+        kept = trial.facts.find_fact(NetworkTests)
+        for test in kept.tests if kept is not None else ():
+            found.setdefault(test.test, []).append(test)
+    return found
+
+
+def _build_load_table(found: Sequence[tuple[CellResult, _Found]]) -> Table:
+    columns = [Column("alone", (Align.RIGHT,))]
+    for heading in _LOADS.values():
+        columns += [Column(heading, (Align.RIGHT,)), Column("adds", (Align.RIGHT,))]
+    rows = []
+    for result, tests in found:
+        alone = _median_time(tests.get(TrafficTest.REQUEST, ()), _MEDIAN)
+        cells = [_times_cell(tests.get(TrafficTest.REQUEST, ()))]
+        for test in _LOADS:
+            records = tests.get(test, ())
+            loaded = _median_time(records, _MEDIAN)
+            cells.append(_times_cell(records))
+            if loaded is None or alone is None:
+                cells.append(_ABSENT)
+            else:
+                cells.append(figure_cell(_format_time(max(0.0, loaded - alone))))
+        rows.append(Row(RowName((result.cell.id,), id=result.cell.id), tuple(cells)))
+    return Table(
+        "Requests alone and beside streams",
+        ("",),
+        tuple(columns),
+        tuple(rows),
+        divisible=True,
+        legend=(line(_LEGEND),),
+        heading="Latency under load:",
+    )
+
+
+def _times_cell(records: Sequence[MeasuredTest]) -> Cell:
+    median, p99 = _median_time(records, _MEDIAN), _median_time(records, _P99)
+    if median is None or p99 is None:
+        return _ABSENT
+    return figure_cell(f"{_format_time(median)}, {_format_time(p99)}")
+
+
+def _median_time(records: Iterable[MeasuredTest], place: int) -> float | None:
+    times = [record.times_s[place] for record in records if record.times_s is not None]
+    return statistics.median(times) if times else None
+
+
+def _format_time(seconds: float) -> str:
+    unit = figures.choose_unit("s", [seconds])
+    return f"{figures.format_three_digits(seconds / unit.size)} {unit.name}"
+
+
+def _describe_streams(result: CellResult, tests: _Found) -> list[Inline]:
+    sentences = []
+    for test, direction in _DIRECTIONS.items():
+        assert test in STREAMS
+        records = tests.get(test, [])
+        if records:
+            name = Span(f"{result.cell.id}, {direction}: ", Tone.STRONG)
+            sentences.append(spans(name, f"{_describe_processors(records)}; {_describe_tcp(records)}"))
+    return sentences
+
+
+def _describe_processors(records: Sequence[MeasuredTest]) -> str:
+    """Says who spent how much processor time for 10^9 bytes, each as its own kernel accounts it."""
+    owners = (
+        ("hypervisor", [record.hypervisor_cpu_s for record in records]),
+        ("guest", [record.guest_cpu_s for record in records]),
+        ("program on the machine", [record.client_cpu_s for record in records]),
+        ("peer", [record.peer_cpu_s for record in records]),
+    )
+    moved = statistics.fmean(_moved_bytes(record) for record in records)
+    parts = []
+    for owner, spent in owners:
+        known = [seconds for seconds in spent if seconds is not None]
+        if known:
+            parts.append(f"{owner} {figures.format_three_digits(statistics.fmean(known) / moved * _GB)}")
+    return f"processor seconds a GB: {', '.join(parts)}"
+
+
+def _moved_bytes(record: MeasuredTest) -> float:
+    """Returns the bytes of the whole test, at the rate of its timed part."""
+    rate = sum(stream.bits_per_s for stream in record.streams) / 8
+    return max(rate * record.elapsed_s, 1.0)
+
+
+def _describe_tcp(records: Sequence[MeasuredTest]) -> str:
+    """Says what the sender's TCP waited for by its own account, and how many segments it sent again."""
+    streams = [stream for record in records for stream in record.streams]
+    controls = sorted({stream.congestion_control for stream in streams if stream.congestion_control})
+    if not controls:
+        return "its TCP says nothing"
+    again = statistics.fmean(sum(stream.retransmits or 0 for stream in record.streams) for record in records)
+    words = [f"TCP {'/'.join(controls)}"]
+    receiver = [stream.receiver_share for stream in streams if stream.receiver_share is not None]
+    own = [stream.buffer_share for stream in streams if stream.buffer_share is not None]
+    if receiver:
+        words.append(f"waited for the receiver's window {statistics.fmean(receiver):.0%}")
+    if own:
+        words.append(f"for its own send buffer {statistics.fmean(own):.0%} of the time")
+    words.append(f"sent {figures.format_number(again, 0)} segments again")
+    return ", ".join(words)

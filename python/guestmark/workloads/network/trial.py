@@ -1,0 +1,192 @@
+"""Network tests between the trial's machine and its peer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from guestmark.agent.clocks import Ping
+from guestmark.agent.traffic import TrafficSection, measure_traffic, serve_traffic
+from guestmark.agent.wire import TrafficFlow, TrafficTask, TrafficTest, TrafficTimes
+from guestmark.core.errors import WorkloadError
+from guestmark.core.metric import Measurement, Metric
+from guestmark.core.units import parse_duration
+from guestmark.platforms import counters
+from guestmark.platforms.base import HasNetwork, Machine, MachineNetwork
+from guestmark.platforms.counters import read_processor_s
+from guestmark.workloads.common.flushes import read_guest_cpu_s
+from guestmark.workloads.common.program import warn_of_clocks
+from guestmark.workloads.network import (
+    DATAGRAMS,
+    STREAMS,
+    TIMES,
+    UNDER_LOAD,
+    MeasuredTest,
+    NetworkTests,
+    NetworkWorkload,
+    StreamRecord,
+    datagram_metrics,
+)
+
+# Counters of ours beside the hypervisor's.
+_HYPERVISOR, _GUEST = "hypervisor_cpu_s", "guest_cpu_s"
+_GB = 1e9
+
+
+class NetworkTrial(NetworkWorkload):
+    """Runs the server on the peer, and every test from the machine."""
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """Runs all tests once. Raises `WorkloadError` if the machine has no network, or a test fails."""
+        network = find_network(machine)
+        before = machine.agent.ping()
+        with serve_traffic(network.peer) as ports:
+            sections = list(
+                measure_traffic(
+                    machine.agent,
+                    network.peer_address,
+                    ports,
+                    self._list_tasks(),
+                    counters=lambda: self._read_counters(machine),
+                    timeout_s=self.limit_s,
+                )
+            )
+        self._check_clocks(before, machine.agent.ping())
+        self.facts.add(NetworkTests(tests=[describe_measured(section) for section in sections]))
+        found = [value for section in sections for value in self._measure(section)]
+        return [Measurement(metric, value, (value,)) for metric, value in found]
+
+    def _list_tasks(self) -> list[TrafficTask]:
+        tasks = []
+        for test in map(TrafficTest, self.params.tests):
+            for size in self.params.sizes if test in DATAGRAMS else (0,):
+                tasks.append(
+                    TrafficTask(
+                        test=test,
+                        time_ns=round(parse_duration(self.params.time) * 1e9),
+                        flows=self.params.load if test in UNDER_LOAD else self.params.flows,
+                        request=self.params.request,
+                        response=self.params.response,
+                        size=size,
+                    )
+                )
+        return tasks
+
+    def _read_counters(self, machine: Machine) -> Mapping[str, float]:
+        found = dict(machine.counters())
+        if (spent := read_processor_s(machine.vmm_pid)) is not None:
+            found[_HYPERVISOR] = spent
+        if self.cell.platform.is_guest and (busy := read_guest_cpu_s(machine)) is not None:
+            found[_GUEST] = busy
+        return found
+
+    def _measure(self, section: TrafficSection) -> Iterator[tuple[Metric, float]]:
+        """Yields the metrics of one test."""
+        test, result = section.task.test, section.result
+        if test in STREAMS:
+            rate, cpu = STREAMS[test]
+            bits_per_s = math.fsum(map(_flow_rate, result.flows))
+            yield rate, bits_per_s
+            # Processor time is of the whole test, in which more was sent than the timed part counts.
+            moved = bits_per_s / 8 * result.elapsed_ns / 1e9
+            yield cpu, _host_cpu_s(section) / moved * _GB
+        elif (metrics := TIMES.get(test)) is not None and result.times is not None:
+            times = result.times
+            if not times.count:
+                raise WorkloadError(f"network: not one request of {test} was answered in {self.params.time}")
+            yield metrics.median, times.p50_ns / 1e9
+            if metrics.p99 is not None:
+                yield metrics.p99, times.p99_ns / 1e9
+            if metrics.p999 is not None:
+                yield metrics.p999, times.p999_ns / 1e9
+            rate_per_s = times.count / times.elapsed_ns * 1e9
+            if metrics.rate is not None:
+                yield metrics.rate, rate_per_s
+            if metrics.cpu is not None:
+                yield metrics.cpu, _host_cpu_s(section) / (rate_per_s * result.elapsed_ns / 1e9)
+        elif result.datagrams is not None:
+            arrived, lost = datagram_metrics(test, section.task.size)
+            counted = result.datagrams
+            yield arrived, counted.received / counted.elapsed_ns * 1e9
+            yield lost, 1 - counted.received / max(counted.sent, 1)
+
+    def _check_clocks(self, before: Ping, after: Ping) -> None:
+        """Warns unless the machine's clock, which its figures are read from, runs as fast as the host's."""
+        uncertain_s = (before.round_trip_ns + after.round_trip_ns) / 1e9
+        ours, theirs = ((after.host_ns - before.host_ns) / 1e9, (after.guest_ns - before.guest_ns) / 1e9)
+        if warning := warn_of_clocks(ours, theirs, uncertain_s):
+            self.warnings.append(warning)
+
+
+def find_network(machine: Machine) -> MachineNetwork:
+    """Returns the machine's network. Raises `WorkloadError` without one."""
+    network = machine.network if isinstance(machine, HasNetwork) else None
+    if network is None:
+        raise WorkloadError(
+            "network: the machine has no network",
+            hint="add one: --set network=tap for guests, veth for others",
+        )
+    return network
+
+
+def describe_measured(section: TrafficSection) -> MeasuredTest:
+    """Returns what is kept of one test."""
+    task, result = section.task, section.result
+    counted = counters.drop_restarted(section.counted)
+    count = sum(flow.bytes for flow in result.flows)
+    if result.times is not None:
+        count = result.times.count
+    sent = overflowed = None
+    if result.datagrams is not None:
+        count, sent = result.datagrams.received, result.datagrams.sent
+        overflowed = result.datagrams.overflowed
+    return MeasuredTest(
+        test=task.test.value,
+        size=task.size or None,
+        elapsed_s=result.elapsed_ns / 1e9,
+        client_cpu_s=result.cpu_ns / 1e9,
+        peer_cpu_s=result.peer_cpu_ns / 1e9,
+        hypervisor_cpu_s=counted.pop(_HYPERVISOR, None),
+        guest_cpu_s=counted.pop(_GUEST, None),
+        count=count,
+        times_s=None if result.times is None else list_times_s(result.times),
+        streams=[describe_stream(flow) for flow in result.flows],
+        sent=sent,
+        overflowed=overflowed,
+        counted=counted,
+    )
+
+
+def list_times_s(times: TrafficTimes) -> list[float]:
+    """Returns the shortest time, p50, p90, p99, p99.9 and the longest."""
+    quantiles = (times.p50_ns, times.p90_ns, times.p99_ns, times.p999_ns)
+    return [ns / 1e9 for ns in (times.lowest_ns, *quantiles, times.highest_ns)]
+
+
+def describe_stream(flow: TrafficFlow) -> StreamRecord:
+    """Returns what is kept of one stream."""
+    sender = flow.sender
+    if sender is None:
+        return StreamRecord(upload=flow.upload, bits_per_s=_flow_rate(flow))
+    record = StreamRecord(
+        upload=flow.upload,
+        bits_per_s=_flow_rate(flow),
+        congestion_control=sender.congestion_control,
+        retransmits=sender.retransmits,
+        rtt_s=sender.rtt_us / 1e6,
+        window=sender.window,
+    )
+    if sender.busy_us:
+        record.receiver_share = (sender.receiver_us or 0) / sender.busy_us
+        record.buffer_share = (sender.buffer_us or 0) / sender.busy_us
+    return record
+
+
+def _flow_rate(flow: TrafficFlow) -> float:
+    return flow.bytes * 8 / flow.elapsed_ns * 1e9
+
+
+def _host_cpu_s(section: TrafficSection) -> float:
+    """Returns processor time on this host: of the peer, and of the hypervisor, or of the program without one."""
+    machine_s = section.counted.get(_HYPERVISOR, section.result.cpu_ns / 1e9)
+    return machine_s + section.result.peer_cpu_ns / 1e9

@@ -1,0 +1,77 @@
+"""The workload `network` between two namespaces of this host, its parameters, its plan and its part of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pydantic import ValidationError
+
+from guestmark.agent.binary import start_host_agent
+from guestmark.agent.client import Agent
+from guestmark.agent.wire import TrafficTest
+from guestmark.core import registry
+from guestmark.core.errors import WorkloadError
+from guestmark.core.metric import Better
+from guestmark.platforms.host_like import Host
+from guestmark.workloads.base import create_trial
+from guestmark.workloads.network import NetworkTests
+from tests.framework.cells import cell_of, plan_of, spec
+from tests.framework.joined import JoinedMachine, joined_machine
+
+SHORT = "30ms"
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[JoinedMachine]:
+    with joined_machine() as machine:
+        yield machine
+
+
+def test_every_metric_that_is_announced_is_measured(machine: JoinedMachine) -> None:
+    cell = cell_of("host", "network", time=SHORT, load=2, sizes=[64, 1400])
+    trial = create_trial(plan_of(cell), cell)
+    found = {measurement.metric: measurement.value for measurement in trial.run(machine)}
+    announced = registry.workload_kind("network").metrics_of(cell.workload)
+    assert tuple(found) == announced
+    for metric, value in found.items():
+        assert value >= 0 if metric.name.endswith("_lost") else value > 0, metric
+        assert metric.better is (Better.HIGHER if metric.unit in {"bit/s", "1/s"} else Better.LOWER), metric
+    tests = trial.facts.facts().find_fact(NetworkTests)
+    assert tests is not None
+    assert {test.test for test in tests.tests} == set(TrafficTest)
+
+
+@pytest.mark.parametrize("tests", [["request"], ["download", "upload"], ["datagrams_down"]])
+def test_a_plan_may_name_some_tests(machine: JoinedMachine, tests: list[str]) -> None:
+    cell = cell_of("host", "network", time=SHORT, tests=tests, sizes=[500])
+    trial = create_trial(plan_of(cell), cell)
+    metrics = [measurement.metric for measurement in trial.run(machine)]
+    assert metrics == list(registry.workload_kind("network").metrics_of(cell.workload))
+
+
+def test_a_machine_without_a_network_costs_one_line() -> None:
+    cell = cell_of("host", "network", time=SHORT)
+    _, transport = start_host_agent()
+    with Agent(transport) as agent, pytest.raises(WorkloadError, match="the machine has no network"):
+        create_trial(plan_of(cell), cell).run(Host(agent, ()))
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"tests": ["uplod"]}, "unknown test .uplod."),
+        ({"tests": []}, "no test is named"),
+        ({"time": "1ms"}, "is not between"),
+        ({"time": "2min"}, "is not between"),
+        ({"sizes": [15]}, "16 to 65507 bytes"),
+        ({"sizes": [65508]}, "16 to 65507 bytes"),
+        ({"sizes": [64, 64]}, "different"),
+        ({"sizes": []}, "at least one"),
+        ({"flows": 0}, "greater than or equal to 1"),
+        ({"request": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused(params: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        spec("network", **params)
