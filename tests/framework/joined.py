@@ -33,7 +33,7 @@ class JoinedNetwork:
 class JoinedMachine(Host):
     """This host as a machine with a network."""
 
-    network: JoinedNetwork | None = None
+    network: JoinedNetwork | None = None  # type: ignore[assignment]
 
 
 def _ip(*words: str) -> None:

@@ -8,6 +8,7 @@
 //! | `keep` | removes what a controller has left behind |
 //! | `confine`, `traces` | become a hypervisor that can change nothing of the host |
 //! | `sandbox` | makes a throw-away root, then becomes the program that starts a sandbox on it |
+//! | `network` | makes and enters networks of a machine's own, sets interfaces up and describes them |
 //! | `world` | runs a program in namespaces of its own |
 //! | `log-writes` | serves an image and logs every write and flush |
 //! | `records` | writes what a power cut must not lose |
@@ -26,7 +27,7 @@
 //! 3. processes: `reap`, `spawn`, `exec`, `keep`, `supervise`;
 //! 4. files: `transfer`, `bulk`, `share`, `logwrites`, `records`;
 //! 5. conversations: `channel`, `connect`, `listen`, `calls`, `serve`, `trials`;
-//! 6. surroundings: `confine`, `init`, `world`, `sandbox`, `syncs`, `tree`, `syscalls`, `traffic`.
+//! 6. surroundings: `network`, `confine`, `init`, `world`, `sandbox`, `syncs`, `tree`, `syscalls`, `traffic`.
 
 mod bulk;
 mod calls;
@@ -44,6 +45,7 @@ mod listen;
 mod lock;
 mod logwrites;
 mod memory;
+mod network;
 mod options;
 mod output;
 mod reap;
@@ -70,7 +72,7 @@ const USAGE: &str = "usage: guestmark-agent serve [--channel NAME] [--alive SECO
        guestmark-agent supervise --lifeline FD [--remove PATH]... [--hold FD]... [--grace MS] -- COMMAND [ARGUMENT]...
        guestmark-agent keep --lifeline FD [--controller FD]
        guestmark-agent confine [--writable PATH]... [--temporary DIR] [--over-temporary DIR] [--own-memory] [--own-files]
-               [--metadata] [--user UID:GID] [--network] [--sockets] [--serves-files] [--no-io-uring] [--kvm] [--traces] [--stops FILE]
+               [--metadata] [--user UID:GID] [--network] [--sockets] [--serves-files] [--no-io-uring] [--kvm] [--taps] [--traces] [--stops FILE]
                [--lifeline FD] [--group DIR]... [--processes N] [--no-thp] -- COMMAND [ARGUMENT]...
        guestmark-agent sandbox --at DIR --complaints FILE --prepared FD --go FD [--group DIR]... [--layer DIR]... [--own-users]
                [--unset NAME]... -- COMMAND [ARGUMENT]...
@@ -88,6 +90,11 @@ const USAGE: &str = "usage: guestmark-agent serve [--channel NAME] [--alive SECO
        guestmark-agent digests PATH...
        guestmark-agent follow --disk DIRECTORY --log FILE [--sync-after CALL:PATH]... -- COMMAND [ARGUMENT]...
        guestmark-agent tree DIRECTORY
+       guestmark-agent network make --channel FD [--own-users] [--second] [--veth NAME NAME | --tap NAME] [--peer ADDRESS/N] [--machine ADDRESS/N]
+               [--mtu N] [--queues N] [--offloads on|off] [--headers] [--stays]
+       guestmark-agent network enter [--users FD] --net FD [--as UID:GID] [--close FD]... -- COMMAND [ARGUMENT]...
+       guestmark-agent network link --name NAME | --mac MAC [--address ADDRESS/N] [--mtu N] [--offloads on|off] [--queues N] [--ring N]
+       guestmark-agent network sink|burst ADDRESS:PORT --bytes N [--direct]
        guestmark-agent world --room DIR [--writable DIR] -- COMMAND [ARGUMENT]...
        guestmark-agent tsc
        guestmark-agent hypervisor
@@ -113,6 +120,7 @@ fn main() -> ExitCode {
         Some("traces") => confine::trace(arguments),
         Some("sandbox") => sandbox::become_sandbox(arguments),
         Some("keep") => keep::keep(arguments),
+        Some("network") => network::run(arguments),
         Some("connect") => connect::connect(arguments),
         Some("listen") => listen::listen(arguments),
         Some("relay") => listen::relay(arguments),

@@ -88,7 +88,7 @@ pub fn become_sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<E
         .map_err(|error| sys::failed("cannot make namespaces of mounts and processes", &error))?;
     if pid == 0 {
         let mapped = if options.own_users {
-            map_to_root(user.as_raw(), group.as_raw())
+            sys::map_to_root(user.as_raw(), group.as_raw())
         } else {
             Ok(())
         };
@@ -148,13 +148,6 @@ fn join(groups: &[PathBuf], born_in: Option<usize>) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// In its namespace this user is root.
-fn map_to_root(user: u32, group: u32) -> io::Result<()> {
-    fs::write("/proc/self/setgroups", "deny")?;
-    fs::write("/proc/self/gid_map", format!("0 {group} 1"))?;
-    fs::write("/proc/self/uid_map", format!("0 {user} 1"))
 }
 
 /// Makes the root, says so, and waits for the word to go on.

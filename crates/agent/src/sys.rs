@@ -265,6 +265,14 @@ struct CloneArguments {
 /// `CLONE_INTO_CGROUP` of `linux/sched.h`.
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 
+/// Makes a user root in the namespace of users that this process has just made.
+pub fn map_to_root(user: u32, group: u32) -> io::Result<()> {
+    use std::fs::write;
+    write("/proc/self/setgroups", "deny")?;
+    write("/proc/self/gid_map", format!("0 {group} 1"))?;
+    write("/proc/self/uid_map", format!("0 {user} 1"))
+}
+
 /// Makes orphaned descendants our children.
 pub fn become_subreaper() -> io::Result<()> {
     // SAFETY: plain system call.

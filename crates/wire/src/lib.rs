@@ -10,6 +10,7 @@ pub mod bulk;
 mod files;
 mod lock;
 mod memory;
+pub mod network;
 pub mod syscalls;
 pub mod traffic;
 

@@ -26,6 +26,8 @@ class Confinement:
     rings: bool = False
     # Requests to the kernel's virtual machines.
     kvm: bool = False
+    # Requests to a tap that it inherits.
+    taps: bool = False
     # Capabilities to change its user: virtiofsd does not start without them.
     serves_files: bool = False
     # For User-Mode Linux, whose memory is a file, and which traces its guest's programs.
@@ -72,6 +74,7 @@ class Confinement:
             "--sockets": self.sockets,
             "--no-io-uring": not self.rings,
             "--kvm": self.kvm,
+            "--taps": self.taps,
             "--traces": self.memory_file,
             "--own-memory": self.own_memory,
             "--own-files": self.own_files,

@@ -443,6 +443,48 @@ class Forked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pages: int
 
 
+class LinkState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A network interface, and what of its namespace concerns it."""
+
+    name: str
+    index: int
+    mac: str
+    mtu: int
+    up: bool
+    carrier: bool
+    kind: str
+    other_end: int | None = None
+    master: int | None = None
+    addresses: tuple[str, ...]
+    driver: str
+    bus: str
+    offloads: tuple[str, ...]
+    fixed: tuple[str, ...]
+    virtio: str
+    tx_queues: int
+    rx_queues: int
+    channels: int | None = None
+    most_channels: int | None = None
+    tx_ring: int | None = None
+    rx_ring: int | None = None
+    interrupts: tuple[str, ...]
+    tx_bytes: int
+    rx_bytes: int
+    tx_packets: int
+    rx_packets: int
+    congestion_control: str
+    ipv6: bool
+    routed: bool
+    neighbours: tuple[Neighbour, ...]
+
+
+class Neighbour(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A neighbour on a link."""
+
+    address: str
+    mac: str
+
+
 class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What will be timed next."""
 

@@ -54,11 +54,59 @@ class Confined(msgspec.Struct, kw_only=True, omit_defaults=True):
         return (self.mounts or self.landlock) and all(other.protects_files for other in others)
 
 
+class LinkEnd(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One end of a machine's network, as the kernel there reports its interface; lists of processors as in `0,2-3`."""
+
+    driver: str
+    mtu: int
+    # Offloads that are on; those that cannot be changed, in `fixed`.
+    offloads: list[str]
+    fixed: list[str] = msgspec.field(default_factory=list)
+    queues: int = 1
+    ring: int | None = None
+    # Processors that may take each interrupt.
+    interrupts: list[str] = msgspec.field(default_factory=list)
+    # Numbers of the features that a virtio driver and its device agreed on.
+    virtio: list[int] | None = None
+    congestion_control: str
+    ipv6: bool = False
+
+
+class Mover(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A process that moved bytes between the ends, found by what it did while some were sent."""
+
+    program: str  # the path of its executable
+    version: str
+    # Whether it was built without optimisation or with sanitizers; None if its executable does not tell.
+    debug: bool | None = None
+    cpu_s: float  # its processor time for these bytes
+    # By what it was found: `tap`, `namespace`, `hypervisor`.
+    found_by: list[str]
+
+
+class NetworkFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The network of a machine, as attested: both ends, and who moves bytes between them."""
+
+    network: str  # the level
+    # None where the machine's kernel shows no interface.
+    machine: LinkEnd | None = None
+    peer: LinkEnd | None = None
+    # Empty if this host's kernel alone moves them.
+    movers: list[Mover] = msgspec.field(default_factory=list)
+    # The kernel's thread that moves them for the hypervisor.
+    vhost: bool = False
+    # Processors that the peer may use.
+    peer_processors: str
+    # Bytes that were sent to find out.
+    probe_bytes: int
+
+
 class MachineFacts(Fact, kw_only=True):
     """Facts about a machine of some kind, as attested."""
 
     placement: Placed | None = None
     confined: Confined | None = None
+    network: NetworkFacts | None = None
 
 
 class HostMachine(MachineFacts, kw_only=True):

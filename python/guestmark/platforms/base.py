@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.core.context import Caller
     from guestmark.core.errors import GuestmarkError
-    from guestmark.core.machine_facts import MachineFacts
+    from guestmark.core.machine_facts import MachineFacts, NetworkFacts
     from guestmark.core.model import Cell
     from guestmark.disks.attached import AttachedDisk
     from guestmark.platforms.place import Place
@@ -128,6 +128,23 @@ class MachineNetwork(Protocol):
     @property
     def peer_address(self) -> str:
         """IPv4 address at which the machine reaches the peer."""
+
+    @property
+    def machine_address(self) -> str | None:
+        """IPv4 address at which the peer reaches the machine; None where only the machine can connect."""
+
+    @property
+    def machine_ports(self) -> range:
+        """Ports at which servers on the machine can be reached, and that the peer must leave alone."""
+
+    def reach_machine(self, port: int) -> tuple[str, int]:
+        """Returns address and port that the peer dials for a server on the machine.
+
+        Raises `PlatformUnusableError` if the peer cannot reach it.
+        """
+
+    def attest(self) -> NetworkFacts:
+        """Returns what the path really is. Raises `AttestationError` if that is not what the cell asked for."""
 
 
 @runtime_checkable

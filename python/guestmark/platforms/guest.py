@@ -22,6 +22,7 @@ from guestmark.platforms import confinement, counters
 from guestmark.platforms import phases as steps
 from guestmark.platforms.affinity import Seat
 from guestmark.platforms.base import Platform, Unusable
+from guestmark.platforms.network.trial_network import TrialNetwork
 from guestmark.platforms.place import HERE, HypervisorProcess, Place
 
 # Exit status if the hypervisor was killed, and if its supervisor was.
@@ -47,6 +48,7 @@ class Guest:
     seat: Seat = field(default_factory=Seat)
     # The template that the guest went on from; None if it was booted.
     restored: Restored | None = None
+    network: TrialNetwork | None = None
 
     @property
     def started_at(self) -> float:
@@ -74,6 +76,8 @@ class Guest:
         found.placement = self.seat.attest(self.vmm_pid)
         if self.place is HERE:
             found.confined = confinement.attest_with_helpers(self.process)
+        if self.network is not None:
+            found.network = self.network.attest()
         return found
 
     def switch_off(self, timeout_s: float) -> None:

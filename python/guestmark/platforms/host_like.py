@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from guestmark.agent.binary import start_host_agent
@@ -28,6 +28,8 @@ from guestmark.disks import loop
 from guestmark.disks.attached import AttachedDisk, attach_on_host
 from guestmark.platforms.affinity import Seat, starting_machine, take_seat
 from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.network.host_link import enter_command, open_host_network
+from guestmark.platforms.network.trial_network import TrialNetwork
 from guestmark.platforms.place import HERE, Place
 from guestmark.setting.base import DiskKind, is_disk_setting
 from guestmark.setting.disk import Disks, DiskSpec
@@ -77,6 +79,7 @@ class Host:
     pid: int | None = None
     within: Surroundings = field(default_factory=Surroundings)
     started_at: float = 0.0
+    network: TrialNetwork | None = None
 
     @property
     def groups(self) -> tuple[Path, ...]:
@@ -98,6 +101,7 @@ class Host:
             boot_id=hello.boot_id,
             processors=self.seat.placement.processors if self.seat.placement else os.cpu_count(),
             placement=self.seat.attest(self.pid),
+            network=self.network.attest() if self.network else None,
         )
 
     def console(self) -> str:
@@ -152,7 +156,10 @@ class HostLike:
         disks = cell.view(Disks)
         self.check_cell(cell, disks)
         with contextlib.ExitStack() as stack:
+            network = stack.enter_context(open_host_network(self.name, cell.levels))
             within = stack.enter_context(self.enter_surroundings(cell, disks))
+            if network is not None:
+                within = _enter_network(within, network)
             begin = time.monotonic()
             command = tuple(within.command)
             if not within.agent_in_command:
@@ -185,6 +192,9 @@ class HostLike:
             host.phases["ready"] = time.monotonic() - begin
             host.started_at = begin
             host.within = within
+            if network is not None:
+                network.connect(agent)
+                host.network = network
             host.disks = stack.enter_context(attach_on_host(disks)) if made is None else made
             yield host
 
@@ -198,6 +208,14 @@ class HostLike:
                 return Usable(machine.phases["ready"])
         except GuestmarkError as error:
             return Unusable.from_error(error)
+
+
+def _enter_network(within: Surroundings, network: TrialNetwork) -> Surroundings:
+    """Returns surroundings that are started inside the machine's network namespace."""
+    # What makes namespaces of users itself has to be root for that.
+    command = enter_command(network, as_caller=not within.agent_in_command)
+    passed = (*within.passed, *network.namespaces.list_descriptors())
+    return replace(within, command=(*command, *within.command), passed=passed)
 
 
 def _stop_agent(process: subprocess.Popen[bytes]) -> None:

@@ -78,9 +78,17 @@ class HypervisorProcess(Protocol):
         """The collected output."""
 
     def start(
-        self, command: Sequence[str], pass_fds: Sequence[int] = (), *, writable: Iterable[Path] = ()
+        self,
+        command: Sequence[str],
+        pass_fds: Sequence[int] = (),
+        *,
+        writable: Iterable[Path] = (),
+        within: Sequence[str] = (),
     ) -> None:
-        """Starts `command`, which can change only what is `writable`. Raises `MachineError`."""
+        """Starts `command`, which can change only what is `writable`. Raises `MachineError`.
+
+        `within` are words that become the command that follows them, such as those that enter a namespace.
+        """
 
     def is_running(self) -> bool:
         """Returns whether it has not ended yet."""

@@ -129,11 +129,17 @@ class SupervisedProcess:
         self.helpers: dict[str, SupervisedProcess] = {}
 
     def start(
-        self, command: Sequence[str], pass_fds: Sequence[int] = (), *, writable: Iterable[Path] = ()
+        self,
+        command: Sequence[str],
+        pass_fds: Sequence[int] = (),
+        *,
+        writable: Iterable[Path] = (),
+        within: Sequence[str] = (),
     ) -> None:
         """Starts `command`; its output becomes the console. Raises `MachineError` if it cannot be started.
 
-        Beside its scratch directory it can change only what is `writable`.
+        Beside its scratch directory it can change only what is `writable`. `within` are words that become the command
+        that follows them, such as those that enter a namespace.
         """
         self.command = tuple(command)
         lifeline, ours = os.pipe()
@@ -148,7 +154,7 @@ class SupervisedProcess:
         inner = os.dup(lifeline)
         held = keeper().handles
         wrapped = supervise_command(
-            self._wrap_confined(command, writable, inner), lifeline_fd=lifeline, hold=held
+            [*within, *self._wrap_confined(command, writable, inner)], lifeline_fd=lifeline, hold=held
         )
         # Made before the process, so that an interruption finds it; and outside `starting_machine`, because its thread
         # belongs to the control plane.

@@ -1,11 +1,12 @@
-"""What a machine that boots from the network has: its card and ROM, firmware, console, network and server."""
+"""The network of a machine, and what one that boots from a network has beside it: ROM, firmware, console, server."""
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from guestmark.core.factor import Setting, one_of
+from guestmark.core.factor import Machine, Setting, one_of
 from guestmark.core.units import parse_duration
 
 DISTRIBUTION = "distribution"
@@ -35,7 +36,7 @@ class Nic:
     """One level of the factor `nic`.
 
     `rom` is the file (without `.rom`) that QEMU loads by default: `efi-` files are for BIOS and UEFI, `pxe-` files for
-    BIOS only.
+    BIOS only. `drivers` are the modules of Linux for it, of which the first that takes the card drives it.
     """
 
     name: str
@@ -43,19 +44,25 @@ class Nic:
     vendor: int
     product: int
     rom: str
+    drivers: tuple[str, ...]
+
+    @property
+    def is_virtio(self) -> bool:
+        """Whether the guest knows that the card is not real."""
+        return self.device.startswith("virtio")
 
 
 NICS = {
     nic.name: nic
     for nic in (
-        Nic("virtio-net", "virtio-net-pci", 0x1AF4, 0x1000, "efi-virtio"),
-        Nic("e1000", "e1000", 0x8086, 0x100E, "efi-e1000"),
-        Nic("e1000e", "e1000e", 0x8086, 0x10D3, "efi-e1000e"),
-        Nic("rtl8139", "rtl8139", 0x10EC, 0x8139, "efi-rtl8139"),
-        Nic("pcnet", "pcnet", 0x1022, 0x2000, "efi-pcnet"),
-        Nic("ne2k_pci", "ne2k_pci", 0x10EC, 0x8029, "efi-ne2k_pci"),
-        Nic("vmxnet3", "vmxnet3", 0x15AD, 0x07B0, "efi-vmxnet3"),
-        Nic("eepro100", "i82559er", 0x8086, 0x1209, "pxe-eepro100"),
+        Nic("virtio-net", "virtio-net-pci", 0x1AF4, 0x1000, "efi-virtio", ("virtio_net",)),
+        Nic("e1000", "e1000", 0x8086, 0x100E, "efi-e1000", ("e1000",)),
+        Nic("e1000e", "e1000e", 0x8086, 0x10D3, "efi-e1000e", ("e1000e",)),
+        Nic("rtl8139", "rtl8139", 0x10EC, 0x8139, "efi-rtl8139", ("8139cp",)),
+        Nic("pcnet", "pcnet", 0x1022, 0x2000, "efi-pcnet", ("pcnet32",)),
+        Nic("ne2k_pci", "ne2k_pci", 0x10EC, 0x8029, "efi-ne2k_pci", ("ne2k-pci",)),
+        Nic("vmxnet3", "vmxnet3", 0x15AD, 0x07B0, "efi-vmxnet3", ("vmxnet3",)),
+        Nic("eepro100", "i82559er", 0x8086, 0x1209, "pxe-eepro100", ("e100",)),
     )
 }
 
@@ -69,11 +76,12 @@ _ALIASES = {
 }
 NIC = Setting(
     "nic",
-    "the network card that boots, e.g. virtio-net or e1000",
+    "the network card, e.g. virtio-net or e1000",
     one_of(*NICS, aliases=_ALIASES),
     tuple(NICS),
     read=NICS.__getitem__,
     default="virtio-net",
+    machines=Machine.QEMU,
 )
 
 
@@ -122,21 +130,96 @@ ROM = Setting(
 
 
 class Network(StrEnum):
-    """The network that the card is connected to."""
+    """What joins a machine with its peer, which has a network namespace of its own."""
 
+    NONE = "none"
+    # Processes that answer for the peer's namespace by sockets of their own: QEMU or UML themselves, or another.
     USER = "user"
-    TAP = "tap"
     PASST = "passt"
+    PASTA = "pasta"
+    SLIRP4NETNS = "slirp4netns"
+    # An interface of the peer's namespace whose packets the hypervisor reads and writes.
+    TAP = "tap"
+    # UML's other transports: packet sockets on such an interface, both ways or for what arrives only.
+    RAW = "raw"
+    HYBRID = "hybrid"
+    # A pair of virtual interfaces.
+    VETH = "veth"
+    # No network of its own: it is in the peer's namespace.
+    HOST = "host"
 
 
+_NETWORK_ALIASES = {"slirp": "user", "off": "none"}
 NETWORK = Setting(
     "network",
-    "user (QEMU's own), tap (in a private network namespace) or passt",
-    one_of(*Network),
+    "what joins a machine with its peer: none, user, passt, tap, veth, …; nothing beyond the peer is reachable",
+    one_of(*Network, aliases=_NETWORK_ALIASES),
     tuple(Network),
     read=Network,
-    default=Network.USER,
+    default=Network.NONE,
+    machines=Machine.QEMU | Machine.UML,
 )
+
+
+class Offloads(StrEnum):
+    """Whether checksums and the cutting of data into packets are left to the other end of a link."""
+
+    ON = "on"
+    OFF = "off"
+
+
+def _parse_number(what: str, least: int, most: int) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if not re.fullmatch(r"\s*[0-9]{1,6}\s*", text, re.ASCII) or not least <= int(text) <= most:
+            raise ValueError(f"{text!r} is not {what} ({least} to {most})")
+        return str(int(text))
+
+    return parse
+
+
+def _parse_ring(text: str) -> str:
+    number = int(_parse_number("a number of descriptors", 64, 4096)(text))
+    if number & (number - 1):
+        raise ValueError(f"{text!r} is not a power of two")
+    return str(number)
+
+
+MTU = Setting(
+    "mtu",
+    "bytes of a packet at most, at both ends of the machine's network",
+    _parse_number("an MTU", 576, 65535),
+    ("1500", "9000", "65520"),
+    read=int,
+    machines=Machine.QEMU | Machine.UML,
+)
+NIC_QUEUES = Setting(
+    "nic_queues",
+    "queues of the machine's network card",
+    _parse_number("a number of queues", 1, 16),
+    ("1", "2", "4"),
+    read=int,
+    default="1",
+    machines=Machine.QEMU,
+)
+OFFLOADS = Setting(
+    "offloads",
+    "whether checksums and the cutting into packets are left to the other end of the machine's network: on or off",
+    one_of(*Offloads),
+    tuple(Offloads),
+    read=Offloads,
+    default=Offloads.ON,
+    machines=Machine.QEMU | Machine.UML,
+)
+NIC_RING = Setting(
+    "nic_ring",
+    "descriptors of each ring of the machine's network card",
+    _parse_ring,
+    ("256", "1024"),
+    read=int,
+    machines=Machine.QEMU,
+)
+# Of machines on this host's kernel.
+HOST_FACTORS = (NETWORK, MTU, OFFLOADS)
 
 
 class Protocol(StrEnum):

@@ -171,6 +171,19 @@ const OF_KVM: &[u32] = &[0xae];
 /// And to sockets and their interfaces, and to `/dev/net/tun`, whose requests follow those of terminals.
 const OF_NETWORK: &[u32] = &[0x89];
 const OF_TUN: std::ops::RangeInclusive<u32> = 0xc8..=0xe3;
+/// What a program says to a tap that it has inherited: which it is, what it leaves to the kernel, and how its packets look.
+/// Neither its name nor its owner, nor whether it stays.
+const OF_TAP: &[u32] = &[
+    0x8004_54cf, // TUNGETFEATURES
+    0x4004_54d0, // TUNSETOFFLOAD
+    0x8004_54d2, // TUNGETIFF
+    0x4004_54d4, // TUNSETSNDBUF
+    0x8004_54d7, // TUNGETVNETHDRSZ
+    0x4004_54d8, // TUNSETVNETHDRSZ
+    0x4004_54d9, // TUNSETQUEUE
+    0x4004_54dc, // TUNSETVNETLE
+    0x4004_54de, // TUNSETVNETBE
+];
 /// Who may say `IOPRIO_WHO_USER` speaks of all processes of its user.
 const OF_USER: u32 = 3;
 /// Types of Unix sockets that send to whom they are connected; a datagram goes wherever it says.
@@ -261,6 +274,8 @@ pub struct Refused {
     pub io_uring: bool,
     /// Requests to the kernel's virtual machines.
     pub kvm: bool,
+    /// Requests to taps.
+    pub taps: bool,
     /// Connections of sockets, where some can be made.
     pub connections: Answer,
 }
@@ -426,6 +441,11 @@ fn allow_requests(refused: Refused) -> Vec<libc::sock_filter> {
             allow(&mut tests, request);
         }
     }
+    if !refused.taps {
+        for &request in OF_TAP {
+            allow(&mut tests, request);
+        }
+    }
     if !refused.network {
         tests.push(step(AND, 0xff00, 0, 0));
         for &kind in OF_NETWORK {
@@ -565,6 +585,7 @@ mod tests {
         network: false,
         queues: false,
         kvm: false,
+        taps: false,
         connections: Answer::Allowed,
     };
     const METADATA: Refused = Refused {
@@ -579,6 +600,7 @@ mod tests {
         network: true,
         queues: true,
         kvm: true,
+        taps: true,
         connections: Answer::Refused,
     };
     const REFUSE: u32 = ERRNO | libc::EPERM as u32;
@@ -752,6 +774,15 @@ mod tests {
         let kvm = but(|refused| refused.kvm = false);
         let network = but(|refused| refused.network = false);
         let builder = but(|refused| refused.metadata = false);
+        let taps = but(|refused| refused.taps = false);
+        // TUNGETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ; but not TUNSETIFF, TUNSETPERSIST, TUNSETOWNER
+        for request in [0x8004_54d2, 0x4004_54d0, 0x4004_54d8] {
+            assert_eq!(asked(taps, request), ALLOW, "{request:x}");
+            assert_eq!(asked(kvm, request), UNKNOWN, "{request:x}");
+        }
+        for request in [0x4004_54ca, 0x4004_54cb, 0x4004_54cc, 0x8933] {
+            assert_eq!(asked(taps, request), UNKNOWN, "{request:x}");
+        }
         // KVM_RUN, KVM_CREATE_VM; SIOCGIFINDEX, TUNSETIFF, TUNSETVNETBE; FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
         for (may, requests) in [
             (kvm, &[0xae80, 0xae01][..]),

@@ -2,6 +2,7 @@
 
 from guestmark.platforms.descriptions import PlatformClass, describe_host_like
 from guestmark.setting.location import LOCATION
+from guestmark.setting.network import HOST_FACTORS
 
 
 def load_platform_class() -> PlatformClass:
@@ -11,4 +12,8 @@ def load_platform_class() -> PlatformClass:
     return HostPlatform
 
 
-PLATFORMS = (describe_host_like("host", "this machine itself", load_platform_class, LOCATION, first=True),)
+PLATFORMS = (
+    describe_host_like(
+        "host", "this machine itself", load_platform_class, LOCATION, *HOST_FACTORS, first=True
+    ),
+)

@@ -29,6 +29,7 @@ from guestmark.platforms.affinity import find_vcpu_threads, take_seat
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.guest import Guest, await_ready, stop_on_exit
+from guestmark.platforms.network import qemu_link
 from guestmark.platforms.phases import ANSWERED, Watch
 from guestmark.platforms.place import HERE, HypervisorProcess, Line, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
@@ -61,6 +62,7 @@ from guestmark.setting.machine import (
     iterate_guest_levels,
     list_kernel_words,
 )
+from guestmark.setting.network import NETWORK, Network
 
 _KVM_HINT = (
     "the host's KVM cannot run a Linux guest (common in virtual machines without real nested virtualization); "
@@ -180,8 +182,9 @@ class QemuPlatform:
             seat = stack.enter_context(take_seat(cell, emulator=True))
             stack.enter_context(stop_on_exit(process, line.close, monitor.close, monitor_line.close))
             made = stack.enter_context(place.prepare_disks(cell))
+            link = stack.enter_context(qemu_link.open_qemu_network(self.name, levels, virtio, place))
             start = _GuestStart(cell, levels, boot, place, process, virtio, watch, extras)
-            arguments = self._make_arguments(stack, start, made, line, monitor_line)
+            arguments = [*self._make_arguments(stack, start, made, line, monitor_line), *link.arguments]
             if generation_id:
                 arguments += ["-device", "vmgenid,guid=auto"]
             written = (*drives.list_writable_paths(made), *extras.writable)
@@ -196,9 +199,7 @@ class QemuPlatform:
                     *("-incoming", "defer"),
                 ]
                 written = (*written, template.memory)
-            process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
-            line.close_inherited()
-            monitor_line.close_inherited()
+            _start_process(process, command, (line, monitor_line), link.pass_fds, written)
             agent = Agent(line.transport())
             kind = ImageGuest if isinstance(boot, ImageBoot) else Guest
             guest = kind(
@@ -220,6 +221,7 @@ class QemuPlatform:
             await_ready(agent, process, limit_s, guest.phases)
             stack.callback(agent.close)
             _complete_guest(guest, monitor, made, levels)
+            guest.network = link.connect(agent)
             yield guest
 
     def _make_arguments(
@@ -383,6 +385,20 @@ class QemuPlatform:
         return []
 
 
+def _start_process(
+    process: HypervisorProcess,
+    command: Sequence[str],
+    lines: Sequence[Line],
+    descriptors: Sequence[int],
+    written: Sequence[Path],
+) -> None:
+    """Starts QEMU, which inherits its ends of the lines and the descriptors. Raises `MachineError`."""
+    inherited = [descriptor for line in lines for descriptor in line.fds]
+    process.start(command, pass_fds=(*inherited, *descriptors), writable=written)
+    for line in lines:
+        line.close_inherited()
+
+
 def _has_generation_id(architecture: Architecture) -> bool:
     """Returns whether QEMU can tell a guest that it is a copy."""
     return architecture.is_host and architecture.generation_id
@@ -402,6 +418,8 @@ def _require_restorable(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus,
         why = "a log of a disk's writes has to begin with the guest's boot"
     elif not virtio.on_pci:
         why = "machines without PCI cannot be restored"
+    elif cell.levels[NETWORK] is not Network.NONE:
+        why = "guests with a network cannot be saved"
     elif watched:
         why = "restored guests do not boot, so there is nothing to watch"
     else:
@@ -471,6 +489,7 @@ def _choose_confinement(
             word for factor, level in iterate_guest_levels(cell.levels) for word in factor.process(level)
         ),
         kvm=accelerator is KVM,
+        taps=cell.levels[NETWORK] is Network.TAP,
         rings=any(disk.aio is Aio.IO_URING for disk in disks),
         sockets=boot.share == VIRTIOFS
         or extras.sockets
@@ -494,5 +513,8 @@ def _list_modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> 
     shared = {NINE_P: ("9p", "9pnet_virtio", "overlay"), VIRTIOFS: ("virtiofs", "overlay")}.get(share, ())
     also = restored.TEMPLATES.filesystems if cell.levels.get(START) is Start.RESTORED else ()
     for_disks, filesystems = drives.list_qemu_modules(cell, also)
-    required = (*virtio.modules, "virtio_console", *shared, *for_disks, *memory.list_modules(cell.levels))
+    network = qemu_link.list_modules(cell.levels)
+    required = (
+        *virtio.modules, "virtio_console", *shared, *for_disks, *memory.list_modules(cell.levels), *network
+    )  # fmt: skip
     return ModuleList(required, (*filesystems, *extras.modules))

@@ -35,6 +35,7 @@ from guestmark.platforms.host_like import Host, HostLike, Surroundings
 from guestmark.platforms.sandbox.runtimes import RUNTIMES, Runtime, Sandbox
 from guestmark.setting.disk import DiskSpec
 from guestmark.setting.machine import MEMORY
+from guestmark.setting.network import NETWORK, Network
 
 # The same as guests have.
 _MEMORY = "1G"
@@ -76,7 +77,13 @@ class SandboxPlatform(HostLike):
         below.mkdir()
         # Podman refuses a long path for its state.
         state = below / "run" if scratch.is_relative_to("/run") else Path("/run")
-        sandbox = Sandbox(below / "root", state / "guestmark", scratch, (str(find_agent_binary()), "serve"))
+        sandbox = Sandbox(
+            below / "root",
+            state / "guestmark",
+            scratch,
+            (str(find_agent_binary()), "serve"),
+            networked=cell.levels[NETWORK] is not Network.NONE,
+        )
         with contextlib.ExitStack() as stack:
             for directory in (scratch, *limited):
                 stack.callback(keeper().remove, directory)
@@ -216,6 +223,7 @@ class SandboxMachine(Host):
             boot_id=hello.boot_id,
             processors=self.seat.placement.processors if self.seat.placement else seen.cpus_online,
             placement=self.seat.attest(self.pid),
+            network=self.network.attest() if self.network else None,
             runtime=self._runtime.program.name,
             version=self._runtime.version,
             root=root[-1] if root else "",

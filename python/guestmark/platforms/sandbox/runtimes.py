@@ -32,17 +32,21 @@ _MASKED = (
     "/proc/timer_list",
     "/sys/firmware",
 )
-_NAMESPACES = ("pid", "network", "ipc", "uts", "mount")
+_NAMESPACES = ("pid", "ipc", "uts", "mount")
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A sandbox to make: its root, directories for the runtime's state and its bundle, and the program it runs."""
+    """A sandbox to make: its root, directories for the runtime's state and its bundle, and the program it runs.
+
+    With `networked` it has the network namespace in which the runtime is started, otherwise an empty one.
+    """
 
     root: Path
     state: Path
     bundle: Path
     program: Sequence[str]
+    networked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,9 @@ def _read_version(path: str) -> str:
 
 
 def _bwrap_command(sandbox: Sandbox) -> list[str]:
+    shared = ["--share-net"] if sandbox.networked else []
     return [
-        BWRAP.name, "--unshare-all", "--die-with-parent", "--bind", str(sandbox.root), "/", "--dev", "/dev",
+        BWRAP.name, "--unshare-all", *shared, "--die-with-parent", "--bind", str(sandbox.root), "/", "--dev", "/dev",
         # By default /proc/sys would be writable, and root in the sandbox could change this host's kernel settings.
         "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys",
         "--ro-bind", "/sys", "/sys", "--tmpfs", "/run", "--chdir", "/", *sandbox.program,
@@ -116,8 +121,10 @@ def _runc_command(sandbox: Sandbox) -> list[str]:
 
 def _runsc_command(sandbox: Sandbox) -> list[str]:
     _write_bundle(sandbox)
+    network = "sandbox" if sandbox.networked else "none"
     return [
-        RUNSC.name, f"--root={sandbox.state}", "--network=none", "--ignore-cgroups", f"--debug-log={sandbox.bundle}/",
+        RUNSC.name, f"--root={sandbox.state}", f"--network={network}", "--ignore-cgroups",
+        f"--debug-log={sandbox.bundle}/",
         # The container's name is also that of a socket, and all containers of a host share these names.
         "run", f"--bundle={sandbox.bundle}", sandbox.bundle.name,
     ]  # fmt: skip
@@ -137,6 +144,7 @@ def _podman_command(sandbox: Sandbox) -> list[str]:
 
     Its storage is as fresh as the sandbox, so the user's own containers are not touched.
     """
+    network = "host" if sandbox.networked else "none"
     storage = [f"{option}={sandbox.state / option.lstrip('-')}" for option in _AS_ROOT]
     command, limits = [PODMAN.name], ["--interactive"]
     # The user namespace that podman would make for a user exists already, and these variables tell it so.
@@ -148,7 +156,7 @@ def _podman_command(sandbox: Sandbox) -> list[str]:
         limits += ["--ulimit=host", f"--env=HOME={os.environ.get('HOME', '/')}"]
     return [
         *command, *storage, "--cgroup-manager=cgroupfs", "--events-backend=none", "run", "--rm", *limits,
-        "--cgroups=disabled", "--network=none", "--log-driver=none", "--env-host", "--workdir=/",
+        "--cgroups=disabled", f"--network={network}", "--log-driver=none", "--env-host", "--workdir=/",
         "--tmpfs=/run", "--rootfs", str(sandbox.root), *sandbox.program,
     ]  # fmt: skip
 
@@ -179,12 +187,23 @@ def _write_bundle(sandbox: Sandbox) -> None:
             _describe_mount("/run", "tmpfs", "nosuid", "nodev", "mode=755"),
         ],
         "linux": {
-            "namespaces": [{"type": name} for name in _NAMESPACES],
+            "namespaces": _list_namespaces(sandbox),
             "readonlyPaths": _READ_ONLY,
             "maskedPaths": _MASKED,
         },
     }
     (sandbox.bundle / "config.json").write_text(json.dumps(config))
+
+
+def _list_namespaces(sandbox: Sandbox) -> list[dict[str, str]]:
+    """Returns the namespaces that the runtime makes, and that of its network if it has one."""
+    made = [{"type": name} for name in _NAMESPACES]
+    if sandbox.networked:
+        # Without a path gVisor would not look at the interfaces in there.
+        made.append({"type": "network", "path": "/proc/self/ns/net"})
+    else:
+        made.append({"type": "network"})
+    return made
 
 
 def _describe_mount(where: str, kind: str, *options: str) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from guestmark.platforms.attest import (
 )
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import Guest, await_ready, make_mismatch, stop_on_exit
+from guestmark.platforms.network.uml_link import open_uml_network
 from guestmark.platforms.phases import Watch
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
@@ -46,6 +47,7 @@ from guestmark.setting.machine import (
     iterate_guest_levels,
     list_kernel_words,
 )
+from guestmark.setting.network import NETWORK, Network
 
 
 def explain_start_failure(error: MachineError) -> MachineError:
@@ -107,20 +109,28 @@ class UmlPlatform:
         )
         watch = Watch.for_cell(cell)
         served = any(disk.bus is Bus.VHOST_USER for disk in cell.view(Disks))
-        process = place.make_process(self.name, replace(WITH_MEMORY_FILE, sockets=served))
+        networked = levels[NETWORK] is not Network.NONE
+        process = place.make_process(self.name, replace(WITH_MEMORY_FILE, sockets=served, network=networked))
         line = place.make_serial_line()
         with (
             take_seat(cell, emulator=False) as seat,
             stop_on_exit(process, line.close),
             place.prepare_disks(cell) as made,
+            open_uml_network(levels, place) as link,
         ):
             command = format_command(
                 program, place.locate_file(initramfs), levels, line.format_serial(), process.scratch
             )
             command += _skip_parity_trials(cell)
             command += watch.uml_arguments() if watch else ["quiet"]
+            command += link.arguments
             command = drives.uml_command(command, made, process.scratch, place)
-            process.start(command, pass_fds=line.fds, writable=drives.list_writable_paths(made))
+            process.start(
+                command,
+                pass_fds=(*line.fds, *link.pass_fds),
+                writable=drives.list_writable_paths(made),
+                within=link.within,
+            )
             line.close_inherited()
             agent = Agent(line.transport())
             check = functools.partial(attest_uml, levels=levels, kernel=release)
@@ -131,6 +141,7 @@ class UmlPlatform:
                 raise explain_start_failure(error) from error
             try:
                 guest.disks = drives.find_attached_disks(made, agent)
+                guest.network = link.connect(agent)
                 yield guest
             finally:
                 agent.close()

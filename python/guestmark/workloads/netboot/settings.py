@@ -35,6 +35,7 @@ _MIB = 1 << 20
 # Memory for firmware and iPXE, in addition to the file that is fetched.
 _OWN_MEMORY = 192 * _MIB
 _STEP = 64 * _MIB
+_NETWORKS = (Network.USER, Network.TAP, Network.PASST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,9 @@ class Settings:
         levels = cell.levels
         nic = levels[NIC]
         firmware = levels[FIRMWARE]
-        network = levels[NETWORK]
+        network = levels.get(NETWORK) or Network.USER
+        if network not in _NETWORKS:
+            raise UsageError(f"no network boots over network={network}", hint="use user, tap or passt")
         if cell.platform.is_nested and cell.workload.read_params(NetbootParams).kernel:
             raise UsageError(
                 "a boot inside an outer guest ends with its files",

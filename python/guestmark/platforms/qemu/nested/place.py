@@ -286,13 +286,19 @@ class InnerProcess:
             agent.mkdir(str(scratch), parents=True)
 
     def start(
-        self, command: Sequence[str], pass_fds: Sequence[int] = (), *, writable: Iterable[Path] = ()
+        self,
+        command: Sequence[str],
+        pass_fds: Sequence[int] = (),
+        *,
+        writable: Iterable[Path] = (),
+        within: Sequence[str] = (),
     ) -> None:
         """Starts the hypervisor. Raises `MachineError` if the outer guest refuses.
 
         All of the outer guest is `writable` to it, as that guest is thrown away.
         """
         assert not pass_fds, "descriptors do not reach into another machine"
+        assert not within, "namespaces of this host are not another machine's"
         self.command = tuple(command)
         place = self._place
         self._console_socket = place.connect_port("console")

@@ -1,0 +1,68 @@
+//! `guestmark-agent network`: makes and enters networks of a machine's own, sets interfaces up and describes them.
+//!
+//! `netlink` and `ethtool` talk to the kernel, `links` says and changes what an interface is, `namespaces` makes and
+//! enters networks, `probe` sends something through them.
+
+mod ethtool;
+mod links;
+mod namespaces;
+mod netlink;
+mod probe;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use lexopt::{Arg, Parser, ValueExt};
+
+use self::links::{describe, set_up, Device, Setup};
+use crate::options::to_io_error;
+use crate::sys;
+
+const USAGE: &str = "network make|enter|link|sink|burst …";
+
+/// Runs the subcommand.
+pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    match arguments
+        .next()
+        .as_deref()
+        .and_then(std::ffi::OsStr::to_str)
+    {
+        Some("make") => namespaces::make(arguments),
+        Some("enter") => namespaces::enter(arguments),
+        Some("link") => configure(arguments),
+        Some("sink") => probe::sink(arguments),
+        Some("burst") => probe::burst(arguments),
+        _ => Err(sys::usage(USAGE)),
+    }
+}
+
+/// Sets an interface up as far as the options say, and prints what it is then.
+fn configure(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let (device, setup) = parse(arguments).map_err(|error| to_io_error(&error))?;
+    if setup != Setup::default() {
+        set_up(&device, &setup)?;
+    }
+    let link = describe(&device)?;
+    let encoded = rmp_serde::to_vec_named(&link).map_err(io::Error::other)?;
+    io::stdout().write_all(&encoded)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Result<(Device, Setup), lexopt::Error> {
+    let (mut device, mut setup) = (None, Setup::default());
+    let mut parser = Parser::from_args(arguments);
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Arg::Long("name") => device = Some(Device::Name(parser.value()?.string()?)),
+            Arg::Long("mac") => device = Some(Device::Mac(parser.value()?.string()?)),
+            Arg::Long("address") => setup.address = Some(parser.value()?.parse()?),
+            Arg::Long("mtu") => setup.mtu = Some(parser.value()?.parse()?),
+            Arg::Long("offloads") => setup.offloads = Some(parser.value()? == "on"),
+            Arg::Long("queues") => setup.queues = Some(parser.value()?.parse()?),
+            Arg::Long("ring") => setup.ring = Some(parser.value()?.parse()?),
+            _ => return Err(argument.unexpected()),
+        }
+    }
+    Ok((device.ok_or("--name or --mac is missing")?, setup))
+}

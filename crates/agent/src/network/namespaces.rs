@@ -1,0 +1,348 @@
+//! Network namespaces of a trial's own, and what joins them.
+//!
+//! `make` makes them and hands their descriptors over. Nothing of them has a name: when the last descriptor is closed
+//! and the last process in them has ended, the kernel forgets them with all that is in them.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use lexopt::{Arg, Parser, ValueExt};
+
+use super::links::{failed, set_up, Address, Device, Setup};
+use super::netlink::{attribute, link_header, Netlink, Request};
+use crate::options::{read_until_command, to_io_error};
+use crate::sys::{self, check};
+
+/// What joins the two ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Joint {
+    /// Nothing that is made here.
+    #[default]
+    Nothing,
+    /// A pair of virtual interfaces, one in each of two namespaces.
+    Veth,
+    /// A tap in the peer's namespace, whose descriptors are handed over.
+    Tap,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one for each option without a value"
+)]
+struct Options {
+    /// The socket that takes the descriptors.
+    channel: RawFd,
+    /// Whether all is made inside a namespace of users in which this user is root.
+    own_users: bool,
+    /// Whether there is a second namespace, for the machine.
+    second: bool,
+    joint: Joint,
+    /// Of the peer's interface, and of the machine's.
+    names: [String; 2],
+    peer: Option<Address>,
+    machine: Option<Address>,
+    mtu: Option<u32>,
+    queues: u32,
+    offloads: Option<bool>,
+    /// Whether packets of the tap have a virtio header in front, which offloads need.
+    headers: bool,
+    /// Whether the tap stays until its namespace goes, for a program in there that opens it by its name.
+    stays: bool,
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
+    let mut options = Options {
+        channel: -1,
+        queues: 1,
+        ..Options::default()
+    };
+    let mut parser = Parser::from_args(arguments);
+    while let Some(argument) = parser.next()? {
+        let Arg::Long(name) = argument else {
+            return Err(argument.unexpected());
+        };
+        match name {
+            "channel" => options.channel = parser.value()?.parse::<u16>()?.into(),
+            "own-users" => options.own_users = true,
+            "second" => options.second = true,
+            "veth" => {
+                (options.joint, options.second) = (Joint::Veth, true);
+                options.names = [parser.value()?.string()?, parser.value()?.string()?];
+            }
+            "tap" => {
+                options.joint = Joint::Tap;
+                options.names[0] = parser.value()?.string()?;
+            }
+            "peer" => options.peer = Some(parser.value()?.parse()?),
+            "machine" => options.machine = Some(parser.value()?.parse()?),
+            "mtu" => options.mtu = Some(parser.value()?.parse()?),
+            "queues" => options.queues = parser.value()?.parse::<u8>()?.max(1).into(),
+            "offloads" => options.offloads = Some(parser.value()? == "on"),
+            "headers" => options.headers = true,
+            "stays" => options.stays = true,
+            _ => return Err(argument.unexpected()),
+        }
+    }
+    Ok(options)
+}
+
+/// `guestmark-agent network make`: makes the namespaces, sends their descriptors, and ends. They are, as far as there are
+/// such: the users', the peer's, the machine's, then the tap's queues.
+pub fn make(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let options = parse(arguments).map_err(|error| to_io_error(&error))?;
+    let mut descriptors = Vec::new();
+    if options.own_users {
+        // Asked for before: inside the namespace nobody is mapped yet.
+        let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
+        unshare(libc::CLONE_NEWUSER, "a namespace of users")?;
+        sys::map_to_root(user.as_raw(), group.as_raw())
+            .map_err(|error| failed("this user cannot be root in a namespace", &error))?;
+        descriptors.push(own_namespace("user")?);
+    }
+    unshare(libc::CLONE_NEWNET, "a network namespace")?;
+    set_up(&Device::Name("lo".to_owned()), &Setup::default())?;
+    let peer = own_namespace("net")?;
+    let mut machine = None;
+    if options.second {
+        unshare(libc::CLONE_NEWNET, "a second network namespace")?;
+        set_up(&Device::Name("lo".to_owned()), &Setup::default())?;
+        machine = Some(own_namespace("net")?);
+        join(peer.as_fd(), libc::CLONE_NEWNET)?;
+    }
+    let mut taps = Vec::new();
+    match (options.joint, &machine) {
+        (Joint::Veth, Some(machine)) => make_veth(&options, peer.as_fd(), machine.as_fd())?,
+        (Joint::Tap, _) => taps = make_tap(&options)?,
+        _ => {}
+    }
+    descriptors.push(peer);
+    descriptors.extend(machine);
+    descriptors.extend(taps);
+    // SAFETY: it was handed down, and nothing else in this process uses it.
+    let channel = unsafe { OwnedFd::from_raw_fd(options.channel) };
+    send(channel.as_fd(), &descriptors)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn unshare(what: libc::c_int, name: &str) -> io::Result<()> {
+    // SAFETY: plain system call in a process with a single thread.
+    check(unsafe { libc::unshare(what) })
+        .map(drop)
+        .map_err(|error| failed(&format!("{name} cannot be made"), &error))
+}
+
+fn own_namespace(kind: &str) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/ns/{kind}");
+    Ok(File::open(&path)
+        .map_err(|error| failed(&path, &error))?
+        .into())
+}
+
+fn join(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
+    // SAFETY: plain system call on an open descriptor.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), kind) })
+        .map(drop)
+        .map_err(|error| failed("a namespace cannot be entered", &error))
+}
+
+/// Makes the pair in the peer's namespace, with its other end in the machine's, and sets both ends up.
+fn make_veth(options: &Options, peer: BorrowedFd<'_>, machine: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+    let [ours, theirs] = &options.names;
+    let mut request = Request::of_link(libc::RTM_NEWLINK, flags, 0, false);
+    let finish = |request: &mut Request, name: &str| {
+        request
+            .put_name(attribute::IFLA_IFNAME, name)
+            .put_number(attribute::IFLA_NUM_TX_QUEUES, options.queues)
+            .put_number(attribute::IFLA_NUM_RX_QUEUES, options.queues);
+    };
+    finish(&mut request, ours);
+    request.nest(attribute::IFLA_LINKINFO, |information| {
+        information.put_name(attribute::IFLA_INFO_KIND, "veth");
+        information.nest(attribute::IFLA_INFO_DATA, |data| {
+            data.nest(attribute::VETH_INFO_PEER, |other| {
+                other.put_plain(&link_header(0, false));
+                finish(other, theirs);
+                let number = machine.as_raw_fd() as u32;
+                other.put_number(attribute::IFLA_NET_NS_FD, number);
+            });
+        });
+    });
+    Netlink::open()?
+        .order(request)
+        .map_err(|error| failed("a pair of virtual interfaces (veth) cannot be made", &error))?;
+    let setup = |address| Setup {
+        address,
+        mtu: options.mtu,
+        offloads: options.offloads,
+        ..Setup::default()
+    };
+    set_up(&Device::Name(ours.clone()), &setup(options.peer))?;
+    join(machine, libc::CLONE_NEWNET)?;
+    set_up(&Device::Name(theirs.clone()), &setup(options.machine))?;
+    join(peer, libc::CLONE_NEWNET)
+}
+
+/// Makes a tap with its queues, and sets its interface up.
+fn make_tap(options: &Options) -> io::Result<Vec<OwnedFd>> {
+    const DEVICE: &str = "/dev/net/tun";
+    let mut flags = libc::IFF_TAP | libc::IFF_NO_PI;
+    if options.headers {
+        flags |= libc::IFF_VNET_HDR;
+    }
+    if options.queues > 1 {
+        flags |= libc::IFF_MULTI_QUEUE;
+    }
+    let name = &options.names[0];
+    let mut queues = Vec::new();
+    for _ in 0..options.queues {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(DEVICE)
+            .map_err(|error| failed(DEVICE, &error))?;
+        // SAFETY: `request` is fully initialised, its name ends with a zero byte, and it outlives the call.
+        let made = unsafe {
+            let mut request = std::mem::zeroed::<libc::ifreq>();
+            for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(15)) {
+                *to = from as libc::c_char;
+            }
+            request.ifr_ifru.ifru_flags = flags as libc::c_short;
+            check(libc::ioctl(
+                file.as_raw_fd(),
+                libc::TUNSETIFF as _,
+                &raw mut request,
+            ))
+        };
+        made.map_err(|error| failed("a tap cannot be made", &error))?;
+        if options.stays {
+            // SAFETY: a plain system call on an open descriptor, with a number as its argument.
+            check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETPERSIST as _, 1) })
+                .map_err(|error| failed("a tap cannot be kept", &error))?;
+        }
+        queues.push(OwnedFd::from(file));
+    }
+    let setup = Setup {
+        address: options.peer,
+        mtu: options.mtu,
+        ..Setup::default()
+    };
+    set_up(&Device::Name(name.clone()), &setup)?;
+    if options.stays {
+        queues.clear();
+    }
+    Ok(queues)
+}
+
+/// Sends descriptors, and one byte that they come with.
+fn send(channel: BorrowedFd<'_>, descriptors: &[OwnedFd]) -> io::Result<()> {
+    use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+    let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    let rights = SendAncillaryMessage::ScmRights(&borrowed);
+    let mut space = vec![std::mem::MaybeUninit::uninit(); rights.size()];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(rights);
+    let data = [io::IoSlice::new(b"n")];
+    sendmsg(channel, &data, &mut ancillary, SendFlags::empty())?;
+    Ok(())
+}
+
+/// `guestmark-agent network enter [--users FD] --net FD [--as UID:GID] [--close FD]... -- COMMAND` becomes COMMAND inside the
+/// namespaces.
+pub fn enter(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let (mut users, mut net, mut caller) = (None, None, None);
+    let mut closed = Vec::new();
+    let command = read_until_command(arguments, |name, parser| {
+        match name {
+            "users" => users = Some(parser.value()?.parse::<u16>()?.into()),
+            "net" => net = Some(parser.value()?.parse::<u16>()?.into()),
+            "as" => caller = Some(parser.value()?.string()?),
+            "close" => closed.push(RawFd::from(parser.value()?.parse::<u16>()?)),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })
+    .map_err(|error| to_io_error(&error))?;
+    let net: RawFd = net.ok_or_else(|| sys::usage("network enter --net FD -- COMMAND"))?;
+    for (namespace, kind) in [
+        (users, libc::CLONE_NEWUSER),
+        (Some(net), libc::CLONE_NEWNET),
+    ] {
+        if let Some(descriptor) = namespace {
+            // SAFETY: it was handed down, and nothing in this process closes it.
+            join(unsafe { BorrowedFd::borrow_raw(descriptor) }, kind)?;
+        }
+    }
+    if let Some(caller) = caller {
+        become_caller(&caller)?;
+    }
+    for descriptor in closed {
+        // SAFETY: it was handed down, and nothing else in this process uses it.
+        drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    }
+    let error = Command::new(&command[0]).args(&command[1..]).exec();
+    Err(failed(&command[0].to_string_lossy(), &error))
+}
+
+/// In a further namespace of users root is this user again, without any privileges over the network.
+fn become_caller(caller: &str) -> io::Result<()> {
+    let wrong = || sys::usage("network enter --as UID:GID");
+    let (user, group) = caller.split_once(':').ok_or_else(wrong)?;
+    let user: u32 = user.parse().map_err(|_| wrong())?;
+    let group: u32 = group.parse().map_err(|_| wrong())?;
+    unshare(libc::CLONE_NEWUSER, "a second namespace of users")?;
+    let write = |file: &str, text: String| fs::write(format!("/proc/self/{file}"), text);
+    write("setgroups", "deny".to_owned())?;
+    write("gid_map", format!("{group} 0 1"))?;
+    write("uid_map", format!("{user} 0 1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::{Joint, Options};
+
+    fn parse(words: &[&str]) -> Result<Options, String> {
+        super::parse(words.iter().map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_joins_the_ends_is_read() {
+        let words = [
+            "--channel",
+            "5",
+            "--veth",
+            "p0",
+            "m0",
+            "--peer",
+            "10.0.6.1/24",
+            "--offloads",
+            "off",
+        ];
+        let options = parse(&words).unwrap();
+        assert_eq!((options.channel, options.joint), (5, Joint::Veth));
+        assert!(options.second);
+        assert_eq!(options.offloads, Some(false));
+        let tap = parse(&["--channel=5", "--tap", "t0", "--queues", "4", "--headers"]).unwrap();
+        assert_eq!((tap.joint, tap.queues, tap.headers), (Joint::Tap, 4, true));
+        assert!(!tap.second);
+    }
+
+    #[test]
+    fn wrong_words_are_refused() {
+        for words in [
+            &["--peer", "10.0.6.1"][..],
+            &["--peer", "10.0.6.1/33"],
+            &["x"],
+            &["--queues", "x"],
+        ] {
+            assert!(parse(words).is_err(), "{words:?}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! A few bytes through a network, so that it can be seen who moves them.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use lexopt::{Arg, Parser, ValueExt};
+
+use super::links::failed;
+use crate::options::to_io_error;
+use crate::sys::check;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const PIECE: usize = 64 << 10;
+/// What Linux gives packets that it sends; a router takes one.
+const FRESH: libc::c_int = 64;
+
+struct Options {
+    address: SocketAddrV4,
+    bytes: u64,
+    /// Whether packets that came through a router do not count.
+    direct: bool,
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
+    let (mut address, mut bytes, mut direct) = (None, 0, false);
+    let mut parser = Parser::from_args(arguments);
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Arg::Long("bytes") => bytes = parser.value()?.parse()?,
+            Arg::Long("direct") => direct = true,
+            Arg::Value(value) => address = Some(value.parse()?),
+            _ => return Err(argument.unexpected()),
+        }
+    }
+    Ok(Options {
+        address: address.ok_or("no address given")?,
+        bytes,
+        direct,
+    })
+}
+
+/// `guestmark-agent network sink ADDRESS:PORT --bytes N [--direct]` prints the port that it listens on, receives that many
+/// bytes and answers with one.
+pub fn sink(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let options = parse(arguments).map_err(|error| to_io_error(&error))?;
+    let listener = TcpListener::bind(options.address)?;
+    if options.direct {
+        refuse_routed(&listener)?;
+    }
+    println!("{}", listener.local_addr()?.port());
+    let (mut stream, _) = listener.accept()?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let received = io::copy(&mut (&mut stream).take(options.bytes), &mut io::sink())?;
+    if received != options.bytes {
+        let what = format!("{received} of {} bytes came", options.bytes);
+        return Err(io::Error::other(what));
+    }
+    stream.write_all(b"k")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `guestmark-agent network burst ADDRESS:PORT --bytes N [--direct]` sends that many bytes and waits for the answer.
+pub fn burst(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let options = parse(arguments).map_err(|error| to_io_error(&error))?;
+    let mut stream = TcpStream::connect_timeout(&options.address.into(), PATIENCE)
+        .map_err(|error| failed(&options.address.to_string(), &error))?;
+    if options.direct {
+        refuse_routed(&stream)?;
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let piece = vec![0; PIECE];
+    let mut left = options.bytes as usize;
+    while left > 0 {
+        left -= stream.write(&piece[..left.min(PIECE)])?;
+    }
+    stream.read_exact(&mut [0])?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Packets that have fewer hops left than fresh ones are dropped by the kernel.
+fn refuse_routed(socket: &impl AsRawFd) -> io::Result<()> {
+    // `IP_MINTTL` of `linux/in.h`.
+    const MINIMUM: libc::c_int = 21;
+    let fresh = FRESH;
+    // SAFETY: a plain system call; the value outlives it.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            MINIMUM,
+            (&raw const fresh).cast(),
+            size_of_val(&fresh) as libc::socklen_t,
+        )
+    })
+    .map(drop)
+}

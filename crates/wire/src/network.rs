@@ -1,0 +1,84 @@
+//! What `guestmark-agent network link` prints: an interface as its kernel reports it.
+
+use serde::{Deserialize, Serialize};
+
+/// A network interface, and what of its namespace concerns it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools)]
+pub struct LinkState {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// Its hardware address as text; empty if it has none.
+    pub mac: String,
+    /// Bytes of a packet at most.
+    pub mtu: u32,
+    /// Whether it is switched on.
+    pub up: bool,
+    /// Whether its other side is there.
+    pub carrier: bool,
+    /// What it is, as `ip link` calls it: `veth`, `tun`, …; empty for a device.
+    pub kind: String,
+    /// Number of its other end, if that is an interface too.
+    #[serde(default)]
+    pub other_end: Option<u32>,
+    /// Number of the bridge or bond that it belongs to.
+    #[serde(default)]
+    pub master: Option<u32>,
+    /// Its IPv4 addresses with prefix lengths.
+    pub addresses: Vec<String>,
+    /// Name of its driver; empty if the kernel does not tell.
+    pub driver: String,
+    /// Where its device is on its bus.
+    pub bus: String,
+    /// Offloads that are on, by the kernel's names.
+    pub offloads: Vec<String>,
+    /// Offloads that cannot be changed.
+    pub fixed: Vec<String>,
+    /// Bits of the virtio features that driver and device agreed on, lowest first; empty for other devices.
+    pub virtio: String,
+    /// Queues of sending and of receiving.
+    pub tx_queues: u32,
+    /// Queues of receiving.
+    pub rx_queues: u32,
+    /// Queues in use, where the driver lets them be set.
+    #[serde(default)]
+    pub channels: Option<u32>,
+    /// Most queues that it could use.
+    #[serde(default)]
+    pub most_channels: Option<u32>,
+    /// Descriptors of a ring of sending.
+    #[serde(default)]
+    pub tx_ring: Option<u32>,
+    /// Descriptors of a ring of receiving.
+    #[serde(default)]
+    pub rx_ring: Option<u32>,
+    /// For each of its interrupts, the processors that may take it, as lists.
+    pub interrupts: Vec<String>,
+    /// Bytes sent and received so far.
+    pub tx_bytes: u64,
+    /// Bytes received so far.
+    pub rx_bytes: u64,
+    /// Packets sent so far.
+    pub tx_packets: u64,
+    /// Packets received so far.
+    pub rx_packets: u64,
+    /// TCP's congestion control in its namespace.
+    pub congestion_control: String,
+    /// Whether it has IPv6.
+    pub ipv6: bool,
+    /// Whether some route leads beyond the networks that its namespace is directly on.
+    pub routed: bool,
+    /// Hardware addresses of its neighbours, by IPv4 address.
+    pub neighbours: Vec<Neighbour>,
+}
+
+/// A neighbour on a link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Neighbour {
+    /// Its IPv4 address.
+    pub address: String,
+    /// Its hardware address.
+    pub mac: String,
+}

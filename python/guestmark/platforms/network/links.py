@@ -1,0 +1,63 @@
+"""Interfaces of a machine or its peer, set up and described by the agent there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from guestmark.agent.binary import PROGRAM
+from guestmark.agent.client import Agent
+from guestmark.agent.wire import LinkState
+from guestmark.core.errors import MachineError, WorkloadError
+from guestmark.setting.network import Offloads
+
+# An emulated guest on a busy host takes a while to start a program.
+_LIMIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSetup:
+    """What an interface is given; what is None or empty stays as it is."""
+
+    address: str = ""
+    mtu: int | None = None
+    offloads: Offloads | None = None
+    queues: int | None = None
+    ring: int | None = None
+
+    def format_options(self) -> list[str]:
+        """Returns the options of the agent's `network link`."""
+        given = {
+            "address": self.address or None,
+            "mtu": self.mtu,
+            "offloads": self.offloads,
+            "queues": self.queues,
+            "ring": self.ring,
+        }
+        return [f"--{name}={value}" for name, value in given.items() if value is not None]
+
+
+def set_up_link(agent: Agent, mac: str, setup: LinkSetup) -> LinkState:
+    """Sets up the interface with a hardware address, and returns what it is then. Raises `MachineError`."""
+    return _ask_agent(agent, [f"--mac={mac}", *setup.format_options()])
+
+
+def describe_link(agent: Agent, name: str) -> LinkState:
+    """Returns what an interface is, by its name. Raises `MachineError`."""
+    return _ask_agent(agent, [f"--name={name}"])
+
+
+def _ask_agent(agent: Agent, options: Sequence[str]) -> LinkState:
+    try:
+        done = agent.exec([PROGRAM, "network", "link", *options], timeout_s=_LIMIT_S)
+    except WorkloadError as error:
+        raise MachineError(f"its network cannot be set up: {error.message}", cause=error.cause) from error
+    if not done.ok:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise MachineError(
+            f"its network cannot be set up: {said[-1].removeprefix('guestmark-agent: ')}",
+            hint="leave out the factor that its card or kernel does not have, or take another network or nic",
+        )
+    return msgspec.msgpack.decode(done.stdout, type=LinkState)

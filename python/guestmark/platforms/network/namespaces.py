@@ -1,0 +1,150 @@
+"""Makes the network namespaces of a trial, and starts programs in them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.own_program import find_agent_binary
+from guestmark.core.user_namespaces import how_to_allow
+from guestmark.setting.network import Offloads
+
+_SETUP_S = 20.0
+_MOST_DESCRIPTORS = 32
+PEER_INTERFACE = "peer0"
+MACHINE_INTERFACE = "net0"
+# Of a network that is nobody else's: the namespaces are private, so the addresses are free.
+PEER_ADDRESS, MACHINE_ADDRESS, PREFIX = "10.0.6.1", "10.0.6.2", 24
+
+
+class Joint(Enum):
+    """What joins the two ends, as far as the namespaces' set-up makes it."""
+
+    NOTHING = auto()
+    # The machine has a namespace too, and a program will join it to the peer's.
+    SECOND = auto()
+    VETH = auto()
+    TAP = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class JointOptions:
+    """What the interfaces are given; None leaves the kernel's choice."""
+
+    mtu: int | None = None
+    offloads: Offloads = Offloads.ON
+    queues: int = 1
+    # Whether a tap's packets have a virtio header, without which there are no offloads.
+    headers: bool = False
+    # Whether a tap is opened by its name, by a program in its namespace, instead of being handed over.
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Namespaces:
+    """Open descriptors of namespaces and of the queues of a tap."""
+
+    peer: int
+    # The machine's network namespace, if it has one.
+    machine: int | None
+    # The namespace of users in which this user is root; None for root.
+    users: int | None
+    taps: tuple[int, ...]
+
+    def list_descriptors(self) -> tuple[int, ...]:
+        """Returns the descriptors that a program inherits to enter one of the namespaces."""
+        return tuple(fd for fd in (self.users, self.peer, self.machine) if fd is not None)
+
+    def enter_command(self, namespace: int, *, as_caller: bool = False) -> list[str]:
+        """Returns words that become the command that follows them, inside a namespace.
+
+        With `as_caller` another user than root is that user again, and not root in the namespace.
+        """
+        words = [str(find_agent_binary()), "network", "enter", f"--net={namespace}"]
+        if self.users is not None:
+            words.append(f"--users={self.users}")
+            if as_caller:
+                words.append(f"--as={os.geteuid()}:{os.getegid()}")
+        return [*words, "--"]
+
+
+@contextlib.contextmanager
+def open_namespaces(joint: Joint, options: JointOptions) -> Iterator[Namespaces]:
+    """Makes the namespaces and what joins them. Raises `PlatformUnusableError` where this user may not."""
+    words = [str(find_agent_binary()), "network", "make"]
+    own_users = os.geteuid() != 0
+    if own_users:
+        words.append("--own-users")
+    words += _format_joint(joint, options)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(_SETUP_S)
+        try:
+            done = subprocess.run(
+                [*words, f"--channel={theirs.fileno()}"],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_SETUP_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise PlatformUnusableError(
+                "the network was not set up in time", hint="repeat it; see guestmark doctor"
+            ) from None
+        if done.returncode:
+            raise _explain_failure(done.stderr.decode(errors="replace"), joint)
+        _, descriptors, _, _ = socket.recv_fds(ours, 16, _MOST_DESCRIPTORS)
+    try:
+        yield _name_descriptors(descriptors, joint, own_users=own_users)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _format_joint(joint: Joint, options: JointOptions) -> list[str]:
+    """Returns the options of the agent's `network make`."""
+    if joint is Joint.NOTHING:
+        return []
+    if joint is Joint.SECOND:
+        return ["--second"]
+    words = [f"--peer={PEER_ADDRESS}/{PREFIX}", f"--queues={options.queues}"]
+    if options.mtu is not None:
+        words.append(f"--mtu={options.mtu}")
+    if joint is Joint.TAP:
+        words.append(f"--tap={PEER_INTERFACE}")
+        if options.headers:
+            words.append("--headers")
+        if options.named:
+            words.append("--stays")
+        return words
+    words += ["--veth", PEER_INTERFACE, MACHINE_INTERFACE, f"--machine={MACHINE_ADDRESS}/{PREFIX}"]
+    if options.offloads is Offloads.OFF:
+        words.append("--offloads=off")
+    return words
+
+
+def _name_descriptors(descriptors: Sequence[int], joint: Joint, *, own_users: bool) -> Namespaces:
+    left = list(descriptors)
+    users = left.pop(0) if own_users else None
+    peer = left.pop(0)
+    machine = left.pop(0) if joint in (Joint.SECOND, Joint.VETH) else None
+    return Namespaces(peer, machine, users, tuple(left))
+
+
+def _explain_failure(said: str, joint: Joint) -> PlatformUnusableError:
+    """Returns the error for a set-up that failed, with what this user needs."""
+    lines = said.strip().splitlines() or ["no reason given"]
+    reason = lines[-1].removeprefix("guestmark-agent: ")
+    hint = "it needs root, or unprivileged user namespaces"
+    if joint is Joint.TAP:
+        hint += " and /dev/net/tun (module tun)"
+    if os.geteuid() != 0:
+        hint = how_to_allow() or hint
+    return PlatformUnusableError(f"the machine's network cannot be made: {reason}", hint=hint)

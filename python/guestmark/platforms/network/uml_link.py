@@ -1,0 +1,69 @@
+"""Joins guests of User-Mode Linux to their peer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from guestmark.agent.client import Agent
+from guestmark.core.errors import PlatformUnusableError, UsageError
+from guestmark.core.levels import Levels
+from guestmark.platforms.network.namespaces import PEER_INTERFACE, Joint, open_namespaces
+from guestmark.platforms.network.trial_network import (
+    MACHINE_MAC,
+    TrialNetwork,
+    read_joint_options,
+    start_peer,
+)
+from guestmark.platforms.place import HERE, Place
+from guestmark.setting.network import NETWORK, Network
+
+_JOINTS = {Network.TAP: Joint.TAP}
+
+
+@dataclass(frozen=True, slots=True)
+class UmlLink:
+    """UML's arguments for a network, and the descriptors that it inherits; empty with network=none."""
+
+    network: TrialNetwork | None = None
+    arguments: tuple[str, ...] = ()
+    pass_fds: tuple[int, ...] = ()
+    # Words that start UML inside the namespace whose interface it opens.
+    within: tuple[str, ...] = ()
+
+    def connect(self, agent: Agent) -> TrialNetwork | None:
+        """Sets up the guest's end, once its agent answers, and returns its network. Raises `MachineError`."""
+        if self.network is not None:
+            self.network.connect(agent)
+        return self.network
+
+
+@contextlib.contextmanager
+def open_uml_network(levels: Levels, place: Place) -> Iterator[UmlLink]:
+    """Makes the network of a guest; nothing with network=none.
+
+    Raises `UsageError` for a network that UML cannot have, and `PlatformUnusableError`.
+    """
+    level = levels[NETWORK]
+    if level is Network.NONE:
+        yield UmlLink()
+        return
+    joint = _JOINTS.get(level)
+    if joint is None:
+        raise UsageError(
+            f"uml cannot have network={level}", hint=f"use {', '.join(_JOINTS)}, or exclude the combination"
+        )
+    if place is not HERE:
+        raise PlatformUnusableError(
+            "a guest inside another one cannot have a network", hint="leave out network, or use uml"
+        )
+    # UML opens the tap itself: only then it gives packets a virtio header, without which there are no offloads.
+    options = replace(read_joint_options(levels), named=True)
+    with open_namespaces(joint, options) as namespaces, start_peer(namespaces) as (peer, pid):
+        network = TrialNetwork(levels, namespaces, peer, pid, machine_mac=MACHINE_MAC)
+        # Whatever it was told of, UML asks the tap for packets as long as the kernel makes them, and has room for them
+        # only with gro=1; without that the first long one stops all that arrive.
+        words = f"vec0:transport=tap,ifname={PEER_INTERFACE},gro=1,mac={MACHINE_MAC}"
+        within = namespaces.enter_command(namespaces.peer)
+        yield UmlLink(network, (words,), namespaces.list_descriptors(), tuple(within))
