@@ -21,6 +21,7 @@ from guestmark.platforms import registry
 from guestmark.platforms.sandbox import runtimes
 from guestmark.platforms.sandbox.runtimes import RUNTIMES
 from guestmark.testing import check_platform
+from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.marks import long_but
 
@@ -141,7 +142,8 @@ def home_of_nobody() -> Iterator[Path]:
 @pytest.mark.parametrize("name", [name for name in HERE if RUNTIMES[name].for_users])
 def test_another_user_has_it_and_leaves_nothing(name: str, home_of_nobody: Path) -> None:
     program = f"""
-        from tests.framework.guests import start
+        from tests.framework.command_line import CommandLine
+from tests.framework.guests import start
         with start({name!r}) as machine:
             found = machine.attest()
             done = machine.agent.exec(["sh", "-c", "echo x >/etc/{MARK[1:]} && id -u"], timeout_s=30)
@@ -216,7 +218,8 @@ def test_one_whose_root_is_the_hosts_own_is_refused(tmp_path: Path, monkeypatch:
 def test_nothing_is_left_of_one_whose_guestmark_is_killed(name: str) -> None:
     program = f"""
         import time
-        from tests.framework.guests import start
+        from tests.framework.command_line import CommandLine
+from tests.framework.guests import start
         with start({name!r}) as machine:
             machine.agent.background(["sleep", "1000"])
             print(machine.pid, *machine.within.groups, machine.within.console, flush=True)
@@ -240,3 +243,24 @@ def test_nothing_is_left_of_one_whose_guestmark_is_killed(name: str) -> None:
             return
         subprocess.run(["sleep", "0.1"], check=True)
     pytest.fail(f"left: {left}")
+
+
+@pytest.mark.parametrize("command", ["dd if=/dev/zero of=written bs=64k count=4 conv=fdatasync", "true"])
+def test_rows_are_told_that_write_to_a_layer_where_the_host_writes_to_a_disk(
+    guestmark: CommandLine, command: str
+) -> None:
+    directory = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    try:
+        done = guestmark(
+            "exec", "--on", ",".join(("host", *HERE)), "--blocks", "2", "--null", "none", "--json", "-", "--",
+            *command.split(), cwd=directory, timeout=120,
+        )  # fmt: skip
+        found = {each["name"]: each for each in done.document()["validity"]}
+    finally:
+        shutil.rmtree(directory)
+    assert ("different ground" in found) is (command != "true"), found
+    if command != "true":
+        assert (
+            f"host to a disk; {', '.join(HERE)} to an overlay in memory"
+            in found["different ground"]["reason"]
+        )

@@ -122,6 +122,16 @@ class WorkingDirectory(Fact, kw_only=True):
     options: str = msgspec.field(name="ran_on_options")
 
 
+class Written(Fact, kw_only=True):
+    """What the runs of a command without a disk of its own wrote to filesystems with a disk below, by its kernel.
+
+    `/proc/PID/io` counts this as `write_bytes`; what is written to memory is not in it.
+    """
+
+    # In the run that wrote the least.
+    least: int = msgspec.field(name="least_written_bytes")
+
+
 class Traffic(Fact, kw_only=True):
     """What reached the disk under test while the workload ran, in bytes; None for a directory of this host."""
 

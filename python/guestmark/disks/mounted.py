@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from guestmark.agent.client import Agent
-from guestmark.core.errors import AttestationError, WorkloadError
+from guestmark.core.errors import AgentError, AttestationError, WorkloadError
 from guestmark.core.findings import WorkingDirectory
+from guestmark.core.machine_facts import Mount
 from guestmark.core.machine_facts import parse_mounts as parsed_mounts
 from guestmark.disks.attached import AttachedDisk
 from guestmark.setting.filesystem import Filesystem
@@ -22,6 +24,7 @@ _ASK = (
     'test -w . || { echo "it may not be written" >&2; exit 9; }; '
     "exec 3<. && exec cat /proc/self/fdinfo/3 /proc/self/mountinfo"
 )
+_WRITTEN = re.compile(r"^write_bytes: (\d+)$", re.MULTILINE)
 _MOUNT_ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 
 
@@ -69,21 +72,52 @@ def locate_working_directory(agent: Agent, directory: str, **user: Any) -> Worki
     return parse_working_directory(done.stdout.decode(errors="replace"), directory)
 
 
+def find_working_directory(agent: Agent, directory: str) -> WorkingDirectory | None:
+    """Return the mount that holds a directory, by the mounts of the agent; None where its kernel does not show it.
+
+    Starts no process, and looks into no directory that only a command's user may enter.
+    """
+    try:
+        text = agent.read_file("/proc/self/mountinfo", limit=1 << 20).decode(errors="surrogateescape")
+    except AgentError:
+        return None
+    path, found = Path(directory), None
+    for mount in parsed_mounts(text):
+        # Of two at one place the later one hides the other.
+        if path.is_relative_to(mount.where) and (found is None or len(mount.where) >= len(found.where)):
+            found = mount
+    return None if found is None else _describe_mount(found, directory)
+
+
+def count_written(agent: Agent) -> int | None:
+    """Return what the agent and its ended children wrote to filesystems with a disk below; None if not counted."""
+    try:
+        text = agent.read_file("/proc/self/io", limit=4096).decode(errors="replace")
+    except AgentError:
+        return None
+    number = _WRITTEN.search(text)
+    return int(number[1]) if number else None
+
+
 def parse_working_directory(text: str, directory: str) -> WorkingDirectory:
     """Parse `/proc/self/fdinfo/N` of the directory followed by `/proc/self/mountinfo`. Raises `AttestationError`."""
     number = _MOUNT_ID.search(text)
     for mount in parsed_mounts(text) if number else ():
         if number and mount.number == int(number[1]):
-            options = dict.fromkeys(mount.options)
-            # Either the mount or its whole filesystem is read-only.
-            if "ro" in options:
-                options.pop("rw", None)
-            return WorkingDirectory(
-                path=directory,
-                number=mount.device,
-                mounted_at=mount.where,
-                filesystem=mount.kind,
-                source=mount.source,
-                options=",".join(options),
-            )
+            return _describe_mount(mount, directory)
     raise AttestationError(f"the machine's kernel does not show on which mount {directory} is")
+
+
+def _describe_mount(mount: Mount, directory: str) -> WorkingDirectory:
+    options = dict.fromkeys(mount.options)
+    # Either the mount or its whole filesystem is read-only.
+    if "ro" in options:
+        options.pop("rw", None)
+    return WorkingDirectory(
+        path=directory,
+        number=mount.device,
+        mounted_at=mount.where,
+        filesystem=mount.kind,
+        source=mount.source,
+        options=",".join(options),
+    )

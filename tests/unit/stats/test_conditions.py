@@ -8,13 +8,22 @@ from typing import Any
 import pytest
 
 from guestmark.core.cause import Cause
-from guestmark.core.findings import Fact, Facts, Findings, Storage, StoredDisk
+from guestmark.core.findings import (
+    Fact,
+    Facts,
+    Findings,
+    Storage,
+    StoredDisk,
+    WorkingDirectory,
+    Written,
+)
 from guestmark.core.machine_facts import (
     GuestMachine,
     HostMachine,
     NestedMachine,
     OuterMachine,
     Placed,
+    Sandboxed,
     Vmm,
     attested_placement,
 )
@@ -272,6 +281,52 @@ def test_storage_in_memory_is_refused_unless_it_was_asked_for() -> None:
     assert refused(asked) == {}
     assert findings(unasked)["storage in memory"].severity is Severity.SEVERE
     assert refused(unasked) == {"tcg": "storage in memory"}
+
+
+# --- where it writes ------------------------------------------------------------------------------------------------
+
+
+def on_ground(filesystem: str) -> WorkingDirectory:
+    return WorkingDirectory(
+        path="/srv", mounted_at="/", filesystem=filesystem, source="x", number="8:1", options="rw"
+    )
+
+
+SANDBOXED = Sandboxed(
+    kernel="6.1.0", arch="x86_64", boot_id="1", processors=1, placement=PLACED, runtime="crun", version="1", root="",
+    proc_version="", namespaces=["mnt"], seccomp="off", filters=0, no_new_privileges=True, capabilities=0, users="",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ([SANDBOXED, on_ground("overlay")], "uml to an overlay in memory"),
+        ([SANDBOXED, on_ground("9p")], "uml to an overlay in memory"),  # gVisor's
+        ([SANDBOXED, on_ground("tmpfs")], "uml to memory"),
+        ([guest(), on_ground("overlay")], "uml to an overlay in memory"),
+        ([guest(), on_ground("virtiofs")], "uml to a share"),
+        ([HOST_FACTS, on_ground("overlay")], "uml to an overlay"),
+        ([HOST_FACTS, on_ground("fuse.sshfs")], "uml to a share"),
+        ([guest(), on_ground("ext4")], ""),
+        ([guest()], ""),
+    ],
+)
+@pytest.mark.parametrize("least", [0, 4096])
+def test_rows_that_write_to_different_ground_are_named(facts: Sequence[Fact], said: str, least: int) -> None:
+    host = [HOST_FACTS, on_ground("ext4"), Written(least=least)]
+    found = findings(sound(facts={"host": host, "uml": facts, "tcg": [guest(), on_ground("xfs")]}))
+    if not said or not least:
+        assert "different ground" not in found
+        return
+    one = found["different ground"]
+    assert one.severity is Severity.WARNING
+    assert one.message == f"the command writes to different ground: host, tcg to a disk; {said}"
+
+
+def test_commands_that_write_to_memory_everywhere_have_one_ground() -> None:
+    everywhere = {name: [*made, on_ground("tmpfs"), Written(least=0)] for name, made in FACTS.items()}
+    assert "different ground" not in findings(sound(facts=everywhere))
 
 
 # --- clocks ---------------------------------------------------------------------------------------------------------

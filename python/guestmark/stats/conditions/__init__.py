@@ -16,6 +16,7 @@ from guestmark.core.model import Cell, Plan, Trial
 from guestmark.stats.conditions.cells import (
     check_builds,
     check_clocks,
+    check_ground,
     check_placement,
     check_processor_parity,
     check_storage,
@@ -50,6 +51,7 @@ CELL_CHECKS: tuple[Callable[[ComparedCells], Iterable[Finding]], ...] = (
     check_placement,
     check_storage,
     check_unwritten_disks,
+    check_ground,
     check_builds,
     check_clocks,
     check_foreign_load,

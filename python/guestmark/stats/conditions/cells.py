@@ -2,11 +2,18 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from enum import StrEnum
 
 from guestmark.core import registry
 from guestmark.core.cause import Cause
-from guestmark.core.findings import Build, Facts, Flushes, Storage, Traffic
-from guestmark.core.machine_facts import GuestMachine, HostMachine, NestedMachine, attested_placement
+from guestmark.core.findings import Build, Facts, Flushes, Storage, Traffic, WorkingDirectory, Written
+from guestmark.core.machine_facts import (
+    GuestMachine,
+    HostMachine,
+    NestedMachine,
+    Sandboxed,
+    attested_placement,
+)
 from guestmark.core.model import Cell, Trial
 from guestmark.core.placement import FREE, NAME, PINNED, Crowded, read_list
 from guestmark.stats.conditions.evidence import (
@@ -18,6 +25,19 @@ from guestmark.stats.conditions.evidence import (
 from guestmark.stats.validity import Finding, Severity, detect_clock_disagreement
 
 _SMP = "smp"
+_IN_MEMORY = frozenset({"tmpfs", "ramfs", "rootfs", "devtmpfs"})
+_SHARED = frozenset({"9p", "virtiofs", "hostfs", "nfs", "nfs4", "cifs", "smb3", "vboxsf"})
+_LAYERED = "overlay"
+
+
+class Ground(StrEnum):
+    """What a command without a disk of its own writes to."""
+
+    DISK = "a disk"
+    OVERLAY = "an overlay"
+    LAYER = "an overlay in memory"
+    MEMORY = "memory"
+    SHARE = "a share"
 
 
 def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
@@ -233,6 +253,59 @@ def check_unwritten_disks(compared: ComparedCells) -> Iterator[Finding]:
         )
 
 
+def check_ground(compared: ComparedCells) -> Iterator[Finding]:
+    """Check for commands that wrote to a disk in some row, and to other ground, such as memory, in another one."""
+    grounds: dict[str, Ground] = {}
+    wrote = False
+    for cell in compared.cells:
+        if cell.null_of is not None:
+            continue
+        for trial in compared.good_trials(cell)[:1]:
+            ground = _find_ground(trial.facts)
+            if ground is not None:
+                grounds[cell.id] = ground
+            written = trial.facts.find_fact(Written)
+            wrote = wrote or (written is not None and written.least > 0)
+            traffic = trial.facts.find_fact(Traffic)
+            wrote = wrote or (traffic is not None and traffic.wrote)
+    if not wrote or len(set(grounds.values())) < 2:
+        return
+    places = []
+    for ground in dict.fromkeys(grounds.values()):
+        cells = [name for name, other in grounds.items() if other is ground]
+        places.append(f"{name_cells(cells)} to {ground}")
+    yield Finding(
+        "different ground",
+        Severity.WARNING,
+        f"the command writes to different ground: {'; '.join(places)}",
+        advice="give all rows a disk (--set filesystem=ext4), or compare rows with one kind of ground",
+    )
+
+
+def _find_ground(facts: Facts) -> Ground | None:
+    """Return what the command's directory is on, by its machine's kernel; None where that is not known."""
+    if facts.find_fact(Storage) is not None:
+        return Ground.MEMORY if _stored_in_memory(facts) else Ground.DISK
+    directory = facts.find_fact(WorkingDirectory)
+    if directory is None:
+        return None
+    kind = directory.filesystem
+    # Whatever a sandbox shows of this host, it writes to a layer of its own, which ends with it.
+    sandboxed = facts.find_fact(Sandboxed) is not None
+    guest = facts.find_fact(GuestMachine) is not None or facts.find_fact(NestedMachine) is not None
+    if kind in _IN_MEMORY:
+        ground = Ground.MEMORY
+    elif sandboxed or (guest and kind == _LAYERED):
+        ground = Ground.LAYER
+    elif kind == _LAYERED:
+        ground = Ground.OVERLAY
+    elif kind in _SHARED or kind.startswith("fuse"):
+        ground = Ground.SHARE
+    else:
+        ground = Ground.DISK
+    return ground
+
+
 def _wrote_nothing(trial: Trial, *, read: bool) -> bool:
     traffic = trial.facts.find_fact(Traffic)
     return traffic is not None and not traffic.wrote and bool(traffic.read) is read
@@ -243,12 +316,16 @@ def _copied_cell_id(cell: Cell) -> str:
 
 
 def _is_in_memory(trial: Trial) -> bool:
-    stored = trial.facts.find_fact(Storage)
-    if stored is not None:
-        return any(disk.in_memory for disk in stored.disks.values())
+    if trial.facts.find_fact(Storage) is not None:
+        return _stored_in_memory(trial.facts)
     # Ledgers of earlier versions have no `Storage`.
     flushes = trial.facts.find_fact(Flushes)
     return flushes is not None and flushes.in_memory
+
+
+def _stored_in_memory(facts: Facts) -> bool:
+    stored = facts.find_fact(Storage)
+    return stored is not None and any(disk.in_memory for disk in stored.disks.values())
 
 
 def check_builds(compared: ComparedCells) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import statistics
 from collections.abc import Iterator, Sequence
@@ -13,13 +14,13 @@ from guestmark.agent.wire import StandardOutput
 from guestmark.core import metric_spec, regex
 from guestmark.core.cause import Cause
 from guestmark.core.errors import UsageError, WorkloadError
-from guestmark.core.findings import TARGET, Around, ShellStart
+from guestmark.core.findings import TARGET, Around, ShellStart, Written
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.performance_events import explain_errno
 from guestmark.core.registry import VARIABLE, is_variable
 from guestmark.disks.attached import AttachedDisk
-from guestmark.disks.mounted import DISK, make_work_directory_on
+from guestmark.disks.mounted import DISK, count_written, find_working_directory, make_work_directory_on
 from guestmark.platforms.base import LoggedIn, Machine, find_login
 from guestmark.setting.disk import Disks, has_disks
 from guestmark.setting.filesystem import Filesystem
@@ -113,6 +114,7 @@ class ExecTrial(ExecWorkload):
         self._typed = context.typed
         # The command's directory on its disk, or the device of a disk without filesystem.
         self._disk = ""
+        self._least_written = math.inf
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
@@ -191,6 +193,8 @@ class ExecTrial(ExecWorkload):
         # which may fill the disk.
         if disk is not None:
             self._work_on(disk, machine.agent)
+        elif found_directory := find_working_directory(machine.agent, self._caller["cwd"]):
+            self.facts.add(found_directory)
         self._run_hook("setup", machine)
         if self.params.shell:
             self._shell_start = self.facts.add(self._start_shells(machine))
@@ -261,6 +265,7 @@ class ExecTrial(ExecWorkload):
         self._run_hook("prepare", machine)
         # Counters are read outside the timed span, and only for a disk whose flushes matter.
         below = Below.read_before(machine) if self._disk else None
+        written_before = None if self._disk else count_written(machine.agent)
         result = machine.agent.exec(
             self._argv,
             **self._caller,
@@ -273,6 +278,7 @@ class ExecTrial(ExecWorkload):
         self.printed = (result.stdout[-_KEPT:] + result.stderr[-_KEPT:]).decode(errors="replace")
         if below is not None:
             below.read_changes(flushed=None).add_facts(self.facts)
+        self._note_written(machine.agent, written_before)
         try:
             judge_exit(
                 result,
@@ -312,6 +318,14 @@ class ExecTrial(ExecWorkload):
             (metric_spec.MAX_RSS, float(result.max_rss_bytes)),
         ]
         return [Measurement(metric, value, (value,)) for metric, value in values]
+
+    def _note_written(self, agent: Agent, before: int | None) -> None:
+        """Notes what a run wrote to disks that are not its own, for whoever compares it with runs in memory."""
+        after = None if before is None else count_written(agent)
+        if before is None or after is None:
+            return
+        self._least_written = min(self._least_written, after - before)
+        self.facts.add(Written(least=int(self._least_written)))
 
     def cleanup(self, machine: Machine) -> None:
         """Runs the user's cleanup. What the command wrote stays on the host, and is thrown away with a guest."""
