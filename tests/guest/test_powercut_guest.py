@@ -42,13 +42,12 @@ def cut(
     method: str = "append",
     records: int = 100,
     factors: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Proven:
-    """What is proven of a disk of that platform."""
+    """What is proven of a disk of that platform; `settings` are those of a database server."""
     placed = {"location": "/var/tmp", **(factors or {})}
-    with prepared(cell_of(platform, "powercut", placed, states=states, method=method, records=records)) as (
-        machine,
-        workload,
-    ):
+    params = {"states": states, "method": method, "records": records, "settings": dict(settings or {})}
+    with prepared(cell_of(platform, "powercut", placed, **params)) as (machine, workload):
         machine.attest()
         workload.run(machine)
         facts = a(Findings, workload.facts).facts()
@@ -211,6 +210,30 @@ def test_a_server_on_a_disk_that_lies_loses_rows(server: str) -> None:
     assert found.losing > 0
 
 
+@pytest.mark.long
+@on_loop
+@pytest.mark.parametrize("platform", ["host", "tcg", "uml"])
+@pytest.mark.parametrize(
+    ("server", "settings", "word"),
+    [
+        ("postgresql", {"full_page_writes": "on"}, Durability.PROVEN),
+        ("postgresql", {"full_page_writes": "off"}, Durability.LOST),
+        ("mariadb", {"innodb_doublewrite": "1"}, Durability.PROVEN),
+        ("mariadb", {"innodb_doublewrite": "0"}, Durability.LOST),
+    ],
+    ids=str,
+)
+def test_a_server_that_is_not_safe_from_torn_pages_loses_rows(
+    platform: str, server: str, settings: Mapping[str, str], word: Durability
+) -> None:
+    factors = {"uml_disk": "vhost-user"} if platform == "uml" else {}
+    found = cut(platform, method=server, settings=settings, factors=factors)
+    assert found.word is word, found
+    assert known(found.coverage).torn >= 2
+    if word is Durability.LOST:
+        assert any(survival in found.first_loss for survival in ("half of the last write", "torn sectors"))
+
+
 # Drops every flush whose number is a multiple of LIE_EVERY; with LIE_EARLY a thread flushes after it has returned.
 _LIAR = """
 #define _GNU_SOURCE
@@ -315,6 +338,8 @@ def test_a_command_is_judged_by_what_it_says_is_safe(how: str, word: Durability,
         ("mariadb", {"innodb_flush_log_at_trx_commit": 2}, Durability.LOST),
         ("postgresql", {"synchronous_commit": "off"}, Durability.LOST),
         ("postgresql", {"synchronous_commit": "on"}, Durability.PROVEN),
+        ("mariadb", {"innodb_doublewrite": 0}, Durability.LOST),
+        ("postgresql", {"full_page_writes": "off"}, Durability.LOST),
     ],
     ids=str,
 )

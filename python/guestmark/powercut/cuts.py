@@ -19,6 +19,10 @@ from guestmark.powercut.writelog import Entry, Flag
 # Bytes that a disk writes entirely or not at all. Only devices with `queue/atomic_write_unit_max_bytes` promise more
 # than a logical block, and none of those that guests are given does.
 _ATOMIC = 512
+# Pages of databases end at multiples of this, so a write torn there would leave whole pages only.
+_PAGE, _BEFORE_PAGE = 8192, 4096
+# Parts of a checkpoint's write after which it is torn: pages that had no content before are safe in any case.
+_TORN_AT = (0.5, 0.25, 0.75)
 # Attempts for each random state that is wanted, since many cuts have the same outcome.
 _ATTEMPTS = 8
 _MOST = 6000  # states of one log
@@ -137,6 +141,7 @@ def choose_cuts(
     count: int,
     seed: int,
     most: int | None = None,
+    checkpoints: Sequence[range] = (),
 ) -> ChosenCuts:
     """Return the states that a proof looks at, of a log whose first `start` requests are not cut.
 
@@ -145,7 +150,8 @@ def choose_cuts(
     - The log cut between any two requests, with all before it on the disk; if there are very many, in the smallest
       flush epochs.
     - Each write larger than what a disk writes atomically, half of it on the disk with all before it; if there are more
-      than `count`, the largest.
+      than `count`, the largest. Those of `checkpoints`, in which a database writes over its pages, come first, and are
+      torn in several places.
     - `count` random states.
 
     With `most` there are about that many in all.
@@ -175,10 +181,18 @@ def choose_cuts(
     for after in sorted(between):
         take(_make_cut(entries, flushed, after, Survival.ALL, none), CutKind.BETWEEN)
     tearable = [number for number in range(start, len(entries)) if _can_tear(entries[number])]
-    tearable.sort(key=lambda number: (-entries[number].length, number))
-    torn = tearable[:most_torn]
-    for number in sorted(torn):
-        take(_cut_torn_write(entries, flushed, number), CutKind.TORN)
+    paging = {number for checkpoint in checkpoints for number in checkpoint}
+    tearable.sort(key=lambda number: (number not in paging, -entries[number].length, number))
+    torn: list[int] = []
+    states: list[Cut] = []
+    for number in tearable:
+        if len(states) >= most_torn:
+            break
+        torn.append(number)
+        for part in _TORN_AT if number in paging else _TORN_AT[:1]:
+            states.append(_cut_torn_write(entries, flushed, number, part))
+    for state in sorted(states, key=lambda cut: cut.after):
+        take(state, CutKind.TORN)
     before = len(found)
     wanted = count if most is None else max(1, most - before)
     generator = random.Random(seed)
@@ -223,17 +237,23 @@ def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, s
     return ChosenCuts(in_order, coverage, {**kinds, CutKind.RANDOM: tuple(found)})
 
 
-def _torn_length(entry: Entry) -> int:
-    """Return half of a write, in units that a disk writes atomically; all of one that cannot be torn."""
-    return max(entry.length // 2 // _ATOMIC * _ATOMIC, _ATOMIC) if _can_tear(entry) else entry.length
+def _torn_length(entry: Entry, part: float = 0.5) -> int:
+    """Return about that part of a write, in units that a disk writes atomically, ending within a database's page.
+
+    Returns all of one that cannot be torn.
+    """
+    if not _can_tear(entry):
+        return entry.length
+    length = max(int(entry.length * part) // _ATOMIC * _ATOMIC, _ATOMIC)
+    return length - _BEFORE_PAGE if length % _PAGE == 0 else length
 
 
 def _can_tear(entry: Entry) -> bool:
     return bool(entry.is_write) and entry.length > _ATOMIC
 
 
-def _cut_torn_write(entries: Sequence[Entry], flushed: Sequence[int], number: int) -> Cut:
-    """Return the cut that leaves all that came before a write, and its first half."""
+def _cut_torn_write(entries: Sequence[Entry], flushed: Sequence[int], number: int, part: float) -> Cut:
+    """Return the cut that leaves all that came before a write, and about that part of it."""
     kept = flushed[number]
     pieces = [
         Piece(earlier, 0, entries[earlier].length)
@@ -245,7 +265,7 @@ def _cut_torn_write(entries: Sequence[Entry], flushed: Sequence[int], number: in
         number + 1,
         kept,
         Survival.TORN_LAST,
-        [*pieces, Piece(number, 0, _torn_length(entries[number]))],
+        [*pieces, Piece(number, 0, _torn_length(entries[number], part))],
     )
 
 

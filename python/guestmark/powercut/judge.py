@@ -221,5 +221,6 @@ def _judge_some(
             image.unlink()
             # Nothing can be read from a damaged disk, so the very first record counts as lost.
             gone = 0 if left.damage and newest >= 0 else evidence.lost(newest, left.files)
-            found.append(Crash(cut, newest, gone, left.damage or "; ".join(left.repairs[:2]), left.lost))
+            what = left.lost or ("" if gone is None else left.damage)
+            found.append(Crash(cut, newest, gone, left.damage or "; ".join(left.repairs[:2]), what))
     return found

@@ -39,7 +39,7 @@ CONTROL = Tag("guestmark-control:", "controls")
 class LogPart:
     """A part of the log, from request `start` to `end`, in which `count` records were written.
 
-    After `settled` requests the machine had synced all it had.
+    After `settled` requests the machine had synced all it had. During `checkpoints` a database wrote its pages.
     """
 
     tag: Tag
@@ -47,6 +47,7 @@ class LogPart:
     start: int
     end: int
     settled: int
+    checkpoints: tuple[range, ...] = ()
 
     def read_acknowledgements(self, log: WriteLog) -> Acknowledged:
         """Return the acknowledgements, each with its moment."""
@@ -102,6 +103,7 @@ def prove_durability(asked: ProofRequest) -> Proven:
             count=asked.states,
             seed=asked.seed,
             most=_most_states(asked),
+            checkpoints=part.checkpoints,
         )
         judged = judge_cuts(
             _make_judge_input(asked, log, seen, part), main, chosen.cuts, _scratch_parent(asked)

@@ -352,7 +352,35 @@ def test_each_large_write_is_torn_once_with_all_before_it(tmp_path: Path) -> Non
     torn = {cut.after: cut for cut in chosen.cuts if cut.survival is Survival.TORN_LAST}
     assert (chosen.coverage.torn, chosen.coverage.tearable) == (3, 3)
     assert set(torn) == {1, 3, 5}
-    assert (torn[3].kept, torn[3].pieces) == (2, (Piece(2, 0, 8192),))
+    # In the middle a database's page may end, and nothing would be torn.
+    assert (torn[3].kept, torn[3].pieces) == (2, (Piece(2, 0, 4096),))
     assert (torn[5].kept, torn[5].pieces) == (4, (Piece(4, 0, 4096),))
     few = cuts.choose_cuts(entries, [], start=0, count=1, seed=1)
     assert [cut.after for cut in few.cuts if cut.survival is Survival.TORN_LAST] == [3]  # the largest
+
+
+@pytest.mark.parametrize("pages", range(1, 40))
+@pytest.mark.parametrize("page", [8192, 16384])
+def test_a_write_of_whole_pages_is_torn_within_one(pages: int, page: int) -> None:
+    entries = [Entry(0, pages * page, Flag(0), 0), Entry(0, 0, Flag.FLUSH, 0)]
+    chosen = cuts.choose_cuts(entries, [], start=0, count=3, seed=1, checkpoints=[range(2)])
+    torn = [cut for cut in chosen.cuts if cut.survival is Survival.TORN_LAST]
+    assert chosen.coverage.torn == 1
+    assert torn
+    for cut in torn:
+        (piece,) = cut.pieces
+        assert 0 < piece.length < pages * page
+        assert piece.length % 8192
+
+
+def test_what_checkpoints_write_is_torn_before_anything_else() -> None:
+    entries = [Entry(at * 65536, 65536, Flag(0), 0) for at in range(20)]
+    entries += [Entry(at * 65536, 16384, Flag(0), 0) for at in range(2)]
+    for most, torn in ((1, 1), (4, 2), (8, 4)):
+        chosen = cuts.choose_cuts(
+            entries, [], start=0, count=40, seed=1, most=4 * most, checkpoints=[range(20, 22)]
+        )
+        ends = {cut.after for cut in chosen.cuts if cut.survival is Survival.TORN_LAST}
+        assert chosen.coverage.torn == torn
+        assert {21, 22} & ends == ({21} if torn == 1 else {21, 22})
+        assert len(ends) == torn

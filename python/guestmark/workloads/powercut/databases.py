@@ -22,16 +22,22 @@ _READY_S = 60.0
 _TABLE = "records"
 # The control's rows have numbers of their own.
 _UNSAFE_FROM = 1_000_000
+# Rows that are all changed before each checkpoint, so that it writes over pages which recovery needs.
+_PAGES, _PAGE_ROWS, _PAGE_BYTES = "pages", 200, 500
+_CHECKPOINTS = 4  # of one log
 
 
 class Rows:
     """Commits rows on a machine's disk, and reads what a crash left of them; the server runs as `account`.
 
-    `settings` are the server's own; they decide what a commit waits for.
+    `settings` are the server's own; they decide what a commit waits for. Of `count` records each quarter ends with a
+    change of every row of another table and a checkpoint, which writes pages that a power cut may tear.
     """
 
-    def __init__(self, method: Method, account: Account, settings: Mapping[str, str]) -> None:
+    def __init__(self, method: Method, account: Account, settings: Mapping[str, str], count: int) -> None:
         self._method = method
+        # Records from one checkpoint to the next.
+        self._between = max(1, count // _CHECKPOINTS)
         self._kind: Database = KINDS[method.value]()
         self._account = account
         self._settings = self._kind.derive_settings(
@@ -57,8 +63,10 @@ class Rows:
             try:
                 server.start_server(_READY_S)
                 server.execute_statement(
-                    f"create table {self._table_name} (number integer primary key, content varchar(600))"
+                    f"create table {self._name_table(_TABLE)} "
+                    "(number integer primary key, content varchar(600))"
                 )
+                self._fill_pages(server)
                 self._server = server
                 yield
             finally:
@@ -70,17 +78,75 @@ class Rows:
         assert self._server is not None
         self._server.stop_server()
 
-    def commit_rows(self, tag: str, count: int, mark: Callable[[int], None], *, unsafe: bool = False) -> None:
-        """Commits so many rows, marking each that is acknowledged; `unsafe`: no commit waits for a flush."""
+    def commit_rows(
+        self,
+        tag: str,
+        count: int,
+        mark: Callable[[int], None],
+        requests: Callable[[], int],
+        *,
+        unsafe: bool = False,
+    ) -> tuple[range, ...]:
+        """Commits so many rows, marking each that is acknowledged.
+
+        Returns the requests of the log, which `requests` counts, that each checkpoint has made. `unsafe`: no commit
+        waits for a flush, and there are no checkpoints.
+        """
         server = self._server
         assert server is not None
         if unsafe:
             server.execute_statement(self._kind.unsafe[1])
         first = _UNSAFE_FROM if unsafe else 0
+        checkpoints: list[range] = []
         for number in range(count):
             content = records.make_record(tag, number, self._method.record_size).decode()
-            server.execute_statement(f"insert into {self._table_name} values ({first + number}, '{content}')")
+            server.execute_statement(
+                f"insert into {self._name_table(_TABLE)} values ({first + number}, '{content}')"
+            )
+            full = not unsafe and (number + 1) % self._between == 0
+            if full:
+                self._change_pages(server, (number + 1) // self._between)
             mark(number + 1)
+            if full:
+                before = requests()
+                self._make_checkpoint(server)
+                checkpoints.append(range(before, requests()))
+        return tuple(checkpoints)
+
+    def _fill_pages(self, server: Server) -> None:
+        """Makes the table whose pages checkpoints write, and has it in its file."""
+        content = "0" * _PAGE_BYTES
+        rows = ", ".join(f"({number}, 0, '{content}')" for number in range(_PAGE_ROWS))
+        table = self._name_table(_PAGES)
+        server.execute_statement(
+            f"create table {table} (number integer primary key, change_number integer, content varchar(600))"
+        )
+        server.execute_statement(f"insert into {table} values {rows}")
+        self._make_checkpoint(server)
+
+    def _change_pages(self, server: Server, change: int) -> None:
+        content = str(change % 10) * _PAGE_BYTES
+        server.execute_statement(
+            f"update {self._name_table(_PAGES)} set change_number = {change}, content = '{content}'"
+        )
+
+    def _make_checkpoint(self, server: Server) -> None:
+        for statement in self._kind.checkpoint:
+            server.execute_statement(statement)
+
+    def _find_page_damage(self, server: Server, newest: int) -> str:
+        """Returns what is wrong with the table that checkpoints write; empty if it has its last acknowledged change."""
+        changes = server.execute_statement(
+            f"select change_number, count(*), count(distinct number) from {self._name_table(_PAGES)} "
+            "group by change_number"
+        )
+        if len(changes) != 1:
+            return f"its table of {_PAGE_ROWS} rows has parts of {len(changes)} changes"
+        change, rows, numbers = (int(str(value)) for value in changes[0])
+        if rows != _PAGE_ROWS or numbers != _PAGE_ROWS:
+            return f"its table of {_PAGE_ROWS} rows has {rows}, with {numbers} numbers"
+        acknowledged = (newest + 1) // self._between
+        return f"its table has change {change}, not {acknowledged}" if change < acknowledged else ""
 
     def read(
         self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
@@ -98,18 +164,20 @@ class Rows:
             server = Server(agent, self._kind, data, self._settings, account=self._account, launcher=launched)
             try:
                 server.start_server(_READY_S)
-                rows = server.execute_statement(f"select content from {self._table_name}")
+                rows = server.execute_statement(f"select content from {self._name_table(_TABLE)}")
+                damage = self._find_page_damage(server, newest)
             except WorkloadError as error:
                 if error.cause is not Cause.NO_TABLE:  # else it was not there yet
                     return Recovered({}, damage=error.message)
-                rows = []
+                rows, damage = [], ""
             except MachineError as error:
                 return Recovered({}, damage=error.message)
             finally:
                 server.kill_server()
+        if damage:
+            return Recovered({}, damage=damage)
         content = "\n".join(str(row[0]) for row in rows).encode()
         return Recovered(dict.fromkeys(names, content))
 
-    @property
-    def _table_name(self) -> str:
-        return f"{self._kind.namespace}{_TABLE}"
+    def _name_table(self, name: str) -> str:
+        return f"{self._kind.namespace}{name}"

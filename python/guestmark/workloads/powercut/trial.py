@@ -73,7 +73,9 @@ class PowercutTrial(powercut.PowercutWorkload):
         # Calls after which a sync would mend what the last log lost.
         self._cures: list[tuple[str, str]] = []
         account = Account.choose_account(plan.context.uid or 0, plan.context.gid or 0)
-        self._rows = Rows(self._method, account, self.params.settings) if self._method.is_served else None
+        self._rows: Rows | None = None
+        if self._method.is_served:
+            self._rows = Rows(self._method, account, self.params.settings, self.params.records)
         self._command = self._make_program(plan)
         self._disk: AttachedDisk | None = None
 
@@ -360,17 +362,24 @@ class PowercutTrial(powercut.PowercutWorkload):
         assert files is not None
         start = writelog.count_requests(files.log)
         count = self.params.records
+        checkpoints: tuple[range, ...] = ()
         with logged.open_marker(files) as mark:
             # Mark 0 separates the records from what preparing the disk has written.
             mark(0)
             if self._command is not None:
                 count = self._command.run(agent, disk.directory, mark, self.limit_s)
             elif self._rows is not None:
-                self._rows.commit_rows(tag.text, count, mark, unsafe=tag is proof.CONTROL)
+                checkpoints = self._rows.commit_rows(
+                    tag.text,
+                    count,
+                    mark,
+                    functools.partial(writelog.count_requests, files.log),
+                    unsafe=tag is proof.CONTROL,
+                )
             else:
                 self._write_acknowledged(agent, disk, tag, count, mark)
         end = writelog.count_requests(files.log)
-        return proof.LogPart(tag, count, start, end, end)
+        return proof.LogPart(tag, count, start, end, end, checkpoints)
 
     def _write_acknowledged(
         self, agent: Agent, disk: AttachedDisk, tag: proof.Tag, count: int, mark: Callable[[int], None]

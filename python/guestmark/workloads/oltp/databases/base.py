@@ -158,6 +158,8 @@ class Database(ABC):
     namespace: ClassVar[str]  # before the name of a table
     # The setting under which commits wait for no flush, and the statement that makes it.
     unsafe: ClassVar[tuple[str, str]]
+    # Statements after which all pages are in their files, and recovery begins after that.
+    checkpoint: ClassVar[tuple[str, ...]]
 
     def __init__(self) -> None:
         self.programs = {program: self.find_program(program) for program in self.packages}

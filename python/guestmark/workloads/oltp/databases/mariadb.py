@@ -40,6 +40,7 @@ class MariaDB(Database):
         "innodb_flush_log_at_trx_commit=0",
         "set global innodb_flush_log_at_trx_commit=0",
     )
+    checkpoint = ("set global innodb_log_checkpoint_now=1",)
 
     @property
     def server_path(self) -> str:

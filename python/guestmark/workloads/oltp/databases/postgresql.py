@@ -48,6 +48,7 @@ class PostgreSQL(Database):
 
     namespace = ""
     unsafe = ("synchronous_commit=off", "set synchronous_commit=off")
+    checkpoint = ("checkpoint",)
 
     @property
     def server_path(self) -> str:
