@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.errors import AttestationError, PlatformUnusableError
-from guestmark.core.machine_facts import GuestMachine, ImageFirmware, NestedMachine
+from guestmark.core.machine_facts import GuestMachine, ImageEntry, ImageFirmware, NestedMachine
 from guestmark.platforms.base import LoggedIn, Machine, find_login
 from guestmark.platforms.drives import VirtioBus
+from guestmark.platforms.libguestfs import GUESTFISH
 from guestmark.platforms.place import HypervisorProcess, Place
 from guestmark.platforms.qemu.disk_images import ImageBoot
 from tests.framework.cells import cell_of
@@ -116,4 +118,27 @@ def test_an_image_boots_inside_another_guest(bios_image: Path) -> None:
         login = find_login(machine)
         assert login is not None
         assert login.caller().uid == 0
+        assert look(machine, "cat", "/etc/hostname") == "image-guest"
+
+
+def test_cloud_init_brings_the_agent_where_libguestfs_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = make_root_archive("bookworm", ("cloud-init",))
+    image = make_disk_image(archive, tmp_path / "cloud.qcow2")
+    # A folder of programs that lacks one.
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for folder in os.environ["PATH"].split(os.pathsep):
+        for program in Path(folder).glob("*"):
+            link = programs / program.name
+            if program.name != GUESTFISH and not link.is_symlink():
+                link.symlink_to(program)
+    monkeypatch.setenv("PATH", str(programs))
+    with start("tcg", image=str(image)) as machine:
+        found = machine.attest()
+        assert isinstance(found, GuestMachine)
+        assert found.image is not None
+        assert found.image.entered is ImageEntry.SEED
+        assert "bookworm" in found.image.distribution
         assert look(machine, "cat", "/etc/hostname") == "image-guest"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -157,3 +158,25 @@ def test_nothing_is_left_of_a_run_that_is_killed(
     wait_until(lambda: not left(tmp_path), 60)
     records = Path(guestmark.environment["XDG_CACHE_HOME"]) / "guestmark" / "machines"
     wait_until(lambda: not list(records.rglob("*.json")), 30)
+
+
+def test_machines_that_never_answer_are_counted_by_reason(guestmark: CommandLine, tmp_path: Path) -> None:
+    """Every third one cannot be created, as clouds without capacity say it."""
+    count = 'n=$(($(cat "$0.count" 2>/dev/null || echo 0) + 1)); echo $n > "$0.count"; '
+    fails = '[ $((n % 3)) != 0 ] || { echo "no capacity left in this zone" >&2; exit 7; }; '
+    path = own_machine(tmp_path, create=script(tmp_path, count + fails + CREATE), price_per_hour="0.36")
+    guestmark.environment[VARIABLE] = str(path)
+    trust_as(guestmark, path)
+    done = guestmark.measure("--on", "own:cell", "--null", "none", "-r", "7", "--", "true")
+    assert done.status == 1
+    said = " ".join(guestmark("show", "--details").stdout.split())
+    assert "own:cell machines: " in said
+    failed = re.search(
+        r"(\d) of (\d) never answered, (\d+) % \[(\d+)%, (\d+)%\]: (\d) × .*no capacity left", said
+    )
+    assert failed is not None, said
+    assert failed[1] == failed[6]
+    assert int(failed[4]) <= int(failed[3]) <= int(failed[5])
+    assert "0.36 an hour, " in said
+    assert " for 1,000 starts of " in said
+    assert left(tmp_path) == []

@@ -225,6 +225,11 @@ class LibvirtMachine(RemoteMachine, kw_only=True, omit_defaults=True):
     libvirt: Libvirt
 
 
+# Before the random part of the id of a machine of the user's own, so that people know whose it is.
+OWN_MACHINE_PREFIX = "guestmark-"
+OWN_MACHINE_ID = re.compile(rf"\b{OWN_MACHINE_PREFIX}[0-9a-f]{{16}}\b")
+
+
 class OwnKernel(StrEnum):
     """Whose kernel answers system calls in a machine of the user's own."""
 
@@ -256,6 +261,8 @@ class OwnMachine(RemoteMachine, kw_only=True, omit_defaults=True):
     # The output of its command `version`.
     version: str = ""
     parameters: dict[str, str] = msgspec.field(default_factory=dict)
+    # In the definition's own currency; None if it says nothing.
+    price_per_hour: float | None = None
     inside: OwnInside
 
 
@@ -346,6 +353,13 @@ class ImageFirmware(StrEnum):
     UEFI = "uefi"
 
 
+class ImageEntry(StrEnum):
+    """How the agent gets into a disk image."""
+
+    OVERLAY = "an overlay that libguestfs wrote"
+    SEED = "a seed of cloud-init"
+
+
 class DiskImage(msgspec.Struct, kw_only=True):
     """The disk image that a guest booted from, by its own firmware, boot loader and kernel."""
 
@@ -354,9 +368,9 @@ class DiskImage(msgspec.Struct, kw_only=True):
     format: str
     size: int  # bytes that the guest sees
     firmware: ImageFirmware
-    distribution: str
-    # How the agent got into it.
-    entered: str
+    entered: ImageEntry
+    # The name that its system gives itself; empty until that runs.
+    distribution: str = ""
 
 
 class GuestMachine(MachineFacts, kw_only=True):

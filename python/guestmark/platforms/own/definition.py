@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,6 +63,8 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     env: dict[str, str] = {}
     parameters: dict[str, str | int | float | Parameter] = {}
     timeouts: Timeouts = Timeouts()
+    # In any currency; a machine costs it from the order to create it on.
+    price_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,7 @@ class Definition:
     env: Mapping[str, str]
     parameters: Mapping[str, Parameter]
     timeouts: Timeouts
+    price_per_hour: float | None
 
     def commands(self) -> Iterator[tuple[str, Template]]:
         """Yield each command that the file has, with its key."""
@@ -178,6 +182,7 @@ def parse_definition(text: str, path: Path, *, shipped: bool = False) -> Definit
         env=file.env,
         parameters=parameters,
         timeouts=file.timeouts,
+        price_per_hour=file.price_per_hour,
         **templates,
     )
 
@@ -300,6 +305,9 @@ def _check_values(file: _File, path: Path) -> None:
             raise UsageError(
                 f"{path}: timeouts.{field_.name} is {seconds:g} s", hint=f"between 0 and {_LONGEST_S:g} s"
             )
+    price = file.price_per_hour
+    if price is not None and not 0 <= price < math.inf:
+        raise UsageError(f"{path}: price_per_hour is {price:g}", hint="a number from 0 on, in any currency")
     _check_help(file.help, f"{path}: help")
     for name, value in file.env.items():
         _check_text(value, f"{path}: env: {name}")

@@ -25,6 +25,7 @@ import msgspec
 
 from guestmark.core.errors import MachineError
 from guestmark.core.home import cache_home
+from guestmark.core.machine_facts import OWN_MACHINE_PREFIX
 from guestmark.core.redaction import register_variables
 from guestmark.core.temporary import open_unnamed_file
 from guestmark.page.text import last_inert_line, make_inert
@@ -32,7 +33,6 @@ from guestmark.platforms.affinity import starting_machine
 from guestmark.platforms.commands import KEPT_OUTPUT, Ended, await_success, run_command
 from guestmark.platforms.own.definition import Definition, Template
 
-PREFIX = "guestmark-"  # of every id, so that people know whose machines these are
 _RECORDS = "machines"
 _PAUSE_S = 0.2
 _LIST_S = 20.0
@@ -137,7 +137,7 @@ def create_machine(definition: Definition, values: Mapping[str, str]) -> Iterato
     A definition without `create` stands for a machine that is there, and is left alone. Raises `MachineError` for a
     command that fails, also for a machine that cannot be destroyed.
     """
-    ident = f"{PREFIX}{secrets.token_hex(8)}"
+    ident = f"{OWN_MACHINE_PREFIX}{secrets.token_hex(8)}"
     if not definition.create:
         now = time.monotonic()
         yield Made(definition, ident, values, now, now)
@@ -374,7 +374,7 @@ def destroy_orphans(*, dry_run: bool) -> list[OrphanMachine]:
     A machine that cannot be destroyed keeps its record, unless its definition can list machines, and does not list it.
     """
     found = []
-    for file in sorted(_records_folder().glob(f"{PREFIX}*.json")):
+    for file in sorted(_records_folder().glob(f"{OWN_MACHINE_PREFIX}*.json")):
         with contextlib.suppress(OSError), file.open("rb") as opened:
             # Whoever answers for the machine has this lock.
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

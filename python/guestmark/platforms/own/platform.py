@@ -106,6 +106,7 @@ class Own(Remote):
             digest=self.made.definition.digest,
             version=self.version,
             parameters=dict(self.made.values),
+            price_per_hour=self.made.definition.price_per_hour,
             inside=inside,
         )
         return self._found

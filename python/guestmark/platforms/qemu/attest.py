@@ -5,6 +5,8 @@ import os
 import stat
 from pathlib import Path
 
+import msgspec
+
 from guestmark.core import procfs
 from guestmark.core.architectures import Architecture, host_architecture
 from guestmark.core.levels import Levels
@@ -22,7 +24,7 @@ from guestmark.platforms.place import HERE
 from guestmark.platforms.qemu import virtiofs
 from guestmark.platforms.qemu.accelerators import KVM, TCG
 from guestmark.platforms.qemu.boots import NINE_P, Boot
-from guestmark.platforms.qemu.disk_images import NODE, ImageBoot
+from guestmark.platforms.qemu.disk_images import NODE, ImageBoot, ImageGuest
 from guestmark.platforms.qmp import Monitor, require_shape
 from guestmark.setting import memory
 from guestmark.setting.filesystem import Filesystem
@@ -44,7 +46,8 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot | ImageBoot) 
     )
     image = None
     if isinstance(boot, ImageBoot):
-        image = boot.image
+        name = guest.find_distribution() if isinstance(guest, ImageGuest) else ""
+        image = msgspec.structs.replace(boot.image, distribution=name)
         require_same("the image", str(boot.overlay), _find_backing_file(guest), guest)
     else:
         check_kernel(boot.kernel.release, inside, guest, boot.root_type)

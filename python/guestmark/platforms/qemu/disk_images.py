@@ -1,7 +1,8 @@
 """A disk image of the user's own as a guest: its firmware, boot loader, kernel and system, with our agent in it.
 
 The image itself is never written to. libguestfs puts the agent, and a service that starts it, into an overlay, once for
-each image; the overlay is kept in the cache. Each guest writes to an overlay of its own on top of that one.
+each image; the overlay is kept in the cache. Without libguestfs the agent comes on a second disk, a seed for the data
+source NoCloud, and the image has to have cloud-init. Each guest writes to an overlay of its own.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import hashlib
 import shutil
 import signal
 import subprocess
+import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from guestmark.core.architectures import Architecture
 from guestmark.core.context import Caller
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.levels import Levels
-from guestmark.core.machine_facts import DiskImage, ImageFirmware
+from guestmark.core.machine_facts import DiskImage, ImageEntry, ImageFirmware
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.temporary import replace_file, scratch_directory
 from guestmark.page.text import last_inert_line, make_inert
@@ -43,6 +45,10 @@ START_LIMIT_S = 300.0
 NODE = "guestmark-image"
 _AGENT = "/usr/local/bin/guestmark-agent"
 _PORT = "virtio:guestmark"
+_UNIT = "/etc/systemd/system/guestmark.service"
+# What makes cloud-init's seed.
+_SEED_PROGRAMS = ("mkfs.vfat", "mcopy")
+_MEBIBYTE = 1 << 20
 _INSPECT_S = 600.0
 _CREATE_S = 60.0
 _SETTLE_S = 120.0
@@ -64,6 +70,20 @@ ExecStart={_AGENT} serve --channel {_PORT}
 [Install]
 WantedBy=multi-user.target
 """
+# Commands of cloud-init that run early in a boot, before the network.
+_USER_DATA = f"""\
+#cloud-config
+bootcmd:
+- |
+  mkdir -p /run/guestmark
+  mount -o ro LABEL=cidata /run/guestmark
+  install -m 0755 /run/guestmark/agent {_AGENT}
+  umount /run/guestmark
+  cat >{_UNIT} <<'END'
+{textwrap.indent(_SERVICE, "  ")}  END
+  systemctl daemon-reload
+  systemctl start --no-block guestmark.service
+"""
 _SCRIPT = f"""\
 #!/bin/sh
 ### BEGIN INIT INFO
@@ -81,7 +101,6 @@ _BOOT_TIMES = r"""
 systemctl show --property=InitRDTimestampMonotonic --property=UserspaceTimestampMonotonic
 dmesg | sed -n 's/^\[ *\([0-9.]*\)\] Run \/init as init process.*/init=\1/p' | head -n 1
 """
-_UNIT = "/etc/systemd/system/guestmark.service"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +109,8 @@ class ImageBoot:
 
     overlay: Path
     image: DiskImage
+    # The disk from which cloud-init takes the agent; None if the overlay has it.
+    seed: Path | None = None
     # Nothing of this host is shared with its system.
     share: str = ""
 
@@ -104,6 +125,12 @@ class ImageBoot:
             "-blockdev", f"driver=qcow2,node-name={NODE},file.driver=file,file.filename={_escape(str(disk))}",
             "-device", f"{virtio.format_device('virtio-blk')},drive={NODE},bootindex=0",
         ]  # fmt: skip
+        if self.seed is not None:
+            seed = _escape(place.locate_file(self.seed))
+            arguments += [
+                "-drive", f"file={seed},format=raw,if=none,id={NODE}-seed,readonly=on",
+                "-device", f"{virtio.format_device('virtio-blk')},drive={NODE}-seed",
+            ]  # fmt: skip
         if self.image.firmware is ImageFirmware.UEFI:
             code, template = find_ovmf()
             variables = process.scratch / "variables.fd"
@@ -153,6 +180,15 @@ class ImageGuest(Guest):
             self.phases[KERNEL_DONE] = kernel_s + (initrd_s or userspace_s)
             self.phases[ROOT_DONE] = kernel_s + userspace_s
 
+    def find_distribution(self) -> str:
+        """Return the name that the image's system gives itself; empty if it has none."""
+        done = self.agent.exec(["cat", "/etc/os-release"], timeout_s=20.0, question=True)
+        for line in done.stdout.decode(errors="replace").splitlines():
+            name, _, value = line.partition("=")
+            if name == "PRETTY_NAME":
+                return make_inert(value.strip().strip('"'))[:80]
+        return ""
+
     def caller(self) -> Caller:
         """Return root there, with the environment that its system gives to services."""
         if self._caller is None:
@@ -195,18 +231,37 @@ def find_image_boot(
     key = hashlib.sha256(repr((str(path), file_identity(path), file_identity(agent))).encode()).hexdigest()[
         :24
     ]
-    overlay = cache_directory() / "images" / f"{key}.qcow2"
+    entry = _choose_entry()
+    overlay = cache_directory() / "images" / f"{key}-{entry.name.lower()}.qcow2"
     facts = overlay.with_suffix(".json")
+    seed = overlay.with_suffix(".seed") if entry is ImageEntry.SEED else None
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         if overlay.exists():
-            return ImageBoot(overlay, msgspec.json.decode(facts.read_bytes(), type=DiskImage))
-    notify(f"putting the agent into an overlay of {path.name}")
+            return ImageBoot(overlay, msgspec.json.decode(facts.read_bytes(), type=DiskImage), seed)
+    notify(f"preparing an overlay of {path.name}")
     overlay.parent.mkdir(exist_ok=True)
+    if seed is not None:
+        with replace_file(seed, 0o600) as part:
+            _make_seed(part, agent)
     with replace_file(overlay, 0o600) as part:
-        image = _prepare_overlay(path, part, agent, accelerator, architecture)
+        image = _make_overlay(path, part, entry)
+        if entry is ImageEntry.OVERLAY:
+            _check_architecture(path, _inject_agent(path, part, agent, accelerator), architecture)
         with replace_file(facts) as written:
             written.write_bytes(msgspec.json.encode(image))
-    return ImageBoot(overlay, image)
+    return ImageBoot(overlay, image, seed)
+
+
+def _choose_entry() -> ImageEntry:
+    """Return how the agent gets in. Raises `PlatformUnusableError` where the programs for both ways are missing."""
+    if shutil.which(libguestfs.GUESTFISH):
+        return ImageEntry.OVERLAY
+    if all(map(shutil.which, _SEED_PROGRAMS)):
+        return ImageEntry.SEED
+    raise PlatformUnusableError(
+        "nothing puts the agent into a disk image: guestfish is not installed, nor are mkfs.vfat and mcopy",
+        hint="install libguestfs's tools (Debian: apt-get install guestfish)",
+    )
 
 
 def _create_command(backing: str, overlay: Path) -> list[str]:
@@ -272,9 +327,8 @@ def choose_firmware(head: bytes) -> ImageFirmware | None:
     return None
 
 
-def _prepare_overlay(
-    path: Path, overlay: Path, agent: Path, accelerator: str, architecture: Architecture
-) -> DiskImage:
+def _make_overlay(path: Path, overlay: Path, entry: ImageEntry) -> DiskImage:
+    """Make an overlay of an image; return what the image is. Raises `PlatformUnusableError` where it cannot boot."""
     described = _describe_image(path)
     firmware = _find_firmware(path)
     command = [
@@ -292,15 +346,6 @@ def _prepare_overlay(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise PlatformUnusableError(f"no overlay of {path.name} can be made: {last_inert_line(done.stderr)}")
-    said = _inject_agent(path, overlay, agent, accelerator)
-    # What is no name of an architecture is an error about a program that is not there.
-    named = [line for line in said.get("architecture", "").splitlines() if line.replace("_", "").isalnum()]
-    found = named[0] if named else ""
-    if found and found != architecture.machine_name:
-        raise PlatformUnusableError(
-            f"{path.name} holds a system for {make_inert(found)}, and this host is {architecture.machine_name}",
-            hint="use an image of this host's architecture",
-        )
     with path.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     return DiskImage(
@@ -309,9 +354,37 @@ def _prepare_overlay(
         format=described.format,
         size=described.size,
         firmware=firmware,
-        distribution=_find_distribution(said.get("release", "")),
-        entered="an overlay that libguestfs wrote",
+        entered=entry,
     )
+
+
+def _check_architecture(path: Path, said: Mapping[str, str], architecture: Architecture) -> None:
+    # What is no name of an architecture is an error about a program that is not there.
+    named = [line for line in said.get("architecture", "").splitlines() if line.replace("_", "").isalnum()]
+    if named and named[0] != architecture.machine_name:
+        raise PlatformUnusableError(
+            f"{path.name} holds a system for {named[0]}, and this host is {architecture.machine_name}",
+            hint="use an image of this host's architecture",
+        )
+
+
+def _make_seed(target: Path, agent: Path) -> None:
+    """Make the file system from which cloud-init takes its configuration, and that the agent with it."""
+    with scratch_directory("image-seed") as room:
+        (room / "user-data").write_text(_USER_DATA)
+        # Another instance than any that the image has seen, so that cloud-init acts on it.
+        (room / "meta-data").write_text("instance-id: guestmark\n")
+        shutil.copy(agent, room / "agent")
+        with target.open("wb") as stream:
+            stream.truncate((agent.stat().st_size // _MEBIBYTE + 4) * _MEBIBYTE)
+        made, copied = _SEED_PROGRAMS
+        files = [str(room / name) for name in ("user-data", "meta-data", "agent")]
+        for command in ([made, "-n", "cidata", str(target)], [copied, "-i", str(target), *files, "::"]):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise PlatformUnusableError(
+                    f"no seed of cloud-init can be made: {last_inert_line(done.stderr)}"
+                )
 
 
 def _find_firmware(path: Path) -> ImageFirmware:
@@ -343,7 +416,7 @@ def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> d
         # A command after a hyphen may fail: which init there is decides which of them do.
         script = [
             "echo == architecture", *(f"-file-architecture {program}" for program in _PROGRAMS),
-            "echo == release", "-cat /etc/os-release", "echo == end",
+            "echo == end",
             "mkdir-p /usr/local/bin", f"upload {agent} {_AGENT}", f"chmod 0755 {_AGENT}",
             "-mkdir-p /etc/systemd/system/multi-user.target.wants",
             f"-upload {room}/service {_UNIT}", f"-chmod 0644 {_UNIT}",
@@ -392,11 +465,3 @@ def _split_sections(output: str) -> dict[str, str]:
         else:
             lines.append(line)
     return {name: "\n".join(content).strip() for name, content in found.items()}
-
-
-def _find_distribution(release: str) -> str:
-    for line in release.splitlines():
-        name, _, value = line.partition("=")
-        if name == "PRETTY_NAME":
-            return make_inert(value.strip().strip('"'))[:80]
-    return ""

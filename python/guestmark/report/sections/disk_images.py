@@ -26,7 +26,7 @@ def _describe_image(image: DiskImage, kernel: str) -> str:
         image.distribution,
         f"its own kernel {kernel}",
         f"booted by {_FIRMWARE[image.firmware]}",
-        f"agent in {image.entered}",
+        f"agent in {image.entered.value}",
         f"SHA-256 {image.sha256[:_SHOWN]}…",
     ]
     return ", ".join(part for part in parts if part)

@@ -16,6 +16,7 @@ from guestmark.core.model import TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Definitions
 from guestmark.report.sections import locations, remote_machines
+from guestmark.report.sections.creations import describe_creations
 from guestmark.report.sections.disk_images import describe_images
 
 _HERE = "this host"
@@ -91,6 +92,7 @@ def make_rows(run: StoredRun, *, whole: bool = False) -> list[tuple[str, str]]:
     rows = [*_host_rows(run.environment), ("placement", locations.describe_placement(run.trials))]
     rows += remote_machines.describe_machines(run).items()
     rows += describe_images(run).items()
+    rows += describe_creations(run).items()
     for platform, flaws in remote_machines.find_mitigations(run).items():
         rows.append((f"{platform} mitigations", _describe_mitigations(flaws)))
     for binary in find_binaries(run):

@@ -15,6 +15,7 @@ from guestmark.page.nodes import Command, Node, Note, NoteKind
 from guestmark.page.text import Span, Tone, line, spans
 from guestmark.report.commands import resume_command
 from guestmark.report.sections import locations, remote_machines
+from guestmark.report.sections.creations import describe_creations
 from guestmark.report.sections.disk_images import describe_images
 from guestmark.report.sections.environment import describe_host, find_binaries
 from guestmark.stats.analysis import Analysis, WorkloadResult
@@ -81,6 +82,7 @@ def _list_circumstances(analysis: Analysis, run: StoredRun) -> list[str]:
         texts.append(f"Measured on {host}")
     texts += [f"{name}: {text}" for name, text in remote_machines.describe_machines(run).items()]
     texts += [f"{name}: {text}" for name, text in describe_images(run).items()]
+    texts += [f"{name}: {text}" for name, text in describe_creations(run).items()]
     return [text for text in texts if text]
 
 

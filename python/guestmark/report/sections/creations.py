@@ -1,0 +1,38 @@
+"""What became of the machines of the user's own that a run asked for, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.units import format_duration
+from guestmark.ledger.model import StoredRun
+from guestmark.page.figures import format_percent
+from guestmark.stats.creations import Creations, count_creations
+
+_SHOWN = 3  # reasons
+
+
+def describe_creations(run: StoredRun) -> dict[str, str]:
+    """Return one line for each platform of the user's own."""
+    platforms: Mapping[str, PlatformSpec] = {cell.id: cell.platform for cell in run.plan.cells}
+    found = count_creations(run.trials, platforms)
+    return {f"{each.platform} machines": _describe_platform(each) for each in found}
+
+
+def _describe_platform(found: Creations) -> str:
+    low, high = found.interval
+    if found.failed:
+        said = f"{found.failed} of {found.tried} never answered, {format_percent(found.share)} "
+        said += f"[{low:.0%}, {high:.0%}]"
+        reasons = [f"{count} × {reason}" for reason, count in found.reasons[:_SHOWN]]
+        if others := sum(count for _, count in found.reasons[_SHOWN:]):
+            reasons.append(f"{others} × other reasons")
+        said += f": {'; '.join(reasons)}"
+    else:
+        said = f"all {found.tried} answered, so at most {high:.0%} never do"
+    if found.price_per_hour is not None:
+        said += f"; {found.price_per_hour:g} an hour"
+        if (price := found.price_of_thousand_starts) is not None and found.ready_s is not None:
+            said += f", {price:.3g} for 1,000 starts of {format_duration(found.ready_s)}"
+    return said

@@ -1,0 +1,75 @@
+"""How often machines of the user's own could not be created, and what their time costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from guestmark.core.machine_facts import OWN_MACHINE_ID, OwnMachine
+from guestmark.core.model import Trial, TrialStatus
+from guestmark.core.platform_spec import PlatformSpec
+from guestmark.stats.tails import failed_share
+
+OWN = "own"
+_READY = "ready"
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Creations:
+    """The machines of one platform that a run asked for.
+
+    `share` of them never answered, with its 95 % interval (`failed_share`), for `reasons`, the commonest first. A trial
+    asks for one machine and never tries again. `ready_s` is the mean time until one answers; None if none did.
+    """
+
+    platform: str
+    tried: int
+    failed: int
+    share: float
+    interval: tuple[float, float]
+    reasons: tuple[tuple[str, int], ...]
+    ready_s: float | None
+    # As the definition says, in its own currency; None if it says nothing.
+    price_per_hour: float | None
+
+    @property
+    def price_of_thousand_starts(self) -> float | None:
+        """What a thousand machines cost until they answer; None without a price or a start."""
+        if self.price_per_hour is None or self.ready_s is None:
+            return None
+        return 1000 * self.ready_s / _HOUR_S * self.price_per_hour
+
+
+def count_creations(trials: Iterable[Trial], platforms: Mapping[str, PlatformSpec]) -> list[Creations]:
+    """Count the machines of the user's own, by platform; `platforms` has that of each cell."""
+    by_platform: dict[str, list[Trial]] = {}
+    for trial in trials:
+        spec = platforms.get(trial.cell_id)
+        if spec is not None and spec.outer.kind == OWN:
+            by_platform.setdefault(str(spec), []).append(trial)
+    return [_count_platform(platform, own) for platform, own in by_platform.items()]
+
+
+def _count_platform(platform: str, trials: list[Trial]) -> Creations:
+    lost = [trial for trial in trials if trial.status is not TrialStatus.OK and _READY not in trial.phases]
+    failed = np.array([float(trial in lost) for trial in trials])
+    share, interval = failed_share(failed, np.ones(len(trials)))
+    answered = [trial.phases[_READY] for trial in trials if _READY in trial.phases]
+    machines = (trial.facts.find_fact(OwnMachine) for trial in trials)
+    prices = [machine.price_per_hour for machine in machines if machine is not None]
+    return Creations(
+        platform=platform,
+        tried=len(trials),
+        failed=len(lost),
+        share=share,
+        interval=interval,
+        reasons=tuple(
+            Counter(OWN_MACHINE_ID.sub("{id}", trial.reason or "failed") for trial in lost).most_common()
+        ),
+        ready_s=sum(answered) / len(answered) if answered else None,
+        price_per_hour=prices[-1] if prices else None,
+    )
