@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from guestmark.ledger import open_ledger
 from guestmark.platforms.own.conformance import Point, check_definition
 from guestmark.platforms.own.definition import read_definition
 from guestmark.platforms.own.store import VARIABLE, find_definition, trust
-from tests.framework.command_line import CommandLine
+from tests.framework.command_line import CommandLine, processes_with
 from tests.framework.marks import long
-from tests.framework.own_machines import CREATE, DESTROY, ENTER, PID, own_machine, script
-from tests.framework.processes import wait_until
+from tests.framework.own_machines import CREATE, DESTROY, ENTER, PID, own_machine, script, words
+from tests.framework.processes import called, kill, others, wait_until
 from tests.framework.stand_ins import TOOLS, install_tools
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces are entered by root")
@@ -180,3 +181,170 @@ def test_machines_that_never_answer_are_counted_by_reason(guestmark: CommandLine
     assert "0.36 an hour, " in said
     assert " for 1,000 starts of " in said
     assert left(tmp_path) == []
+
+
+def records(guestmark: CommandLine) -> list[Path]:
+    """What is remembered of machines that somebody has to destroy."""
+    return list((Path(guestmark.environment["XDG_CACHE_HOME"]) / "guestmark" / "machines").rglob("*.json"))
+
+
+def nothing_left(guestmark: CommandLine, folder: Path, mark: str) -> bool:
+    return wait_until(lambda: not left(folder) and not records(guestmark) and not processes_with(mark), 15)
+
+
+@pytest.mark.parametrize("key", ["version", "create", "ready", "pid", "exec"])
+def test_a_command_that_hangs_goes_with_guestmark(guestmark: CommandLine, tmp_path: Path, key: str) -> None:
+    """It ignores what it can, and has a child in a session of its own."""
+    mark = f"30{os.getpid()}"
+    begin = f"{CREATE}; " if key == "create" else ""
+    hang = script(tmp_path, f"trap '' TERM HUP INT PIPE; {begin}setsid sleep {mark} & sleep {mark}")
+    if key == "version":
+        hang = hang.replace(', "{id}"', "")
+    if key == "exec":
+        hang = hang[:-1] + ', "{command}"]'
+    # What create had started was killed with it.
+    path = own_machine(
+        tmp_path, destroy=script(tmp_path, 'kill -KILL $(cat "$0/$1"); rm -f "$0/$1"'), **{key: hang}
+    )
+    guestmark.environment[VARIABLE] = str(path)
+    trust_as(guestmark, path)
+    run = guestmark.start("exec", "--on", "own:cell", "--", "true")
+    assert wait_until(lambda: len(processes_with(mark)) == 2, 60)
+    run.kill()
+    run.wait()
+    assert nothing_left(guestmark, tmp_path, mark)
+
+
+def test_what_a_daemon_creates_too_late_is_destroyed(guestmark: CommandLine, tmp_path: Path) -> None:
+    """The tool has asked a daemon, is killed with guestmark, and the daemon goes on for a second."""
+    machines = tmp_path / "machines"
+    late = (
+        f"until asked=$(ls {tmp_path}/asked 2> /dev/null | grep .); do sleep 0.02; done; touch {tmp_path}/seen; "
+        f'sleep 1; sh -c "$1" {machines} "$asked"; touch {tmp_path}/done'
+    )
+    daemon = subprocess.Popen(["sh", "-c", late, "sh", CREATE], start_new_session=True)
+    asks = script(tmp_path, f'mkdir -p {tmp_path}/asked; : > {tmp_path}/asked/"$1"; exec sleep 60')
+    gone_or_never = script(tmp_path, f'[ ! -e "$0/$1" ] || {{ {DESTROY}; }}')
+    path = own_machine(tmp_path, create=asks, destroy=gone_or_never)
+    guestmark.environment[VARIABLE] = str(path)
+    trust_as(guestmark, path)
+    run = guestmark.start("exec", "--on", "own:cell", "--", "true")
+    assert wait_until((tmp_path / "seen").exists, 60)
+    run.kill()
+    run.wait()
+    daemon.wait(20)
+    assert (tmp_path / "done").exists()
+    assert nothing_left(guestmark, tmp_path, "-")
+
+
+def test_a_machine_whose_guard_was_killed_is_destroyed_at_the_end(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
+    path = own_machine(tmp_path)
+    guestmark.environment[VARIABLE] = str(path)
+    trust_as(guestmark, path)
+    with guestmark.running(
+        "exec", "--on", "own:cell", "-r", "1", "--null", "none", "--", "sleep", "3"
+    ) as run:
+        assert wait_until(lambda: processes_with("3"), 60)
+        guards = [int(found.name) for found, words in others() if b"while read -r word" in b" ".join(words)]
+        mine = [pid for pid in guards if str(tmp_path) in called(pid)]
+        assert mine
+        kill(mine, signal.SIGKILL)
+        assert run.wait(60) == 0
+    assert nothing_left(guestmark, tmp_path, "-")
+
+
+def test_a_destroy_that_hangs_is_said_and_clean_does_it(guestmark: CommandLine, tmp_path: Path) -> None:
+    mark = f"31{os.getpid()}"
+    path = own_machine(
+        tmp_path,
+        destroy=script(tmp_path, f"[ -e {tmp_path}/well ] || exec sleep {mark}; {DESTROY}"),
+        timeouts="{ destroy = 1 }",
+    )
+    guestmark.environment[VARIABLE] = str(path)
+    trust_as(guestmark, path)
+    done = guestmark("exec", "--on", "own:cell", "-r", "1", "--null", "none", "--", "true")
+    assert done.status != 0
+    assert "could not be destroyed" in done.stderr + done.stdout
+    assert not processes_with(mark)
+    kept = len(left(tmp_path))
+    assert len(records(guestmark)) == kept > 0
+    failed = guestmark("clean", "--on", "own:cell")
+    assert len(left(tmp_path)) == kept, failed
+    (tmp_path / "well").touch()
+    assert "own:cell" in guestmark("clean", "--on", "own:cell").stdout
+    assert nothing_left(guestmark, tmp_path, mark)
+
+
+def test_a_machine_that_is_not_listed_needs_no_record(guestmark: CommandLine, tmp_path: Path) -> None:
+    """A create that says it has failed, and a destroy that fails because nothing is there."""
+    path = own_machine(tmp_path, create=script(tmp_path, "exit 3"))
+    guestmark.environment[VARIABLE] = str(path)
+    trust_as(guestmark, path)
+    assert guestmark("exec", "--on", "own:cell", "--", "true").status != 0
+    assert records(guestmark) == []
+
+
+SECRET = "hunter-number-2"
+
+
+def test_values_of_variables_are_stored_and_printed_nowhere(guestmark: CommandLine, tmp_path: Path) -> None:
+    """Commands print them in every place that is looked at: version, errors of each kind, output, the console."""
+    path = own_machine(
+        tmp_path,
+        env=f'{{ CELL_TOKEN = "{SECRET}", PLAIN = "word" }}',
+        version=words("sh", "-c", "echo 1.0 $CELL_TOKEN"),
+    )
+    broken = own_machine(
+        tmp_path,
+        "broken",
+        env=f'{{ CELL_TOKEN = "{SECRET}" }}',
+        create=script(tmp_path, "echo no login with $CELL_TOKEN >&2; exit 3"),
+    )
+    guestmark.environment[VARIABLE] = f"{path}:{broken}"
+    said = [guestmark("machine", "trust", file) for file in (path, broken)]
+    # The user looks at what is trusted: all of it.
+    assert all(SECRET in one.stdout for one in said)
+    document, page, bundle = (str(tmp_path / name) for name in ("a.json", "a.html", "b.html"))
+    said = [
+        guestmark(
+            "exec", "--on", "host,own:cell", "-r", "2", "--null", "none", "--json", document, "--html", page,
+            "--note", f"made with {SECRET}", "--", "sh", "-c", "env; env >&2; exit 3",
+        ),
+        guestmark("exec", "--on", "own:broken", "--", "true"),
+        guestmark("machine", "check", broken),
+        guestmark("machine", "check", "broken", "--json"),
+        guestmark("show", "last", "--details"),
+        guestmark("export", "last"),
+        guestmark("export", "last", "--bundle", bundle, "--consoles", "--host-name"),
+        guestmark("runs", "--json"),
+    ]  # fmt: skip
+    assert "***" in said[1].stderr + said[1].stdout
+    for one in said:
+        assert SECRET not in one.stdout + one.stderr
+    for file in (document, page, bundle):
+        assert SECRET not in Path(file).read_text()
+    with open_ledger(guestmark.ledger, writable=False) as ledger:
+        for run in ledger.list_runs():
+            assert SECRET not in repr(ledger.load_run(run.id))
+            assert SECRET not in repr(ledger.read_annotations(run.id))
+    for folder in (tmp_path / "state", tmp_path / "cache", guestmark.folder):
+        for kept in folder.rglob("*"):
+            if kept.is_file() and kept.suffix != ".toml" and not kept.is_symlink():
+                assert SECRET.encode() not in kept.read_bytes(), kept
+
+
+def test_a_foreign_file_is_not_copied_into_ones_own_folder_before_it_is_trusted(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
+    path = own_machine(tmp_path)
+    copied = guestmark("machine", "new", "mine", "--from", path)
+    assert copied.status != 0
+    assert "nobody has trusted" in copied.stderr
+    shown = guestmark("machine", "show", path)
+    assert "nobody has trusted" in shown.stderr
+    assert shown.stdout == path.read_text()
+    guestmark("machine", "trust", path)
+    assert guestmark("machine", "new", "mine", "--from", path).status == 0
+    assert guestmark("machine", "show", "mine").stderr == ""

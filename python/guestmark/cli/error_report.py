@@ -104,7 +104,8 @@ def _installation_changed() -> bool:
         started_after_boot_s = int(start_ticks) / os.sysconf("SC_CLK_TCK")
         booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         started_at = booted_at + started_after_boot_s
-        return any(file.stat().st_mtime > started_at for file in package.rglob("*.py"))
+        # Package managers keep the times of what they unpack; nobody can set when an inode was changed.
+        return any(file.stat().st_ctime > started_at for file in package.rglob("*.py"))
     except OSError:
         # A file has just gone.
         return True

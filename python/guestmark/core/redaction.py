@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 GONE = "***"
 # Characters; a shorter one is in too many words, and is nobody's secret for long.
@@ -57,6 +58,19 @@ def redact_text(text: str) -> str:
     for secret in sorted(_known | _list_variable_secrets(), key=len, reverse=True):
         text = text.replace(secret, GONE)
     return text
+
+
+def redact_values(value: Any) -> Any:
+    """Return plain values (tables, lists, texts, numbers) with `***` for every secret in their texts."""
+    match value:
+        case str():
+            return redact_text(value)
+        case dict():
+            return {key: redact_values(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [redact_values(inner) for inner in value]
+        case _:
+            return value
 
 
 def redact_words(words: Iterable[str]) -> list[str]:

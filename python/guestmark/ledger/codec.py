@@ -19,7 +19,7 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.findings import Facts
 from guestmark.core.model import Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.redaction import redact_text, redact_words
+from guestmark.core.redaction import redact_text, redact_values, redact_words
 from guestmark.ledger.validation import ReadBudget
 
 T = TypeVar("T")
@@ -116,9 +116,9 @@ def unpack_console(stored: bytes, budget: ReadBudget | None = None) -> str:
 
 
 def pack_trial(trial: Trial) -> tuple[str, bytes]:
-    """Return the stored body (everything but the console) and the stored console of a trial."""
+    """Return the stored body (everything but the console) and console of a trial; its facts hold no known secret."""
     body = to_plain(replace(trial, console=""))
-    body[_FACTS] = body.pop("facts")
+    body[_FACTS] = redact_values(body.pop("facts"))
     return dump_json(body), pack_console(trial.console)
 
 

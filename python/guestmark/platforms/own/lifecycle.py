@@ -66,7 +66,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # of its definition
     id: str
     destroy: list[str]
-    list: list[str] = []  # prints the ids of the machines that are there
+    listing: list[str] = []  # prints the ids of the machines that are there
     env: dict[str, str] = {}
     limit_s: float = 60.0
 
@@ -147,7 +147,7 @@ def create_machine(definition: Definition, values: Mapping[str, str]) -> Iterato
         name=definition.name,
         id=ident,
         destroy=definition.destroy.fill(filled),
-        list=definition.list.fill(values),
+        listing=definition.list.fill(values),
         env=dict(definition.env),
         limit_s=definition.timeouts.destroy,
     )
@@ -239,7 +239,7 @@ class _Guard:
             self._file.unlink(missing_ok=True)
             return True
         # Nobody knows. What ended by itself, and said that it had failed, has most probably made nothing.
-        if not self._record.list and self._told == _CREATED:
+        if not self._record.listing and self._told == _CREATED:
             self._file.unlink(missing_ok=True)
             return True
         return False
@@ -263,10 +263,10 @@ class _Guard:
 
 def _is_listed(record: Record) -> bool | None:
     """Tell by the definition's command `list` whether a machine is there; None where nobody can tell."""
-    if not record.list:
+    if not record.listing:
         return None
     try:
-        ended = run_command(record.list, {**os.environ, **record.env}, _LIST_S)
+        ended = run_command(record.listing, {**os.environ, **record.env}, _LIST_S)
     except MachineError:
         return None
     return record.id in _decode(ended.stdout).split() if ended.ok else None
