@@ -22,6 +22,8 @@ def main() -> int:
         if status is None:
             status = _answer_with_parser(words)
         sys.stdout.flush()
+        # The interpreter would look for garbage in all modules once more before it ends.
+        gc.freeze()
     except KeyboardInterrupt:
         # It may come in the middle of an import, so nothing more is imported here.
         return 130

@@ -151,6 +151,8 @@ class MeasurementLoop:
         self._observer = observer
         self._interruption = interruption
         self._next_estimate = 0.0
+        # Seconds that getting ready took, before the first trial.
+        self._before_s = 0.0
         self._proofs: Mapping[str, Proof] = {}
         self._costs: TrialCosts | None = None
 
@@ -235,6 +237,8 @@ class MeasurementLoop:
             return self._run_race(settings)
         block = self._first_incomplete_block()
         first, before = block, len(self._trials)
+        if not self._trials:
+            self._before_s = self._elapsed_s()
         self._observer.started(replace(self._plan, cells=tuple(self._cells.planned)), block)
         while True:
             decision = self._decide(block)
@@ -418,7 +422,7 @@ class MeasurementLoop:
         measured, used_s = self._cells.measured_trials, self._elapsed_s()
         if policy.blocks is None and not self._is_estimate_due(blocks):
             if policy.enough_s is not None:
-                return stopping.decide_timed_run(policy, measured, blocks, used_s)
+                return stopping.decide_timed_run(policy, measured, blocks, used_s, self._before_s)
             over = (
                 blocks >= policy.max_blocks
                 or stopping.is_out_of_time(policy, measured, used_s)
@@ -426,7 +430,7 @@ class MeasurementLoop:
             )
             return stopping.Decision(RunState.STOPPED if over else None, None, None)
         if policy.enough_s is not None and not self._observer.wants_estimates:
-            return stopping.decide_timed_run(policy, measured, blocks, used_s)
+            return stopping.decide_timed_run(policy, measured, blocks, used_s, self._before_s)
         return self._analyse_and_decide(blocks, range(blocks) if counted_blocks is None else counted_blocks)
 
     def _analyse_and_decide(self, blocks: int, counted_blocks: Collection[int]) -> stopping.Decision:
@@ -440,7 +444,9 @@ class MeasurementLoop:
         alive = self._cells.alive
         pairs = compare_asked_pairs(self._plan, analysis, [cell.id for cell in alive])
         asked = None if pairs is None else [pair.comparison for pair in pairs]
-        decision = stopping.decide(self._plan, self._cells.measured_trials, blocks, analysis, used_s, asked)
+        decision = stopping.decide(
+            self._plan, self._cells.measured_trials, blocks, analysis, used_s, asked, before_s=self._before_s
+        )
         answered = self._cells.rest(budget.find_open_cells(self._plan, pairs, alive))
         if names := [cell.id for cell in answered if cell.null_of is None]:
             self._observer.note(f"answered: {', '.join(names)}; the time goes to the others")

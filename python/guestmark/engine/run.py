@@ -63,18 +63,20 @@ def execute_plan(
         clock = clock.exclude(time.monotonic() - asked)
         run = prepare_run(plan, ledger, audience, options, clock=clock)
         state = run.measure()
-    judgement = run.judge()
-    present_and_remember(judgement, audience)
-    return judgement, state
+    return run.conclude(), state
 
 
 def present_and_remember(judgement: Judgement, audience: Audience) -> None:
-    """Show the audience what a run found, then store that for later runs."""
+    """Store for later runs what a run found, then show it to the audience."""
+    _remember(judgement, audience)
     audience.present(judgement)
+
+
+def _remember(judgement: Judgement, audience: Audience) -> None:
     try:
         judgement.remember()
     except LedgerError as error:
-        # The result is shown and stored by now; only later runs lack it.
+        # Only later runs lack it; the result itself is stored, and will be shown.
         audience.tell(f"later runs cannot be compared with this one: {error.message}")
 
 
@@ -197,7 +199,20 @@ class Run:
 
     def judge(self) -> Judgement:
         """Judge the run together with earlier runs in the ledger, and store how long it took."""
+        return self._store_elapsed(judge_run(self.ledger, self.id))
+
+    def conclude(self) -> Judgement:
+        """Judge the run, remember what it found for later ones, and show it.
+
+        How long it took is stored last of all, so that it counts everything but the showing.
+        """
         judgement = judge_run(self.ledger, self.id)
+        _remember(judgement, self.audience)
+        judgement = self._store_elapsed(judgement)
+        self.audience.present(judgement)
+        return judgement
+
+    def _store_elapsed(self, judgement: Judgement) -> Judgement:
         if self.clock is None:
             return judgement
         plan = judgement.stored.plan

@@ -18,7 +18,7 @@ from guestmark.engine.clock import RunClock, start_clock
 from guestmark.engine.environment import record_run_environment
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.judgement import Judgement
-from guestmark.engine.run import Run, present_and_remember
+from guestmark.engine.run import Run
 from guestmark.engine.trial_schedule import count_iterations
 from guestmark.ledger.environment_variables import restore_values
 from guestmark.ledger.model import RunHead, RunOrigin, StoredRun
@@ -148,9 +148,7 @@ def resume_run(
         audience.tell_left_out(ready.left_out)
         run = Run(stored.id, plan, ledger, audience, clock)
         state = run.measure()
-    judgement = run.judge()
-    present_and_remember(judgement, audience)
-    return judgement, state
+    return run.conclude(), state
 
 
 def measure_next_block(

@@ -6,8 +6,10 @@ Everything follows from the plan, the seed and the trials so far, so a run that 
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine
 from guestmark.stats import stopping
@@ -111,7 +113,25 @@ def _count_from_pilots(
     }
     if boot:
         return choose_iterations(costs, warmup, within=within)
+    # What is done between two trials, such as storing them, is harness as well.
+    between_s = _shortest_pause(pilots)
+    costs = {name: replace(pilot, start_s=pilot.start_s + between_s) for name, pilot in costs.items()}
     return iterations_without_boot(costs.values(), measuring=MEASURING_TIMED if timed else MEASURING)
+
+
+# A longer pause between two trials is not their harness: the run was interrupted, or a clock was set.
+_LONGEST_PAUSE_S = 0.1
+
+
+def _shortest_pause(trials: Sequence[Trial]) -> float:
+    """Return the fewest seconds from the end of a trial to the beginning of the next one; 0 if none is known."""
+    ordered = sorted(trials, key=lambda trial: trial.order)
+    pauses = []
+    for one, other in itertools.pairwise(ordered):
+        pause = other.started_at - one.started_at - one.duration_s
+        if 0 < pause <= _LONGEST_PAUSE_S:
+            pauses.append(pause)
+    return min(pauses, default=0.0)
 
 
 def _count_to_find_slow_runs(plan: Plan, pilots: Sequence[Trial], *, boot: bool) -> int:

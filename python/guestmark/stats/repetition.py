@@ -24,7 +24,7 @@ SPARED = 0.05
 MAX_WARMUP = 3
 # Share of a trial's time spent measuring if nothing boots; less in runs of a fixed time, where blocks are scarce.
 MEASURING = 0.95
-MEASURING_TIMED = 0.85
+MEASURING_TIMED = 0.9
 _MAX_BLOCKS = 100_000
 # An iteration within 5 % of the later ones is warm.
 _STEADY = 0.05

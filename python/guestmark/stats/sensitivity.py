@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 from guestmark.core.model import boots_any_machine
 from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.stats.cell_answers import SlowComparison
 from guestmark.stats.family import detectable_difference
 from guestmark.stats.slow_run_power import share_found
 from guestmark.stats.total import unseen_share
 
 # Runs that are slow more often than this are too common to be called slow runs.
 _RARE = 0.25
+_EVEN = 0.5
 # Differences outside of this range say nothing.
 _LEAST, _MOST = 0.0005, 1.0
 
@@ -27,6 +29,17 @@ def findable_share(workload: WorkloadResult) -> float | None:
     if not shares or len(known) < len(shares) or max(known) > _RARE:
         return None
     return max(known)
+
+
+def tells_of_slow_runs(slow: SlowComparison) -> bool:
+    """Return whether a comparison of slow runs says anything: it claims a difference, or as likely as not would have
+    claimed one of rare ones.
+    """
+    if slow.differs or not slow.is_informative:
+        return slow.differs
+    runs, background = slow.cell.iterations // slow.n, slow.baseline.slow_share
+    share = share_found(slow.n, runs, background=background, power=_EVEN)
+    return share is not None and share <= _RARE
 
 
 def undetected_difference(workload: WorkloadResult) -> float | None:

@@ -129,9 +129,21 @@ def _binomial_tail(successes: int, trials: int, share: float) -> float:
     return regularized_beta(successes, trials - successes + 1, share) if successes <= trials else 0.0
 
 
+# Up to so many blocks the terms of the sign test's tail are floats above 0.
+_SUMMED = 1_000
+
+
 @functools.lru_cache(maxsize=4096)
 def _sign_test_critical(blocks: int, level: float) -> int:
     """Return how many of these blocks have to point one way before the two-sided sign test claims it."""
+    if blocks <= _SUMMED:
+        # Adding up the tail from its end takes a hundredth of the time of as many incomplete beta functions.
+        term, tail, agreeing = 2.0**-blocks, 0.0, blocks + 1
+        while agreeing > blocks // 2 and 2 * (tail + term) <= level:
+            tail += term
+            agreeing -= 1
+            term *= agreeing / (blocks - agreeing + 1)
+        return agreeing
 
     def claims(agreeing: int) -> bool:
         return 2 * _binomial_tail(agreeing, blocks, 0.5) <= level

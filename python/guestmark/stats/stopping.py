@@ -71,6 +71,8 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
     analysis: Analysis,
     used_s: float | None = None,
     asked: Sequence[Comparison] | None = None,
+    *,
+    before_s: float = 0.0,
 ) -> Decision:
     """Return the decision after `blocks` complete blocks.
 
@@ -79,7 +81,8 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
     every block hardly adds false claims (docs/reference/statistics.md). Without questions every cell has to be precise.
 
     Unless its length is fixed, no run ends in much less than `fine_s`, since most of that time would be preparation.
-    `used_s` is the wall time that the run has taken over all its sessions, by default the time of all stored trials.
+    `used_s` is the wall time that the run has taken over all its sessions, by default the time of all stored trials,
+    `before_s` what of it passed before the first trial.
     """
     policy = plan.policy
     cost = block_cost(trials)
@@ -88,7 +91,7 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
     used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
     if policy.enough_s is not None or policy.find is not None:
         if policy.find is None:
-            return decide_timed_run(policy, trials, blocks, used)
+            return decide_timed_run(policy, trials, blocks, used, before_s)
         return _decide_search(plan, trials, blocks, analysis, used)
     precision = policy.precision / 2 if used < policy.fine_s else policy.precision
     if asked is None:
@@ -203,14 +206,20 @@ def _baseline_slow_share(analysis: Analysis) -> float:
     return min(round(200 * most) / 200, 0.5)
 
 
-def decide_timed_run(policy: Policy, trials: Sequence[Trial], blocks: int, used_s: float) -> Decision:
-    """Return the decision for a run that only has to last `enough_s` and to reach its fewest blocks."""
-    if policy.enough_s is not None and blocks >= policy.min_blocks and used_s >= policy.enough_s:
+def decide_timed_run(
+    policy: Policy, trials: Sequence[Trial], blocks: int, used_s: float, before_s: float = 0.0
+) -> Decision:
+    """Return the decision for a run that only has to last `enough_s` and to reach its fewest blocks.
+
+    The `before_s` that it took to get ready are part of `used_s`, and count against the time limit alone.
+    """
+    lasted_s = used_s - before_s
+    if policy.enough_s is not None and blocks >= policy.min_blocks and lasted_s >= policy.enough_s:
         return Decision(RunState.COMPLETE, blocks, 0.0)
     cost = block_cost(trials)
     if blocks >= policy.max_blocks or (blocks and used_s + cost > policy.time_limit_s):
         return Decision(RunState.STOPPED, blocks, 0.0)
-    in_time = math.ceil(max((policy.enough_s or 0.0) - used_s, 0.0) / cost) if cost > 0 else 0
+    in_time = math.ceil(max((policy.enough_s or 0.0) - lasted_s, 0.0) / cost) if cost > 0 else 0
     goal = min(max(policy.min_blocks, blocks + in_time), policy.max_blocks)
     return Decision(None, goal, (goal - blocks) * cost)
 

@@ -102,6 +102,9 @@ def test_a_timed_run_ends_after_its_seconds_and_its_blocks() -> None:
         None,
         RunState.COMPLETE,
     ]
+    # Getting ready took half a second, which is no measuring.
+    assert stopping.decide_timed_run(policy, [], 10, 3.4, 0.5).state is None
+    assert stopping.decide_timed_run(policy, [], 10, 3.5, 0.5).state is RunState.COMPLETE
 
 
 @pytest.mark.parametrize(

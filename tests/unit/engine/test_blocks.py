@@ -336,3 +336,16 @@ def test_a_block_with_a_failed_trial_is_none_of_the_fewest() -> None:
         run = constructed([(cells[0], 1.0), (cells[1], 2.0)], blocks=8, failing=failing)
         plan = replace(run.plan, policy=replace(run.plan.policy, blocks=None, min_blocks=8, fine_s=0.0))
         assert decide(plan, run.trials, 8).state is state
+
+
+def test_what_passes_between_two_trials_counts_as_harness() -> None:
+    plan = make_plan("host", enough_s=6.0)
+    first, second = (
+        replace(piloted(cell.id, 0.01, start_s=0.01), order=at) for at, cell in enumerate(plan.cells)
+    )
+    chosen = []
+    for pause_s in (0.0, 0.005, 60.0):
+        later = replace(second, started_at=first.started_at + first.duration_s + pause_s)
+        chosen.append(count_iterations(plan, plan.cells[0], 1, [first, later]))
+    # A pause of a minute is an interruption.
+    assert chosen == [9, 14, 9]

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from guestmark.core.errors import UsageError
+from guestmark.core.metric import Better
 from guestmark.core.model import Plan, RunState, Trial
 from guestmark.core.rare import Rare
 from guestmark.engine.trial_schedule import count_iterations
-from guestmark.stats import stopping
+from guestmark.stats import slow_run_power, stopping
 from guestmark.stats.analysis import analyse_run
+from guestmark.stats.cell_answers import SlowComparison, compare_slow_runs
 from guestmark.stats.family import FAMILY_LEVEL, SLOW
+from guestmark.stats.sensitivity import tells_of_slow_runs
 from guestmark.stats.slow_run_power import blocks_to_find, blocks_to_see, power_to_find, share_found
 from guestmark.stats.tails import excess_counts_p
 from guestmark.workloads.exec.plan import ExecOptions, build_plan
@@ -155,3 +158,28 @@ def test_what_to_expect_is_said_from_the_fourth_block_on() -> None:
             assert found is not None
             assert found.rare_left_s == pytest.approx(found.left_s)
             assert 0.001 < found.half_width < 0.02
+
+
+@pytest.mark.parametrize("level", [0.05, 0.01, 0.001])
+def test_the_sign_tests_critical_number_is_that_of_the_binomial(level: float) -> None:
+    from scipy.stats import binom
+
+    for blocks in (1, 5, 8, 9, 20, 61, 500, 1000, 1001):
+        wanted = next(
+            (k for k in range(blocks // 2, blocks + 1) if 2 * binom.sf(k - 1, blocks, 0.5) <= level),
+            blocks + 1,
+        )
+        assert slow_run_power._sign_test_critical(blocks, level) == wanted
+
+
+def test_a_pair_of_long_commands_does_not_speak_of_slow_runs() -> None:
+    def compared(blocks: int, runs: int) -> SlowComparison:
+        values = np.random.default_rng(1).normal(1, 0.01, (2, blocks, runs))
+        return compare_slow_runs({"a": values[0], "b": values[1]}, "a", better=Better.LOWER, boots=False)["b"]
+
+    assert not tells_of_slow_runs(compared(14, 2))
+    assert not tells_of_slow_runs(compared(26, 1))
+    assert tells_of_slow_runs(compared(26, 5))
+    # Eight starts could show them only if all of the eight had some.
+    assert not tells_of_slow_runs(compared(8, 8))
+    assert tells_of_slow_runs(compared(20, 7))

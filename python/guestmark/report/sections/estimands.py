@@ -12,6 +12,7 @@ from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.cell_answers import Answers, SlowComparison
 from guestmark.stats.compare import Comparison
 from guestmark.stats.estimands import median_first_run
+from guestmark.stats.sensitivity import tells_of_slow_runs
 from guestmark.stats.tails import CellRuns
 from guestmark.stats.total import LARGEST_EVENT
 
@@ -71,7 +72,7 @@ def _known_total(answers: Answers) -> Comparison | None:
 
 def _known_slow_runs(answers: Answers) -> SlowComparison | None:
     slow = answers.slow
-    return slow if slow is not None and slow.is_informative else None
+    return slow if slow is not None and tells_of_slow_runs(slow) else None
 
 
 def _ratio_cell(comparison: Comparison | None) -> Cell:
