@@ -13,6 +13,7 @@ from tests.framework.processes import alive, started_at
 
 _KEPT = re.compile(r"guestmark-[a-z][a-z0-9@_-]*-[0-9a-f]{12}")
 _NOBODY = 65534  # as whom some servers run that root starts
+_GROUPS = Path("/sys/fs/cgroup")
 _SHARED = (Path("/dev/shm"), Path("/var/tmp"))
 # What other checks of this checkout make in the same places: no run leaves these.
 _CHECKS = ("guestmark-test-", "guestmark-stack-", "guestmark-clean-root.", "guestmark-try-wheel.")
@@ -34,17 +35,35 @@ def processes(mark: bytes, known: dict[int, int]) -> Iterator[tuple[int, str]]:
 
 
 def nobodys(user: int = 0) -> list[Path]:
-    """Directories, in memory too, and control groups that are nobody's: other runs here have owners who live.
+    """Directories, in memory too, and control groups that are nobody's: most other runs here have owners who live.
 
     Root may have made them for anybody; those of another `user` are this user's."""
     found = []
     # Groups come and go while they are looked through, which `Path.glob` does not bear.
-    groups = [Path(at) for at, _, _ in os.walk("/sys/fs/cgroup") if Path(at).name.startswith("guestmark-")]
+    groups = [Path(at) for at, _, _ in os.walk(_GROUPS) if Path(at).name.startswith("guestmark-")]
     for path in [*(path for parent in _SHARED for path in parent.glob("guestmark-*")), *groups]:
         with contextlib.suppress(OSError):
             own = not user or path.stat().st_uid == user
             if own and not path.name.startswith(_CHECKS) and path.is_dir() and not is_in_use(path):
                 found.append(path)
+    return found
+
+
+def is_group(path: Path) -> bool:
+    """Whether it is a control group."""
+    return _GROUPS in path.parents
+
+
+def announced(folder: Path) -> set[Path]:
+    """What runs that have their cache in `folder` have named to their keepers: so it is theirs, whoever lives.
+
+    Control groups are where other jobs of the machine make theirs, whose makers may have been killed a moment ago.
+    """
+    found = set()
+    for record in folder.glob("*/guestmark/keepers/*/guestmark-names-*"):
+        with contextlib.suppress(OSError):
+            said = record.read_bytes().split(b"\0")
+            found |= {Path(os.fsdecode(one[1:])) for one in said if one.startswith(b"+")}
     return found
 
 

@@ -262,6 +262,7 @@ class Storm:
         self._line.environment[name] = value
         self._user, self._warms_up = user, warms_up
         self._shared = set(leavings.nobodys(user))
+        self._announced: set[Path] = set()
         self._hit: Counter[str] = (
             Counter()
         )  # kinds of temporary things, and how often a kill was aimed at each
@@ -332,7 +333,10 @@ class Storm:
             self._check_end(running, outcome, self.mode.statuses)
         except subprocess.TimeoutExpired:
             known = family(running.pid)
+            self._announced |= leavings.announced(self._line.folder)
             what = self.way.strike(running)
+            # What it had named since: nothing more is named now, and who removes it needs longer.
+            self._announced |= leavings.announced(self._line.folder)
             outcome.kills += 1
             outcome.ended[f"{what} at {aimed}" if aimed else what] += 1
             if self.way.ends_within_s:
@@ -409,7 +413,9 @@ class Storm:
 
     def _left(self, known: dict[int, int]) -> list[str]:
         files = [str(path) for path in self._line.scratch.iterdir()]
-        files += [str(path) for path in leavings.nobodys(self._user) if path not in self._shared]
+        for path in leavings.nobodys(self._user):
+            if path not in self._shared and (path in self._announced or not leavings.is_group(path)):
+                files.append(str(path))
         files += [str(path) for path in leavings.parts(self._line.folder)]
         files += [str(path) for path in leavings.machines(self._line.folder)]
         kernels = [

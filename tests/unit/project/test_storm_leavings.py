@@ -14,6 +14,7 @@ import pytest
 from guestmark.agent.confinement import Confinement
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.own_program import find_agent_binary
+from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.processes import called, kill, others, started_at, wait_until
 from tests.storm import leavings
@@ -85,6 +86,19 @@ def test_a_control_group() -> None:
         assert planted in leavings.nobodys()
     finally:
         planted.rmdir()
+
+
+def test_whose_control_group_it_is(guestmark: CommandLine) -> None:
+    """The first thing that a run makes is announced by it, and by no other."""
+    with guestmark.running("exec", "--on", "uml", "--", "sleep", "60"):
+        found: set[Path] = set()
+
+        def all_announced() -> bool:
+            found.update(leavings.announced(guestmark.folder))
+            return any("guestmark-uml-" in path.name for path in found)
+
+        assert wait_until(all_announced, 60)
+        assert leavings.announced(guestmark.folder / "state") == set()
 
 
 @needs_root
