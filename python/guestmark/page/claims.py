@@ -65,3 +65,4 @@ class Claim(StrEnum):
     SCALES = "intervals at 95 % over blocks"
     MORE_WOULD_DO_MORE = ", and more would do more"
     NO_TWINS = "twins would have been seen (95 %) if they were {share} of the machines or more"
+    UNANSWERED = "all {count} answered, so at most {share} never do"

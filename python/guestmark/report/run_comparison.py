@@ -229,7 +229,7 @@ def _explain_limits(comparison: RunComparison) -> list[Node]:
         )
         nodes.append(Note(line(text), NoteKind.WARNING))
     text = (
-        "Two runs show that something changed, not what. Only ratios are compared: a change that slows "
+        "Two runs can show that something changed, not what. Only ratios are compared: a change that slows "
         "baseline and cell alike is invisible. guestmark ab measures both sides in one run"
     )
     return [*nodes, Note(line(text))]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_duration
 from guestmark.ledger.model import StoredRun
+from guestmark.page.claims import Claim
 from guestmark.page.figures import format_percent
 from guestmark.stats.creations import Creations, count_creations
 
@@ -30,7 +31,7 @@ def _describe_platform(found: Creations) -> str:
             reasons.append(f"{others} × other reasons")
         said += f": {'; '.join(reasons)}"
     else:
-        said = f"all {found.tried} answered, so at most {high:.0%} never do"
+        said = Claim.UNANSWERED.format(count=found.tried, share=f"{high:.0%}")
     if found.price_per_hour is not None:
         said += f"; {found.price_per_hour:g} an hour"
         if (price := found.price_of_thousand_starts) is not None and found.ready_s is not None:

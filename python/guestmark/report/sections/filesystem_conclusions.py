@@ -80,7 +80,7 @@ def _conclude_group(
         factor = ceiling.summary[_METRIC].typical / fastest.summary[_METRIC].typical
         yield line(
             f"{where}: the host alone moves {_format_rate(ceiling)}, ×{factor:.2g} what {_name_filesystem(fastest)} "
-            "does. The emulator, virtio and the guest's kernel together cost that much, with any filesystem."
+            "does. The emulator, virtio and the guest's kernel together cost that much."
         )
 
 

@@ -457,7 +457,9 @@ def _describe_breakdown(breakdown: Breakdown, short_name: str | None) -> Inline:
     unit = figures.choose_unit(largest.unit, [breakdown.total])
     total = f"{figures.format_three_digits(breakdown.total / unit.size)} {unit.name}".strip()
     name = breakdown.result.cell.id
-    return line(f"{name}: the largest part is {_part_name(largest.name)} (of {total}: {shares}).")
+    return line(
+        f"{name}: the largest part of these runs is {_part_name(largest.name)} (of {total}: {shares})."
+    )
 
 
 def _part_name(metric: str) -> str:
