@@ -84,6 +84,7 @@ const USAGE: &str = "usage: guestmark-agent serve [--channel NAME] [--alive SECO
        guestmark-agent syscalls --operations N --time NS [NAME]...
        guestmark-agent traffic serve [--address ADDRESS] [--port PORT] [--bare-port PORT]
        guestmark-agent traffic measure ADDRESS PORT BARE-PORT
+       guestmark-agent traffic reach ADDRESS PORT MILLISECONDS
        guestmark-agent log-writes --image FILE --log FILE --at FILE [--delay MS]
        guestmark-agent records --method METHOD --tag TAG --first K --count N --size BYTES [--each] PATH
        guestmark-agent syncs --disk DIRECTORY [--most N] [--bytes N] -- COMMAND [ARGUMENT]...

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::process::ExitCode;
 use std::sync::Barrier;
+use std::time::{Duration, Instant};
 
 use guestmark_wire::traffic::{
     TrafficDatagrams, TrafficEvent, TrafficFlow, TrafficResult, TrafficTask, TrafficTest,
@@ -18,7 +19,7 @@ use super::order::{
     Begun, DatagramSpan, DatagramsReceived, DatagramsSent, Exchange, Order, Received, Report, Sent,
     Span, Spent,
 };
-use super::socket::{connect, read_answer, read_frame, write_frame};
+use super::socket::{connect, limit_waits, read_answer, read_frame, write_frame};
 use super::stream::{receive_stream, send_stream};
 use crate::sys;
 
@@ -44,6 +45,30 @@ pub fn measure(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
         write_frame(&mut io::stdout(), &TrafficEvent::Measured(Box::new(result)))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How often a server is tried that does not answer yet.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// `guestmark-agent traffic reach ADDRESS PORT MILLISECONDS`: succeeds as soon as a connection is accepted, and fails with
+/// what was wrong at last.
+pub fn reach(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    let mut next = || arguments.next()?.into_string().ok();
+    let parsed = (|| {
+        let to = SocketAddr::new(next()?.parse().ok()?, next()?.parse().ok()?);
+        Some((to, Duration::from_millis(next()?.parse().ok()?)))
+    })();
+    let (to, limit) =
+        parsed.ok_or_else(|| sys::usage("traffic reach ADDRESS PORT MILLISECONDS"))?;
+    let end = Instant::now() + limit;
+    loop {
+        let left = end.saturating_duration_since(Instant::now()).max(AGAIN);
+        match TcpStream::connect_timeout(&to, left) {
+            Ok(_) => return Ok(ExitCode::SUCCESS),
+            Err(error) if Instant::now() >= end => return Err(error),
+            Err(_) => std::thread::sleep(AGAIN),
+        }
+    }
 }
 
 fn parse(mut arguments: impl Iterator<Item = OsString>) -> Option<Peer> {
@@ -206,6 +231,7 @@ impl Test {
         let (times, elapsed_ns) =
             repeat(self.warm_ns(), self.task.time_ns, || messages.ask(stream))?;
         stream.shutdown(Shutdown::Write)?;
+        limit_waits(stream)?;
         let spent: Spent = read_answer(&mut stream)?;
         Ok((times.summarize(elapsed_ns), spent.cpu_ns))
     }

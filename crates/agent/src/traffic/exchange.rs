@@ -2,10 +2,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{channel, RecvTimeoutError};
 
 use super::histogram::Histogram;
 use super::order::Exchange;
-use super::socket::{connect, explain, limit_waits};
+use super::socket::{connect, explain, silence, wait_without_limit, SILENCE};
 use crate::sys::monotonic_ns;
 
 /// Largest request and response.
@@ -48,14 +50,38 @@ impl Messages {
 /// Connects, and makes the connection one of requests: none of them waits for more to send.
 pub fn connect_for_requests(to: SocketAddr) -> io::Result<TcpStream> {
     let stream = connect(to)?;
-    stream.set_nodelay(true)?;
+    expect_requests(&stream)?;
     Ok(stream)
 }
 
-/// Makes an accepted connection one of requests.
+/// Makes a connection one of requests. Its waits have no limit of their own: the kernel would set a timer for each, which
+/// takes a twentieth of a request's time. [`repeat`] watches instead, and a server ends with its client.
 pub fn expect_requests(stream: &TcpStream) -> io::Result<()> {
-    limit_waits(stream)?;
+    wait_without_limit(stream)?;
     stream.set_nodelay(true)
+}
+
+/// Ends the program if `done` stays the same for too long while `work` goes on.
+fn watch<T>(work: impl FnOnce(&AtomicU64) -> T) -> T {
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let (ended, watched) = channel::<()>();
+        let done = &done;
+        scope.spawn(move || {
+            let mut before = 0;
+            while watched.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
+                let now = done.load(Ordering::Relaxed);
+                if now == before {
+                    eprintln!("guestmark-agent: {}", silence());
+                    std::process::exit(125);
+                }
+                before = now;
+            }
+        });
+        let result = work(done);
+        drop(ended);
+        result
+    })
 }
 
 /// Does something again and again: each time is recorded that begins between the end of `warm_ns` and that of `time_ns`
@@ -63,11 +89,21 @@ pub fn expect_requests(stream: &TcpStream) -> io::Result<()> {
 pub fn repeat(
     warm_ns: u64,
     time_ns: u64,
+    once: impl FnMut() -> io::Result<()>,
+) -> io::Result<(Histogram, u64)> {
+    watch(|done| repeat_watched(warm_ns, time_ns, once, done))
+}
+
+fn repeat_watched(
+    warm_ns: u64,
+    time_ns: u64,
     mut once: impl FnMut() -> io::Result<()>,
+    done: &AtomicU64,
 ) -> io::Result<(Histogram, u64)> {
     let began_ns = monotonic_ns();
     while monotonic_ns() < began_ns + warm_ns {
         once().map_err(explain)?;
+        done.store(monotonic_ns(), Ordering::Relaxed);
     }
     let mut times = Histogram::new();
     let start_ns = monotonic_ns();
@@ -77,7 +113,9 @@ pub fn repeat(
             return Ok((times, before_ns - start_ns));
         }
         once().map_err(explain)?;
-        times.record(monotonic_ns() - before_ns);
+        let now_ns = monotonic_ns();
+        times.record(now_ns - before_ns);
+        done.store(now_ns, Ordering::Relaxed);
     }
 }
 

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use crate::sys;
 
-/// `traffic serve …` or `traffic measure …`.
+/// `traffic serve …`, `traffic measure …` or `traffic reach …`.
 pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     match arguments
         .next()
@@ -29,6 +29,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
     {
         Some("serve") => serve::serve(arguments),
         Some("measure") => client::measure(arguments),
-        _ => Err(sys::usage("traffic serve|measure")),
+        Some("reach") => client::reach(arguments),
+        _ => Err(sys::usage("traffic serve|measure|reach")),
     }
 }

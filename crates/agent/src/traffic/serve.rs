@@ -217,8 +217,10 @@ fn accept_bare(listener: &TcpListener, server: &Server) {
             messages = (wanted.request > 0).then(|| Messages::new(wanted));
         }
         if let Some(messages) = &mut messages {
-            // A client that fails says so itself.
-            let _ = expect_requests(&stream).and_then(|()| messages.answer(&stream));
+            // A client that fails says so itself. One that says nothing must not keep the others waiting.
+            let _ = limit_waits(&stream)
+                .and_then(|()| stream.set_nodelay(true))
+                .and_then(|()| messages.answer(&stream));
         }
         drop(stream);
         server.bare_cpu_ns.store(thread_cpu_ns(), Ordering::Relaxed);

@@ -31,6 +31,20 @@ pub fn limit_waits(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(SILENCE))
 }
 
+/// Takes that limit away.
+pub fn wait_without_limit(stream: &TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)
+}
+
+/// What a wait comes to that was too long.
+pub fn silence() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::TimedOut,
+        format!("the other end was silent for {} s", SILENCE.as_secs()),
+    )
+}
+
 /// Lets the connection end at once when it is closed, with all that is under way.
 pub fn abort(stream: &TcpStream) -> io::Result<()> {
     let linger = libc::linger {
@@ -53,10 +67,7 @@ pub fn abort(stream: &TcpStream) -> io::Result<()> {
 /// Says which wait was too long, where `std` would say "would block".
 pub fn explain(error: io::Error) -> io::Error {
     match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => io::Error::new(
-            io::ErrorKind::TimedOut,
-            format!("the other end was silent for {} s", SILENCE.as_secs()),
-        ),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silence(),
         io::ErrorKind::UnexpectedEof
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::BrokenPipe => io::Error::new(
