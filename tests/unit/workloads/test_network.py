@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -13,22 +14,25 @@ from guestmark.agent.wire import TrafficTest
 from guestmark.core import registry
 from guestmark.core.errors import WorkloadError
 from guestmark.core.metric import Better
+from guestmark.plan.library import read_builtin
+from guestmark.plan.load import load_outline
+from guestmark.platforms.base import Machine
 from guestmark.platforms.host_like import Host
 from guestmark.workloads.base import create_trial
 from guestmark.workloads.network import NetworkTests
+from tests.framework import guests
 from tests.framework.cells import cell_of, plan_of, spec
-from tests.framework.joined import JoinedMachine, joined_machine
 
 SHORT = "30ms"
 
 
 @pytest.fixture(scope="module")
-def machine() -> Iterator[JoinedMachine]:
-    with joined_machine() as machine:
+def machine() -> Iterator[Machine]:
+    with guests.start("host", network="veth") as machine:
         yield machine
 
 
-def test_every_metric_that_is_announced_is_measured(machine: JoinedMachine) -> None:
+def test_every_metric_that_is_announced_is_measured(machine: Machine) -> None:
     cell = cell_of("host", "network", time=SHORT, load=2, sizes=[64, 1400])
     trial = create_trial(plan_of(cell), cell)
     found = {measurement.metric: measurement.value for measurement in trial.run(machine)}
@@ -43,11 +47,26 @@ def test_every_metric_that_is_announced_is_measured(machine: JoinedMachine) -> N
 
 
 @pytest.mark.parametrize("tests", [["request"], ["download", "upload"], ["datagrams_down"]])
-def test_a_plan_may_name_some_tests(machine: JoinedMachine, tests: list[str]) -> None:
+def test_a_plan_may_name_some_tests(machine: Machine, tests: list[str]) -> None:
     cell = cell_of("host", "network", time=SHORT, tests=tests, sizes=[500])
     trial = create_trial(plan_of(cell), cell)
     metrics = [measurement.metric for measurement in trial.run(machine)]
     assert metrics == list(registry.workload_kind("network").metrics_of(cell.workload))
+
+
+@pytest.mark.skipif(
+    shutil.which("dumpcap") is None and shutil.which("tcpdump") is None, reason="no tool captures"
+)
+def test_captures_on_request_tell_what_a_stream_waited_for(machine: Machine) -> None:
+    cell = cell_of("host", "network", time=SHORT, tests=["upload", "connect"], capture=True)
+    trial = create_trial(plan_of(cell), cell)
+    trial.run(machine)
+    kept = trial.facts.facts().find_fact(NetworkTests)
+    assert kept is not None
+    upload, connect = kept.tests
+    assert upload.cause is not None
+    assert "%" in upload.cause
+    assert connect.cause is None
 
 
 def test_a_machine_without_a_network_costs_one_line() -> None:
@@ -75,3 +94,10 @@ def test_a_machine_without_a_network_costs_one_line() -> None:
 def test_parameters_that_cannot_be_are_refused(params: dict[str, object], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         spec("network", **params)
+
+
+def test_the_plan_loads() -> None:
+    outline = load_outline(read_builtin("network"), "network")
+    (entry,) = outline.shape.entries
+    announced = {metric.name for metric in registry.workload_kind("network").metrics_of(entry.workload)}
+    assert {metric.name for metric in outline.metrics} <= announced

@@ -77,6 +77,8 @@ TIMES = {
 }
 # By the direction's word in the names of metrics.
 DATAGRAMS = {TrafficTest.DATAGRAMS_UP: "up", TrafficTest.DATAGRAMS_DOWN: "down"}
+# Those that are captured on request.
+CAPTURED = (TrafficTest.UPLOAD, TrafficTest.DOWNLOAD, TrafficTest.REQUEST)
 UNDER_LOAD = (
     TrafficTest.REQUEST_IN_UPLOAD,
     TrafficTest.REQUEST_IN_DOWNLOAD,
@@ -132,6 +134,12 @@ class NetworkParams(Params, frozen=True, kw_only=True):
     sizes: Annotated[list[int], param("bytes of a datagram", "numbers", parse=_check_sizes)] = msgspec.field(
         default_factory=lambda: [64, 1400]
     )
+    capture: Annotated[
+        bool,
+        param(
+            "do `upload`, `download` and `request` once more, captured at both ends, to tell what they waited for"
+        ),
+    ] = False
 
 
 class StreamRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -167,6 +175,8 @@ class MeasuredTest(msgspec.Struct, kw_only=True, omit_defaults=True):
     sent: int | None = None
     # Datagrams that the receiver's socket dropped, because its program was too slow.
     overflowed: int | None = None
+    # What its connections waited for, by captures at both ends of the same test done once more.
+    cause: str | None = None
     # What the hypervisor counted meanwhile (`platforms.counters`).
     counted: dict[str, float] = msgspec.field(default_factory=dict)
 

@@ -12,7 +12,7 @@ from guestmark.page.nodes import Bullets, Node
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure_cell
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.workloads.network import STREAMS, UNDER_LOAD, MeasuredTest, NetworkTests
+from guestmark.workloads.network import CAPTURED, STREAMS, UNDER_LOAD, MeasuredTest, NetworkTests
 
 # What a test's record holds at these places of `times_s`.
 _MEDIAN, _P99 = 1, 3
@@ -29,6 +29,10 @@ _LEGEND = (
     "way from the machine to its peer, down the one on the way back"
 )
 
+_HEADING = (
+    "processor seconds a GB; what TCP waited for, in % of the time it had data to send; segments sent again"
+)
+
 _Found = Mapping[str, list[MeasuredTest]]
 
 
@@ -43,7 +47,8 @@ def render_network(workload: WorkloadResult, _run: StoredRun) -> Sequence[Node]:
         nodes.append(_build_load_table(loaded))
     sentences = tuple(sentence for result, tests in found for sentence in _describe_streams(result, tests))
     if sentences:
-        nodes.append(Bullets(line("What moved the bytes:", Tone.STRONG), sentences))
+        heading = spans(Span("What moved the bytes", Tone.STRONG), f" ({_HEADING}):")
+        nodes.append(Bullets(heading, sentences))
     return nodes
 
 
@@ -98,6 +103,8 @@ def _median_time(records: Iterable[MeasuredTest], place: int) -> float | None:
 
 
 def _format_time(seconds: float) -> str:
+    if not seconds:
+        return "0"
     unit = figures.choose_unit("s", [seconds])
     return f"{figures.format_three_digits(seconds / unit.size)} {unit.name}"
 
@@ -110,15 +117,20 @@ def _describe_streams(result: CellResult, tests: _Found) -> list[Inline]:
         if records:
             name = Span(f"{result.cell.id}, {direction}: ", Tone.STRONG)
             sentences.append(spans(name, f"{_describe_processors(records)}; {_describe_tcp(records)}"))
+    for test in CAPTURED:
+        for cause in [record.cause for record in tests.get(test, []) if record.cause][-1:]:
+            name = Span(f"{result.cell.id}, {test.value}, captured at both ends: ", Tone.STRONG)
+            sentences.append(spans(name, cause))
     return sentences
 
 
 def _describe_processors(records: Sequence[MeasuredTest]) -> str:
     """Says who spent how much processor time for 10^9 bytes, each as its own kernel accounts it."""
+    inside = [record.guest_cpu_s for record in records]
     owners = (
         ("hypervisor", [record.hypervisor_cpu_s for record in records]),
-        ("guest", [record.guest_cpu_s for record in records]),
-        ("program on the machine", [record.client_cpu_s for record in records]),
+        ("in the guest", inside),
+        ("program", [None if any(inside) else record.client_cpu_s for record in records]),
         ("peer", [record.peer_cpu_s for record in records]),
     )
     moved = statistics.fmean(_moved_bytes(record) for record in records)
@@ -127,7 +139,7 @@ def _describe_processors(records: Sequence[MeasuredTest]) -> str:
         known = [seconds for seconds in spent if seconds is not None]
         if known:
             parts.append(f"{owner} {figures.format_three_digits(statistics.fmean(known) / moved * _GB)}")
-    return f"processor seconds a GB: {', '.join(parts)}"
+    return ", ".join(parts)
 
 
 def _moved_bytes(record: MeasuredTest) -> float:
@@ -143,12 +155,12 @@ def _describe_tcp(records: Sequence[MeasuredTest]) -> str:
     if not controls:
         return "its TCP says nothing"
     again = statistics.fmean(sum(stream.retransmits or 0 for stream in record.streams) for record in records)
-    words = [f"TCP {'/'.join(controls)}"]
+    words = ["/".join(controls)]
     receiver = [stream.receiver_share for stream in streams if stream.receiver_share is not None]
     own = [stream.buffer_share for stream in streams if stream.buffer_share is not None]
     if receiver:
-        words.append(f"waited for the receiver's window {statistics.fmean(receiver):.0%}")
+        words.append(f"receiver's window {100 * statistics.fmean(receiver):.0f} %")
     if own:
-        words.append(f"for its own send buffer {statistics.fmean(own):.0%} of the time")
-    words.append(f"sent {figures.format_number(again, 0)} segments again")
+        words.append(f"send buffer {100 * statistics.fmean(own):.0f} %")
+    words.append(f"{figures.format_number(again, 0)} again")
     return ", ".join(words)

@@ -7,16 +7,18 @@ from collections.abc import Iterator, Mapping
 
 from guestmark.agent.clocks import Ping
 from guestmark.agent.traffic import TrafficSection, measure_traffic, serve_traffic
-from guestmark.agent.wire import TrafficFlow, TrafficTask, TrafficTest, TrafficTimes
+from guestmark.agent.wire import TrafficFlow, TrafficPorts, TrafficTask, TrafficTest, TrafficTimes
 from guestmark.core.errors import WorkloadError
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.units import parse_duration
 from guestmark.platforms import counters
 from guestmark.platforms.base import HasNetwork, Machine, MachineNetwork
 from guestmark.platforms.counters import read_processor_s
+from guestmark.workloads.common.both_ends import capture_both_ends
 from guestmark.workloads.common.flushes import read_guest_cpu_s
 from guestmark.workloads.common.program import warn_of_clocks
 from guestmark.workloads.network import (
+    CAPTURED,
     DATAGRAMS,
     STREAMS,
     TIMES,
@@ -51,10 +53,32 @@ class NetworkTrial(NetworkWorkload):
                     timeout_s=self.limit_s,
                 )
             )
-        self._check_clocks(before, machine.agent.ping())
-        self.facts.add(NetworkTests(tests=[describe_measured(section) for section in sections]))
+            self._check_clocks(before, machine.agent.ping())
+            tests = [describe_measured(section) for section in sections]
+            if self.params.capture:
+                self._explain_tests(machine, network, ports, tests)
+        self.facts.add(NetworkTests(tests=tests))
         found = [value for section in sections for value in self._measure(section)]
         return [Measurement(metric, value, (value,)) for metric, value in found]
+
+    def _explain_tests(
+        self, machine: Machine, network: MachineNetwork, ports: TrafficPorts, tests: list[MeasuredTest]
+    ) -> None:
+        """Does some tests once more, captured at both ends; capturing takes time, so their figures are not used."""
+        for task, record in zip(self._list_tasks(), tests, strict=True):
+            if task.test not in CAPTURED:
+                continue
+            with capture_both_ends(machine.agent, network.peer, (ports.main,)) as ends:
+                again = measure_traffic(
+                    machine.agent,
+                    network.peer_address,
+                    ports,
+                    [task],
+                    counters=dict,
+                    timeout_s=self.limit_s,
+                )
+                list(again)
+            record.cause = ends.description
 
     def _list_tasks(self) -> list[TrafficTask]:
         tasks = []
