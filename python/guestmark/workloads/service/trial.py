@@ -1,0 +1,235 @@
+"""One server and its client: started, asked, stopped; how it fails is told from how slow it is."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+
+from guestmark.agent.background import Background
+from guestmark.agent.binary import PROGRAM
+from guestmark.agent.client import Agent
+from guestmark.agent.results import CallError, ExecResult
+from guestmark.core.distribution import install_hint
+from guestmark.core.errors import PlatformUnusableError, WorkloadError
+from guestmark.core.metric import Measurement
+from guestmark.core.metric_spec import WALL
+from guestmark.core.model import Cell, Plan
+from guestmark.core.units import parse_duration
+from guestmark.page.text import last_inert_line
+from guestmark.platforms.base import HasNetwork, Machine, MachineNetwork
+from guestmark.workloads.common.program import packages_of_program
+from guestmark.workloads.service import Served, ServiceParams, ServiceWorkload, Side, substitute
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ENVIRONMENT = {"PATH": _PATH, "LC_ALL": "C", "HOME": "/nonexistent"}
+_EVERYWHERE, _LOOPBACK = "0.0.0.0", "127.0.0.1"
+_NOBODY = 65534
+_SETUP_S = 300.0
+# After SIGTERM, and again after SIGKILL.
+_STOP_S = 10.0
+# How often a server that is not ready yet is looked at.
+_LOOK_S = 0.25
+_LISTENING = "0A"  # the state of /proc/net/tcp
+
+
+class ServiceTrial(ServiceWorkload):
+    """The server of one trial lives from `prepare` to `cleanup`; each iteration is one run of the client."""
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        super().__init__(plan, cell)
+        self._server: Background | None = None
+        self._served = self.facts.add(
+            Served(side=self.params.side.value, address=_LOOPBACK, port=self.params.port)
+        )
+        self._directory = f"/tmp/guestmark-service-{secrets.token_hex(6)}"
+        self._sides: tuple[Agent, Agent] | None = None
+
+    @classmethod
+    def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
+        """Raises `PlatformUnusableError` for a program that this host lacks."""
+        for cell in cells:
+            params: ServiceParams = cls.params_of(cell.workload)
+            for words in (params.server, params.client, params.setup, params.load):
+                if words and "{" not in words[0] and shutil.which(words[0], path=_PATH) is None:
+                    packages = packages_of_program(words[0])
+                    raise PlatformUnusableError(
+                        f"{words[0]} is not installed here",
+                        hint=install_hint(packages[0]) if packages else "install it, or give its whole path",
+                    )
+        return ()
+
+    def prepare(self, machine: Machine) -> None:
+        """Starts the server and waits until it is ready. Raises `WorkloadError` if it ends or never is."""
+        server, client = self._sides = self._choose_sides(machine)
+        server.mkdir(self._directory, mode=0o755)
+        if self.params.nobody:
+            self._run_once(server, ["chown", str(_NOBODY), self._directory], "chown", as_server=False)
+        for name, text in self.params.files.items():
+            (content,) = substitute([text], self._values(at_server=True))
+            server.write_file(f"{self._directory}/{name}", content.encode())
+        if self.params.setup:
+            self._run_once(server, self._words(self.params.setup, at_server=True), "setup", as_server=True)
+        before = list_listening_ports(server)
+        begun = time.monotonic()
+        self._server = server.background(
+            self._words(self.params.server, at_server=True),
+            env=_ENVIRONMENT,
+            cwd=self._directory,
+            uid=_NOBODY if self.params.nobody else None,
+            gid=_NOBODY if self.params.nobody else None,
+            groups=() if self.params.nobody else None,
+        )
+        self._wait_until_ready(self._server, server, client, before)
+        self._served.ready_s = time.monotonic() - begun
+        self._served.other_ports = sorted(list_listening_ports(server) - before - {self.params.port})
+        if self.params.load:
+            self._run_once(client, self._words(self.params.load, at_server=False), "load", as_server=False)
+            self._check_alive("while it was loaded")
+
+    def run(self, machine: Machine) -> list[Measurement]:
+        """Runs the client once. Raises `WorkloadError` if either fails, or the server answers errors."""
+        assert self._sides is not None
+        words = self._words(self.params.client, at_server=False)
+        result = self._sides[1].exec(words, env=_ENVIRONMENT, cwd="/", timeout_s=self.limit_s, tail=True)
+        # Of a server that is gone the client only knows that nobody answers.
+        self._check_alive("while its client ran")
+        self._check_result(result, "the client")
+        output = result.stdout.decode(errors="replace")
+        self.printed = output
+        if self.params.errors and (found := find_match(self.params.errors, output)):
+            raise WorkloadError(
+                f"the server answers errors: {found}", hint="its figures would be those of failing"
+            )
+        measured = []
+        for spec in self.params.metric_specs:
+            value = spec.extract_value(output, result.stderr.decode(errors="replace"))
+            measured.append(Measurement(spec.metric, value, (value,)))
+        return [*measured, Measurement(WALL, result.wall_s, (result.wall_s,))]
+
+    def cleanup(self, machine: Machine) -> None:
+        """Stops the server and removes its directory."""
+        if self._server is not None and self._server.is_running:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                self._server.send_signal(number)
+                if self._server.wait(_STOP_S):
+                    break
+        if self._sides is not None:
+            self._sides[0].remove(self._directory, recursive=True)
+
+    def _choose_sides(self, machine: Machine) -> tuple[Agent, Agent]:
+        """Returns the agents of server and client. Raises `WorkloadError` without the network that this needs."""
+        if self.params.side is Side.SAME:
+            return machine.agent, machine.agent
+        network = machine.network if isinstance(machine, HasNetwork) else None
+        if network is None:
+            raise WorkloadError(
+                "service: the machine has no network",
+                hint="add one (--set network=tap for guests, veth for others), or params.side = 'same'",
+            )
+        return self._join_sides(machine, network)
+
+    def _join_sides(self, machine: Machine, network: MachineNetwork) -> tuple[Agent, Agent]:
+        if self.params.side is Side.PEER:
+            self._served.address = network.peer_address
+            return network.peer, machine.agent
+        self._served.address, self._served.port = network.reach_machine(self.params.port)
+        return machine.agent, network.peer
+
+    def _values(self, *, at_server: bool) -> dict[str, str]:
+        return {
+            "address": _EVERYWHERE if at_server else self._served.address,
+            "port": str(self.params.port if at_server else self._served.port),
+            "directory": self._directory,
+        }
+
+    def _words(self, words: Sequence[str], *, at_server: bool) -> list[str]:
+        return substitute(words, self._values(at_server=at_server))
+
+    def _run_once(self, agent: Agent, words: Sequence[str], what: str, *, as_server: bool) -> None:
+        user = _NOBODY if as_server and self.params.nobody else None
+        result = agent.exec(
+            words,
+            env=_ENVIRONMENT,
+            cwd=self._directory if as_server else "/",
+            timeout_s=_SETUP_S,
+            tail=True,
+            uid=user,
+            gid=user,
+            groups=None if user is None else (),
+        )
+        self._check_result(result, what)
+
+    def _check_result(self, result: ExecResult, what: str) -> None:
+        if result.ok:
+            return
+        said = last_line(result.stderr) or last_line(result.stdout) or "it printed nothing"
+        if result.timed_out:
+            raise WorkloadError(f"{what} took longer than its limit: {said}", hint="see --trial-limit")
+        ended = f"signal {result.signal}" if result.signal else f"status {result.status}"
+        raise WorkloadError(f"{what} ended with {ended}: {said}", hint=f"it ran {shlex.join(result.argv)}")
+
+    def _wait_until_ready(self, program: Background, server: Agent, client: Agent, before: set[int]) -> None:
+        limit_s = parse_duration(self.params.ready_within)
+        deadline = time.monotonic() + limit_s
+        words = [PROGRAM, "traffic", "reach", self._served.address, str(self._served.port)]
+        while True:
+            tried = client.exec([*words, str(round(_LOOK_S * 1e3))], timeout_s=_SETUP_S)
+            # A server whose port is taken may have ended while another one answers there.
+            program.wait(0.0)
+            self._check_alive("before it was ready")
+            if tried.ok:
+                return
+            if time.monotonic() > deadline:
+                others = sorted(list_listening_ports(server) - before)
+                said = last_line(tried.stderr).removeprefix("guestmark-agent: ")
+                where = f"; it listens on {', '.join(map(str, others))}" if others else ""
+                raise WorkloadError(
+                    f"the server was not ready within {self.params.ready_within}: "
+                    f"port {self.params.port}: {said}{where}",
+                    hint=f"it has to listen on {{address}} and {{port}}; it said: "
+                    f"{last_line(bytes(program.output)) or 'nothing'}",
+                )
+
+    def _check_alive(self, when: str) -> None:
+        assert self._server is not None
+        self._server.wait(0.0)
+        ended = self._server.ended
+        if ended is not None:
+            how = f"signal {ended.signal}" if ended.signal else f"status {ended.status}"
+            said = last_line(bytes(self._server.output)) or "nothing"
+            raise WorkloadError(
+                f"the server ended with {how} {when}",
+                hint=f"it said: {said}; it has to stay in the foreground",
+            )
+
+
+def last_line(output: bytes) -> str:
+    """Returns the last line of an output that is not empty, harmless to print."""
+    return last_inert_line(output.decode(errors="replace"))
+
+
+def find_match(expression: str, text: str) -> str:
+    """Returns the line in which the expression was found last; empty without one."""
+    from guestmark.core import regex
+
+    found = regex.find_last_match(expression, (text,), regex.LIMIT_S)
+    return found or ""
+
+
+def list_listening_ports(agent: Agent) -> set[int]:
+    """Returns the TCP ports that anything listens on in the agent's network namespace."""
+    ports = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            table = agent.read_file(f"/proc/net/{name}").decode(errors="replace")
+        except CallError:
+            continue
+        for line in table.splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 3 and fields[3] == _LISTENING:
+                ports.add(int(fields[1].rpartition(":")[2], 16))
+    return ports

@@ -1,0 +1,191 @@
+"""The workload `service` on this host: what a server does that dies, never is ready, leaks or answers errors."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from guestmark.agent.binary import start_host_agent
+from guestmark.agent.client import Agent
+from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError, WorkloadError
+from guestmark.core.metric import Measurement
+from guestmark.platforms.base import HasNetwork, Machine
+from guestmark.platforms.host_like import Host
+from guestmark.workloads.base import create_trial
+from guestmark.workloads.service import Served
+from guestmark.workloads.service.trial import ServiceTrial
+from tests.framework import guests
+from tests.framework.cells import cell_of, plan_of, spec
+
+WEB = ["python3", "-m", "http.server", "{port}", "--bind", "{address}"]
+ASK = """
+import time, urllib.request
+begun = time.monotonic()
+for _ in range(20):
+    urllib.request.urlopen("http://{address}:{port}/").read()
+print(f"requests: {20 / (time.monotonic() - begun)}")
+"""
+CLIENT = ["python3", "-c", ASK]
+METRICS = ["requests:1/s:higher=requests: ([0-9.]+)"]
+
+
+@contextlib.contextmanager
+def started(**params: Any) -> Iterator[tuple[ServiceTrial, Host]]:
+    """The workload on this host, both sides on one, on a port that is free."""
+    with socket.create_server(("0.0.0.0", 0)) as free:
+        port = free.getsockname()[1]
+    given = {"server": WEB, "client": CLIENT, "side": "same", "port": port, "metrics": METRICS, **params}
+    cell = cell_of("host", "service", **given)
+    _, transport = start_host_agent()
+    with Agent(transport) as agent:
+        machine = Host(agent, ())
+        trial = create_trial(plan_of(cell), cell)
+        assert isinstance(trial, ServiceTrial)
+        try:
+            yield trial, machine
+        finally:
+            trial.cleanup(machine)
+        left = agent.exec(["sh", "-c", "ls -d /tmp/guestmark-service-* 2>&1"], timeout_s=9)
+        assert trial._directory.encode() not in left.stdout
+
+
+def run(**params: Any) -> dict[str, float]:
+    with started(**params) as (trial, machine):
+        trial.prepare(machine)
+        return by_name(trial.run(machine))
+
+
+def by_name(measured: list[Measurement]) -> dict[str, float]:
+    return {measurement.metric.name: measurement.value for measurement in measured}
+
+
+def failure(**params: Any) -> GuestmarkError:
+    with pytest.raises(WorkloadError) as raised:
+        run(**params)
+    return raised.value
+
+
+def test_a_server_is_measured_by_what_its_client_prints() -> None:
+    found = run()
+    assert set(found) == {"requests", "wall_s"}
+    assert found["requests"] > 1
+
+
+def test_files_setup_and_load_come_before_the_client() -> None:
+    found = run(
+        files={"index.html": "port {port}"},
+        setup=["sh", "-c", "cp index.html made.html"],
+        load=["python3", "-c", "import urllib.request as u; u.urlopen('http://{address}:{port}/made.html')"],
+        client=[
+            "python3", "-c",
+            "import urllib.request as u; print(u.urlopen('http://{address}:{port}/made.html').read().decode())",
+        ],
+        metrics=["port::lower=port ([0-9]+)"],
+    )  # fmt: skip
+    assert found["port"] > 1000
+
+
+def test_a_server_that_dies_at_once_says_why() -> None:
+    error = failure(server=["sh", "-c", "echo no configuration >&2; exit 3"])
+    assert error.message == "the server ended with status 3 before it was ready"
+    assert "no configuration" in error.hint
+
+
+def test_a_server_that_never_is_ready_is_not_a_slow_one() -> None:
+    error = failure(server=["sleep", "60"], ready_within="0.5s")
+    assert "was not ready within 0.5s" in error.message
+    assert "Connection refused" in error.message
+
+
+def test_a_server_on_another_port_is_found_there() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as free:
+        other = free.getsockname()[1]
+    server = ["python3", "-m", "http.server", str(other)]
+    error = failure(server=server, ready_within="2s")
+    assert f"it listens on {other}" in error.message
+
+
+def test_a_server_that_listens_on_more_than_its_port_is_noticed() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as free:
+        other = free.getsockname()[1]
+    imports = "import http.server as h, socketserver as s"
+    more = f"{imports}; x = s.TCPServer(('0.0.0.0', {other}), h.BaseHTTPRequestHandler)"
+    serve = "; h.HTTPServer(('{address}', {port}), h.SimpleHTTPRequestHandler).serve_forever()"
+    with started(server=["python3", "-c", more + serve]) as (trial, machine):
+        trial.prepare(machine)
+        served = trial.facts.facts().find_fact(Served)
+        assert served is not None
+        assert served.other_ports == [other]
+
+
+def test_a_server_that_dies_under_its_client_is_told_from_a_slow_one() -> None:
+    error = failure(server=["timeout", "1.5", *WEB], client=["sleep", "2.5"], metrics=[])
+    assert error.message == "the server ended with status 124 while its client ran"
+
+
+def test_a_server_that_answers_errors_has_no_figures() -> None:
+    client = ["sh", "-c", "echo '  Non-2xx or 3xx responses: 7'; echo requests: 5"]
+    error = failure(client=client, errors="Non-2xx or 3xx responses: [0-9]+")
+    assert error.message == "the server answers errors: Non-2xx or 3xx responses: 7"
+
+
+def test_a_client_that_fails_says_why() -> None:
+    error = failure(client=["sh", "-c", "echo cannot connect >&2; exit 4"])
+    assert error.message == "the client ended with status 4: cannot connect"
+
+
+def test_without_a_network_only_one_side_is_possible() -> None:
+    error = failure(side="machine")
+    assert error.message == "service: the machine has no network"
+    assert "params.side = 'same'" in error.hint
+
+
+@pytest.fixture(scope="module")
+def joined() -> Iterator[Machine]:
+    with guests.start("host", network="veth") as machine:
+        yield machine
+
+
+@pytest.mark.parametrize("side", ["machine", "peer"])
+def test_server_and_client_are_on_different_sides(joined: Machine, side: str) -> None:
+    cell = cell_of("host", "service", server=WEB, client=CLIENT, side=side, metrics=METRICS)
+    trial = create_trial(plan_of(cell), cell)
+    try:
+        trial.prepare(joined)
+        assert by_name(trial.run(joined))["requests"] > 1
+        served = trial.facts.facts().find_fact(Served)
+        assert served is not None
+        assert isinstance(joined, HasNetwork)
+        assert joined.network is not None
+        assert (served.address == joined.network.peer_address) == (side == "peer")
+    finally:
+        trial.cleanup(joined)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"server": []}, "cannot be run"),
+        ({"server": ["x", "{host}"]}, "stands for nothing"),
+        ({"side": "both"}, "machine"),
+        ({"port": 0}, "greater than or equal to 1"),
+        ({"errors": "("}, "not a regular expression"),
+        ({"ready_within": "1h"}, "10 min"),
+        ({"files": {"../x": ""}}, "not the name of a file"),
+        ({"metrics": ["x=perf:cycles"]}, "perf|client's output|event"),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused(params: dict[str, Any], words: str) -> None:
+    with pytest.raises((ValidationError, ValueError, UsageError), match=words):
+        spec("service", **{"server": WEB, "client": CLIENT, **params})
+
+
+def test_a_program_that_is_missing_is_named_before_the_first_trial() -> None:
+    cell = cell_of("host", "service", server=["no-such-server"], client=CLIENT)
+    with pytest.raises(PlatformUnusableError, match="no-such-server is not installed here"):
+        ServiceTrial.preflight(plan_of(cell), [cell])
