@@ -18,7 +18,7 @@ from guestmark.cli.present import show_result
 from guestmark.core.errors import ExitStatus
 from guestmark.core.findings import FailedRuns
 from guestmark.core.gate import add_gates, check_proofs
-from guestmark.core.model import Plan, RunState, TrialStatus
+from guestmark.core.model import LeftOut, Plan, RunState, TrialStatus
 from guestmark.disks.scratch import scratch_store
 from guestmark.engine import preflight, quiet_host, run
 from guestmark.engine.audience import Audience
@@ -140,7 +140,7 @@ def _choose_observer(outputs: Outputs) -> AbstractContextManager[Observer]:
 def _finish_run(judgement: Judgement, state: RunState, outputs: Outputs) -> int:
     """Judges the gates, and returns the exit status."""
     stored = judgement.stored
-    ended = _derive_exit_status(stored, state)
+    ended = derive_exit_status(stored, state)
     status = int(ended)
     if stored.plan.context.gates:
         status = _judge_gates(judgement, ended, outputs)
@@ -162,16 +162,26 @@ def _judge_gates(judgement: Judgement, ended: ExitStatus, outputs: Outputs) -> i
     return int(status) if usable else derive_unjudged_status(ended)
 
 
-def _derive_exit_status(stored: StoredRun, state: RunState) -> ExitStatus:
+def derive_exit_status(stored: StoredRun, state: RunState) -> ExitStatus:
+    """Returns the exit status of a run that has ended in this state."""
     if state is RunState.INTERRUPTED:
         return ExitStatus.INTERRUPTED
     succeeded = sum(trial.status is TrialStatus.OK for trial in stored.trials)
     if succeeded == 0:
         return ExitStatus.NOTHING_MEASURED
-    # A requested platform that was left out was not measured, and a script must be able to notice.
+    # A requested platform that was left out was not measured, and a script must be able to notice. What a plan of
+    # questions would measure on other hosts was not requested by name: its questions are about what there is here.
     all_measured = (
         succeeded == len(stored.trials)
-        and not stored.unusable
+        and not any(_is_requested(stored.plan, entry) for entry in stored.unusable)
         and not any(trial.facts.find_fact(FailedRuns) for trial in stored.trials)
     )
     return ExitStatus.ALL_MEASURED if all_measured else ExitStatus.SOME_FAILED
+
+
+def _is_requested(plan: Plan, left_out: LeftOut) -> bool:
+    """Returns whether the user named what is left out, or a plan without questions holds it."""
+    if not plan.questions:
+        return True
+    named = {cell_id for level in plan.context.named for cell_id in level}
+    return any(left_out.covers(cell) and cell.id in named for cell in plan.cells)

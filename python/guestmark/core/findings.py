@@ -383,6 +383,19 @@ class MeasuredOn(Fact, kw_only=True):
     machine: str = msgspec.field(name="measured_on")
 
 
+class SharedMachine(Fact, kw_only=True):
+    """The machine of a trial, if other trials of its block ran on it, too."""
+
+    # Which of the block's machines it was; the numbers begin at 1.
+    number: int = msgspec.field(name="shared_machine")
+    # Which trial on this machine it was, from 1.
+    position: int = msgspec.field(name="shared_position")
+    # How many trials its start is divided among.
+    trials: int = msgspec.field(name="shared_by")
+    # Seconds of the start that are part of this trial's duration.
+    start_s: float = msgspec.field(name="shared_start_s")
+
+
 class Around(Fact, kw_only=True):
     """Seconds that each of the user's commands around the measured one took, each time."""
 

@@ -248,6 +248,8 @@ class Policy:
     find: Rare | None = None
     # Seconds over which the starts of the blocks are spread evenly; 0 for one right after another.
     over_s: float = 0.0
+    # Whether cells of a block that ask for the same machine run on one, where their workloads allow it.
+    share_machine: bool = False
 
 
 class QuestionKind(StrEnum):

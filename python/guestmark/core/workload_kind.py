@@ -66,6 +66,8 @@ class WorkloadKind(Generic[P]):
     agent_is_enough: ClassVar[bool] = False
     # Whether another program starts the machine; ours is then only the host's agent.
     peer: ClassVar[bool] = False
+    # Whether it leaves its machine as it found it, but for its own disks, so that other trials may follow there.
+    shares_machine: ClassVar[bool] = False
     # Whether it runs a command of the user's, so that environment variables are factors.
     runs_command: ClassVar[bool] = False
     # Whether it runs on a disk that only factors ask for, where its parameters need none.

@@ -139,7 +139,7 @@ _APPEAR_S = 15.0
 _TIME_STAMP = re.compile(r"\[ *\d+\.\d+\] ")
 _MOUNT_S = 120.0
 _BUSY_S, _BUSY_AGAIN_S = 10.0, 0.05
-_MOST_DISKS = 2  # a target and a source
+_MOST_DISKS = 26  # one for each letter
 
 
 @dataclass(slots=True)

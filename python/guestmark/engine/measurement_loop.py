@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from guestmark.engine.hooks import RUN, HookRunner
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer, ProgressEstimate
 from guestmark.engine.question_status import compare_asked_pairs
+from guestmark.engine.shared_machine import BlockMachines, group_cells
 from guestmark.engine.time_estimate import TrialCosts, read_trial_costs
 from guestmark.engine.trial import TrialSlot, run_trial
 from guestmark.engine.trial_schedule import count_iterations, count_warmups, find_missing_trials
@@ -330,17 +332,35 @@ class MeasurementLoop:
     def _measure_missing_trials(self, block: int) -> bool:
         """Measure what a block lacks; return whether the time was up before its end."""
         due = self._cells.due
-        with shared_machines(due):
-            # Several machines measure blocks at the same time, so there no block comes after another.
-            divided = bool(self._machine) or any(find_machine(trial.facts) for trial in self._trials)
+        # Several machines measure blocks at the same time, so there no block comes after another.
+        divided = bool(self._machine) or any(find_machine(trial.facts) for trial in self._trials)
+        missing = [
+            (order, cell)
             for order, cell in find_missing_trials(
-                self._plan.policy.seed, block, self._plan.cells, self._done, chained=not divided
-            ):
-                if cell in due:
+                self._plan.policy.seed,
+                block,
+                self._plan.cells,
+                self._done,
+                chained=not divided,
+                groups=self._groups,
+            )
+            if cell in due
+        ]
+        machines = BlockMachines.for_block(self._groups, {cell.id for _, cell in missing})
+        with shared_machines([*due, *machines.list_carriers()]):
+            try:
+                for order, cell in missing:
                     if self._is_time_up() and not self._is_promised(block):
                         return True
-                    self._measure_trial(cell, block, order)
+                    self._measure_trial(cell, block, order, machines)
+            finally:
+                machines.end()
         return False
+
+    @functools.cached_property
+    def _groups(self) -> list[tuple[Cell, ...]]:
+        """The cells of the plan in groups that share a machine; the same in all blocks, so that their order is, too."""
+        return group_cells(self._plan, self._plan.cells)
 
     def _fit_cells_to_budget(self) -> None:
         """Leave out cells for which there is no time, by what the blocks took so far, and take back others."""
@@ -498,7 +518,9 @@ class MeasurementLoop:
 
     # --- trials ----------------------------------------------------------------------------------------------
 
-    def _measure_trial(self, cell: Cell, block: int, order: int) -> None:
+    def _measure_trial(
+        self, cell: Cell, block: int, order: int, machines: BlockMachines | None = None
+    ) -> None:
         """Run one trial and store it."""
         with self._interruption.interruptible():
             # A signal that came between two trials ends the run here.
@@ -509,7 +531,7 @@ class MeasurementLoop:
         warmups = count_warmups(self._plan, cell, self._trials_of_this_machine(), self._warm)
         slot = TrialSlot(cell, block, order, iterations, warmups)
         platform = registry.get_platform(workloads.started_cell(cell).platform)
-        trial = run_trial(self._plan, slot, platform, self._interruption, self._observer)
+        trial = run_trial(self._plan, slot, platform, self._interruption, self._observer, machines=machines)
         if proof := self._proofs.get(cell.id):
             trial = replace(trial, facts=add_fact(trial.facts, proof))
         if self._machine:

@@ -33,6 +33,7 @@ from guestmark.engine.hooks import HookRunner
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.noise import NoiseRecorder
 from guestmark.engine.progress import Observer
+from guestmark.engine.shared_machine import BlockMachines
 from guestmark.platforms import confinement, counters
 from guestmark.platforms.base import Machine, MakesRemarks, Platform, find_innermost
 from guestmark.platforms.place import HERE
@@ -73,12 +74,21 @@ class _TrialRecord:
     warnings: list[str] = field(default_factory=list)
     command_line: tuple[str, ...] = ()
     console: str = ""
+    start_shift_s: float = 0.0
 
 
 def run_trial(
-    plan: Plan, slot: TrialSlot, platform: Platform, interruption: Interruption, observer: Observer
+    plan: Plan,
+    slot: TrialSlot,
+    platform: Platform,
+    interruption: Interruption,
+    observer: Observer,
+    *,
+    machines: BlockMachines | None = None,
 ) -> Trial:
-    """Run one trial to its end and return it, failed or not.
+    """Run one trial to its end and return it, failed or not; on one of `machines` if the cell shares one.
+
+    What starting a shared machine took is divided among its trials.
 
     `MachineError`, `WorkloadError` and `PlatformUnusableError` make a failed trial, and so does a directory of disks
     that somebody removed. Raises `Interrupted` when the user stops (the machine is gone by then, and there is no
@@ -97,6 +107,7 @@ def run_trial(
                 stack=stack,
                 interruption=interruption,
                 observer=observer,
+                machines=machines or BlockMachines(),
             )
     except _TRIAL_FAULTS as error:
         reason, cause = _join_error_lines(error), error.cause
@@ -120,7 +131,7 @@ def run_trial(
         warmups=() if failed else record.warmups,
         run_s=tuple(record.run_s),
         started_at=started_at,
-        duration_s=time.monotonic() - begin,
+        duration_s=max(time.monotonic() - begin + record.start_shift_s, 0.0),
         phases=dict(record.phases),
         facts=record.findings.facts(),
         noise=dict(record.noise),
@@ -140,6 +151,7 @@ def _measure_on_machine(
     stack: ExitStack,
     interruption: Interruption,
     observer: Observer,
+    machines: BlockMachines,
 ) -> None:
     # `interruptible` is left before the machine is, because stopping a machine must not be interrupted.
     with interruption.interruptible():
@@ -148,20 +160,14 @@ def _measure_on_machine(
         workload = workloads.create_trial(plan, slot.cell)
         workload.tell, workload.note = observer.phase, observer.note
         workload.share_s = _compute_time_share_s(plan, slot)
-        machine = stack.enter_context(workloads.start_machine(workload, platform, slot.cell))
+        lease = stack.enter_context(machines.take_machine(workload, platform, slot.cell))
+        machine = lease.machine
+        record.start_shift_s = lease.start_shift_s
+        if lease.shared is not None:
+            record.findings.add(lease.shared)
         recorder = NoiseRecorder(machine)
         try:
-            record.command_line = machine.command_line
-            record.phases = machine.phases
-            attested = machine.attest()
-            recorder.place_machine(find_placement(attested))
-            record.findings.add(attested)
-            record.warnings += confinement.list_remarks(attested)
-            if machine.disks:
-                place = find_innermost(machine).place
-                here = place is HERE or any(disk.image.logged for disk in machine.disks)
-                mounts = None if here else place.read("/proc/self/mounts")
-                record.findings.add(location.describe_storage(started, mounts))
+            _attest_machine(machine, started, recorder, record)
             try:
                 observer.phase("preparing")
                 workload.prepare(machine)
@@ -185,11 +191,26 @@ def _measure_on_machine(
                 record.findings.add_all(workload.facts)
         finally:
             record.noise = recorder.result()
-            record.console = machine.console()
+            record.console = machine.console()[lease.console_start :]
             if workload.printed:
                 record.console = f"{record.console.rstrip()}\n{workload.printed}".lstrip("\n")
             if isinstance(machine, MakesRemarks):
                 record.warnings += machine.remarks()
+
+
+def _attest_machine(machine: Machine, started: Cell, recorder: NoiseRecorder, record: _TrialRecord) -> None:
+    """Record what the machine really is. Raises `AttestationError` if the cell asked for another."""
+    record.command_line = machine.command_line
+    record.phases = machine.phases
+    attested = machine.attest()
+    recorder.place_machine(find_placement(attested))
+    record.findings.add(attested)
+    record.warnings += confinement.list_remarks(attested)
+    if machine.disks:
+        place = find_innermost(machine).place
+        here = place is HERE or any(disk.image.logged for disk in machine.disks)
+        mounts = None if here else place.read("/proc/self/mounts")
+        record.findings.add(location.describe_storage(started, mounts))
 
 
 def _compute_time_share_s(plan: Plan, slot: TrialSlot) -> float | None:

@@ -30,7 +30,14 @@ _CHAIN = 16
 _LONGEST_BLOCK_S = 60.0  # of a run that looks for slow runs
 
 
-def order_cells(seed: int, block: int, cells: Sequence[Cell], *, chained: bool = True) -> list[Cell]:
+def order_cells(
+    seed: int,
+    block: int,
+    cells: Sequence[Cell],
+    *,
+    chained: bool = True,
+    groups: Sequence[Sequence[Cell]] = (),
+) -> list[Cell]:
     """Return the cells in the random order of `block`, which begins with the cell that ended the block before it.
 
     So a cell runs as often after itself as after each other one, and what a cell leaves behind cancels in comparisons
@@ -39,13 +46,22 @@ def order_cells(seed: int, block: int, cells: Sequence[Cell], *, chained: bool =
 
     With `chained=False` each block has an independent order. That is for blocks measured at the same time: none of
     them comes after another, and alternating orders would coincide with the machines that take turns.
+
+    Cells of one of the `groups`, which together hold every cell, run one after another: the groups are in random order,
+    and so are the cells in each.
     """
     first = block - block % _CHAIN if chained else block
-    return [cells[number] for number in _chain_orders(seed, first, len(cells))[block - first]]
+    units: Sequence[Sequence[Cell]] = groups or [(cell,) for cell in cells]
+    ordered: list[Cell] = []
+    for number in _chain_orders(str(seed), first, len(units))[block - first]:
+        unit = units[number]
+        inside = _chain_orders(f"{seed}:{unit[0].id}", first, len(unit))[block - first]
+        ordered += [unit[index] for index in inside]
+    return ordered
 
 
-@functools.lru_cache(maxsize=64)
-def _chain_orders(seed: int, first: int, count: int) -> tuple[tuple[int, ...], ...]:
+@functools.lru_cache(maxsize=256)
+def _chain_orders(seed: str, first: int, count: int) -> tuple[tuple[int, ...], ...]:
     """Return the orders of `_CHAIN` blocks from `first` on, as indices of `count` cells."""
     orders: list[tuple[int, ...]] = []
     order: list[int] = []
@@ -65,9 +81,10 @@ def find_missing_trials(
     done: Mapping[tuple[int, str], Trial],
     *,
     chained: bool = True,
+    groups: Sequence[Sequence[Cell]] = (),
 ) -> Iterator[tuple[int, Cell]]:
     """Yield position and cell of each trial of `block` that has not ended yet, in the order of `order_cells`."""
-    for position, cell in enumerate(order_cells(seed, block, cells, chained=chained)):
+    for position, cell in enumerate(order_cells(seed, block, cells, chained=chained, groups=groups)):
         if (block, cell.id) not in done:
             yield position, cell
 

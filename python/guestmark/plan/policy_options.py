@@ -129,6 +129,14 @@ class PolicyOptions:
             key="iterations",
         ),
     ] = None
+    share_machine: Annotated[
+        bool | None,
+        Option(
+            "--share-machine/--no-share-machine",
+            "Run cells of a block that ask for the same machine on one fresh machine (default: as the plan says).",
+            key="share_machine",
+        ),
+    ] = None
     seed: Annotated[int | None, Option("--seed", "Seed of the random order.", metavar="N", minimum=0)] = None
 
 

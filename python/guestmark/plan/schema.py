@@ -66,6 +66,8 @@ def _key_type(name: str, option: Option) -> tuple[Any, Any]:
     """Return what pydantic checks for a key of `[repetition]`: its type and its default."""
     if name == "null":
         return Literal["baseline", "all", "none"], "baseline"
+    if name == "share_machine":
+        return bool, False
     if option.parse is parse_positive_duration:
         return Duration | None, None
     if option.parse is not None:

@@ -14,18 +14,17 @@ from guestmark.core.machine_facts import Backing, Disk, Inside
 from guestmark.disks.attached import AttachedDisk
 from guestmark.platforms.guest import Guest, make_mismatch
 from guestmark.setting.base import AttestedDrive, Check, ServedDisk, iterate_disk_levels
-from guestmark.setting.disk import Role
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem, choose_security_model, choose_share_cache
 from guestmark.setting.memory import BALLOON, FREE_PAGE_REPORTING
 
 
 def query_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
-    """Returns what QEMU says about each of our drives (format, cache switches, cluster size, node), by disk name."""
+    """Returns what QEMU says about each of its drives (format, cache switches, cluster size, node), by disk name."""
     return {
         entry["device"]: entry["inserted"]
         for entry in query("query-block")
-        if entry.get("device") in {str(role) for role in Role} and "inserted" in entry
+        if entry.get("device") and "inserted" in entry
     }
 
 
@@ -34,7 +33,7 @@ _MOST_DESCRIPTORS = 64
 
 
 def attest_each_disk(guest: Guest) -> dict[str, Disk]:
-    """Returns the facts of every disk, by name. Raises `AttestationError` with both values where they differ."""
+    """Returns the facts of every disk, by role. Raises `AttestationError` with both values where they differ."""
     drives: Mapping[str, Mapping[str, Any]] = {}
     used: frozenset[str] = frozenset()
     # Only QEMU has a monitor, and does the I/O of its disks itself.
@@ -44,7 +43,7 @@ def attest_each_disk(guest: Guest) -> dict[str, Disk]:
     facts = {}
     for disk in guest.disks:
         if disk.spec.is_directory:
-            facts[disk.spec.name] = _attest_directory(guest, disk)
+            facts[str(disk.spec.role)] = _attest_directory(guest, disk)
             continue
         size, write_cache = _read_block_device(guest, disk)
         _require_disk_value(disk, "size in the guest", disk.spec.size, size, guest)
@@ -53,7 +52,7 @@ def attest_each_disk(guest: Guest) -> dict[str, Disk]:
             _check_served(guest, disk, write_cache)
         elif guest.query:
             _check_drive(guest, disk, drive, used)
-        facts[disk.spec.name] = Disk(
+        facts[str(disk.spec.role)] = Disk(
             size=size,
             write_cache=write_cache,
             format=drive.get("drv"),
@@ -206,7 +205,7 @@ def _require_disk_value(disk: AttachedDisk, what: str, asked: object, found: obj
 
 
 def attest_disks(guest: Guest) -> dict[str, Disk] | None:
-    """Returns the facts of the guest's disks by name; None if it has none. Raises `AttestationError`."""
+    """Returns the facts of the guest's disks by role; None if it has none. Raises `AttestationError`."""
     return attest_each_disk(guest) if guest.disks else None
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from guestmark.agent.client import Agent, CallError
 from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import AgentError, AttestationError, MachineError
+from guestmark.core.findings import Mount
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import GuestMachine, Restored
 from guestmark.core.model import Cell
@@ -21,7 +23,7 @@ from guestmark.disks.attached import AttachedDisk
 from guestmark.platforms import confinement, counters
 from guestmark.platforms import phases as steps
 from guestmark.platforms.affinity import Seat
-from guestmark.platforms.base import Platform, Unusable
+from guestmark.platforms.base import Machine, Platform, Unusable
 from guestmark.platforms.network.trial_network import TrialNetwork
 from guestmark.platforms.place import HERE, HypervisorProcess, Place
 
@@ -267,6 +269,28 @@ def make_mismatch(what: str, asked: object, found: object, guest: Guest) -> Atte
         f"{what} is not what was asked for: asked {asked}, found {found}",
         console=guest.process.console.read_text(),
     )
+
+
+def narrow_machine(machine: Machine, cell: Cell, names: Collection[str]) -> Machine:
+    """Returns a guest that several cells share as one of them sees it: with the disks of these names alone."""
+    if isinstance(machine, Guest):
+        return _narrow_guest(machine, cell, names)
+    if isinstance(machine, GuestWithin):
+        within = copy.copy(machine)
+        within.inner = _narrow_guest(machine.inner, cell, names)
+        return cast("Machine", within)
+    raise TypeError(f"{type(machine).__name__} cannot be shared")
+
+
+def _narrow_guest(guest: Guest, cell: Cell, names: Collection[str]) -> Guest:
+    disks = [replace(disk, facts=Mount()) for disk in guest.disks if disk.spec.name in names]
+
+    def check(narrowed: Guest) -> GuestMachine:
+        found = guest.check(narrowed)
+        found.asked = {**found.asked, **cell.factors}
+        return found
+
+    return replace(guest, cell=cell, check=check, disks=tuple(disks))
 
 
 class GuestPlatform(Platform, Protocol):

@@ -163,6 +163,14 @@ def iterate_disk_levels(disk: Disk) -> Iterator[tuple[DiskSetting[Any], Any]]:
             yield factor, level
 
 
+def list_machine_options(disk: Disk) -> list[str]:
+    """Return the options by which a disk's levels change the machine around it: objects, and its controller."""
+    return [
+        *collect_options(disk, lambda factor: factor.objects),
+        *collect_options(disk, lambda factor: factor.controller),
+    ]
+
+
 def collect_options(disk: Disk, of: Callable[[DiskSetting[Any]], Options[Any]]) -> list[str]:
     """Return the options that a disk's levels make; `of` selects which function of a factor makes them."""
     return [word for factor, level in iterate_disk_levels(disk) for word in of(factor)(level, disk)]

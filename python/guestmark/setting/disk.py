@@ -59,6 +59,8 @@ class DiskSpec:
     tree: str = ""
     logged: bool = False
     holds: int = 0
+    # Its name, where several cells have disks on one machine.
+    alias: str = ""
 
     @classmethod
     def from_levels(
@@ -83,8 +85,8 @@ class DiskSpec:
 
     @property
     def name(self) -> str:
-        """Its name, unique within a cell: image name, drive id and serial number."""
-        return str(self.role)
+        """Its name, unique on its machine: image name, drive id and serial number."""
+        return self.alias or str(self.role)
 
     @property
     def size(self) -> int:
@@ -204,7 +206,7 @@ class Disks(tuple[DiskSpec, ...]):
         if needs is None:
             needs = [{"role": "target"}] if any(is_disk_setting(name) for name in cell.factors) else []
         disks = super().__new__(cls, (_derive_disk(need, cell) for need in needs))
-        if len({disk.role for disk in disks}) != len(disks):
+        if len({disk.name for disk in disks}) != len(disks):
             raise UsageError(
                 f"{cell.id}: two disks have the same role", hint="ask for one target and one source"
             )
@@ -231,12 +233,13 @@ def has_disks(cell: Cell) -> bool:
         return False
 
 
-_NEED_KEYS = {"role", "content", "holds", "host", "tree", "logged"}
+_NEED_KEYS = {"role", "content", "holds", "host", "tree", "logged", "alias"}
 
 
 def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     defaults = _list_defaults()
-    if extra := need.keys() - _NEED_KEYS - defaults.keys():
+    known = {factor.name for factor in list_disk_settings()}
+    if extra := need.keys() - _NEED_KEYS - known:
         raise UsageError(f"{cell.id}: a disk has no {', '.join(sorted(extra))}")
     role = Role(need["role"])
     asked = {
@@ -244,7 +247,7 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
         for factor in list_disk_settings()
         if factor.name in cell.factors and (role is Role.TARGET or DiskKind.SOURCE in factor.on)
     }
-    levels = defaults | {name: str(value) for name, value in need.items() if name in defaults}
+    levels = defaults | {name: str(value) for name, value in need.items() if name in known}
     if role is Role.SOURCE and FILESYSTEM.name not in need:
         levels[FILESYSTEM.name] = Filesystem.NONE
     levels |= asked
@@ -277,6 +280,7 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
         str(need.get("tree", "")),
         logged,
         parse_size(str(need["holds"])) if "holds" in need else 0,
+        str(need.get("alias", "")),
     )
     _check_disk(disk, asked, cell)
     return disk

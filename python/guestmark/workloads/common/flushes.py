@@ -16,6 +16,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -357,7 +358,10 @@ def _read_counters(machine: Machine) -> Counters:
     guest_written, guest_flushes = _read_guest_counters(machine)
     served = any(disk.spec.bus is Bus.VHOST_USER or disk.spec.is_directory for disk in machine.disks)
     own = machine.query is not None and not served
-    host = _read_qemu_counters(machine.query) if own else _read_process_counters(machine, machine.vmm_pid)
+    names = {disk.spec.name for disk in machine.disks}
+    host = (
+        _read_qemu_counters(machine.query, names) if own else _read_process_counters(machine, machine.vmm_pid)
+    )
     if any(disk.spec.bus is Bus.NVME for disk in machine.disks):
         host["host_flushes"] = None  # QEMU's nvme device does not count them
     return Counters(
@@ -369,16 +373,15 @@ def _read_counters(machine: Machine) -> Counters:
     )
 
 
-def _read_qemu_counters(query: Any) -> dict[str, int | None]:
-    """Sums over our drives what QEMU counted for the guest's requests."""
+def _read_qemu_counters(query: Any, names: Collection[str]) -> dict[str, int | None]:
+    """Sums over the drives of these names what QEMU counted for the guest's requests."""
     unsafe = set()
     for entry in query("query-block"):
         if entry.get("inserted", {}).get("cache", {}).get("no-flush"):
             unsafe.add(entry["device"])
-    ours = set(map(str, Role))
     total = {"host_written": 0, "host_writes": 0, "host_read": 0, "host_flushes": 0}
     for drive in query("query-blockstats"):
-        if drive.get("device") not in ours:
+        if drive.get("device") not in names:
             continue
         stats = drive["stats"]
         total["host_written"] += stats["wr_bytes"]

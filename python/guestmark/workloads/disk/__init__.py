@@ -27,6 +27,7 @@ class _DiskWorkload(Workload[M]):
 
     measures: ClassVar[tuple[Metric, ...]] = WRITING
     factors: ClassVar[tuple[Factor, ...]] = (BLOCK_SIZE,)
+    shares_machine = True
     agent_is_enough = True
     verb: ClassVar[str]  # what its label says before the amount
 

@@ -167,6 +167,7 @@ class FioWorkload(Workload[FioParams]):
     help = "runs an fio job file on the disk under test"
     measures = ALL
     factors = (THREADS,)
+    shares_machine = True
     programs = (Program("fio", "fio"),)
 
     @classmethod

@@ -87,6 +87,7 @@ class SysbenchWorkload(Workload[SysbenchParams]):
     name = "sysbench"
     help = f"the distribution's sysbench: {', '.join(TESTS)}"
     factors = tuple(FACTORS.values())
+    shares_machine = True
     programs = (Program("sysbench", "sysbench"),)
 
     @classmethod

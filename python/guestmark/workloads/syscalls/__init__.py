@@ -97,6 +97,7 @@ class SyscallsWorkload(Workload[SyscallsParams]):
     name = "syscalls"
     help = "a fixed mix of system calls, each in nanoseconds, and what the hypervisor did for each"
     topic = Topic.CALLS
+    shares_machine = True
     agent_is_enough = True
     only_factors = frozenset({"memory", "smp", "cpu", "machine", "kernel", "kernel_args", "placement"})
 
