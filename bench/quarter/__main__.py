@@ -2,8 +2,8 @@
 
 Runs each as a user types it, in a ledger without earlier runs, and counts what its questions asked and got: each row
 that is compared, each group of which one is best. A table in Markdown has the answers, lines of the page, the wall
-time, and where the time of trials went. Leave the machine alone meanwhile. Exits with 1 if an experiment answers less
-than nine tenths of what it asks.
+time, where the time of trials went, and how many blocks took what the blocks before them had told, within ×1.3. Leave
+the machine alone meanwhile. Exits with 1 if an experiment answers less than nine tenths of what it asks.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 _ENOUGH = 0.9  # of the answers that are asked for
+_CLOSE = 1.3  # times that a forecast of a block may be off
 _LATE_S = 30.0  # after its time, when a run is taken to hang
 EXPERIMENTS: Mapping[str, Sequence[str]] = {
     "backends": ("backends", "--on", "uml,tcg,tcg/uml,tcg/kvm"),
@@ -47,6 +48,9 @@ class Outcome:
     blocks: int
     failed: int
     shares: Mapping[str, float]
+    # Blocks after the first, and those whose time the blocks before them had told.
+    later: int
+    foretold: int
 
     @property
     def row(self) -> str:
@@ -54,7 +58,7 @@ class Outcome:
         failed = f", {self.failed} failed" if self.failed else ""
         return (
             f"| `{self.name}` | {self.answered} of {self.asked} | {self.seconds:.0f} s | {self.lines} | "
-            f"{self.cells} | {self.blocks}{failed} | {shares} |"
+            f"{self.cells} | {self.blocks}{failed} | {shares} | {self.foretold} of {self.later} |"
         )
 
 
@@ -78,7 +82,7 @@ def run(name: str, budget: str, folder: Path) -> Outcome:
     print(done.stdout, file=sys.stderr)
     found = json.loads(document.read_text()) if document.exists() else {}
     answers = [each for question in found.get("questions", ()) for each in question["answers"]]
-    trials = [trial for cell in found.get("cells", ()) for trial in cell["trials"]]
+    trials = _read_trials(found)
     return Outcome(
         name,
         done.returncode,
@@ -90,6 +94,7 @@ def run(name: str, budget: str, folder: Path) -> Outcome:
         len({trial["block"] for trial in trials}),
         sum(trial["status"] != "ok" for trial in trials),
         _shares(trials),
+        *_score_forecasts(trials),
     )
 
 
@@ -97,13 +102,52 @@ def _is_answered(answer: Mapping[str, Any]) -> bool:
     return bool(answer.get("answered", True))
 
 
+def _score_forecasts(trials: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Return how many blocks followed the first, and how many took what `engine.budget` expected, within _CLOSE."""
+    from guestmark.engine.budget import forecast_trial_s
+
+    durations: dict[str, list[float]] = {}
+    later = foretold = 0
+    for block in sorted({trial["block"] for trial in trials}):
+        known = [trial for trial in trials if trial["block"] == block and trial["cell"] in durations]
+        took = sum(trial["duration_s"] for trial in known)
+        if took:
+            expected = sum(forecast_trial_s(durations[trial["cell"]]) for trial in known)
+            later += 1
+            foretold += 1 / _CLOSE <= expected / took <= _CLOSE
+        for trial in trials:
+            if trial["block"] == block:
+                durations.setdefault(trial["cell"], []).append(trial["duration_s"])
+    return later, foretold
+
+
+def _read_trials(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return all trials with their cell and what they have in common with others of it."""
+    cells = (*document.get("cells", ()), *document.get("null_cells", ()))
+    return [
+        _merge(cell["shared"], {**trial, "cell": cell["id"]}) for cell in cells for trial in cell["trials"]
+    ]
+
+
+def _merge(common: Any, own: Any) -> Any:
+    if isinstance(common, Mapping) and isinstance(own, Mapping):
+        return {key: _merge(common.get(key), own.get(key)) for key in {**common, **own}}
+    return common if own is None else own
+
+
 def _shares(trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     whole = sum(trial["duration_s"] for trial in trials)
     if not whole:
         return {}
-    starting = sum(trial["phases"].get("ready", 0.0) for trial in trials)
+    starting = sum(_starting_s(trial) for trial in trials)
     measuring = sum(sum(trial["run_s"]) for trial in trials)
     return {"starting": starting / whole, "measuring": measuring / whole}
+
+
+def _starting_s(trial: Mapping[str, Any]) -> float:
+    """Return the seconds of the trial's own start, or of its part of one that others share."""
+    shared = (trial.get("attestation") or {}).get("shared_start_s")
+    return float((trial.get("phases") or {}).get("ready", 0.0) if shared is None else shared)
 
 
 def main() -> int:
@@ -116,8 +160,8 @@ def main() -> int:
     given = parser.parse_args()
     names = given.names or [name for name in EXPERIMENTS if "sparc64" not in name]
     sys.path.insert(0, str(ROOT / "python"))
-    print("| experiment | answered | wall time | lines | rows | blocks | starting / measuring |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| experiment | answered | wall time | lines | rows | blocks | starting / measuring | foretold |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="guestmark-quarter-") as folder:
         for name in names:

@@ -10,6 +10,7 @@ questions are left out, the last ones first, those with a level that the user na
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,7 +45,7 @@ _RACING_BLOCKS = 3
 # No proof is begun after this share of a budget.
 _PROVING = 0.5
 # Later trials take this share of a cell's first one, which also makes files that they find.
-_LATER = 0.75
+_LATER = 0.9
 _CONFIRMED = 3  # finalists that a race usually has
 # A remark names this many cells before it counts the others.
 _NAMED = 6
@@ -235,9 +236,7 @@ def refit_cells(  # noqa: PLR0917 (what is still measured follows from all of it
         blocks.setdefault(trial.cell_id, set()).add(trial.block)
     if budget_s is None or not all(blocks[cell.id] for cell in measured):
         return tuple(measured)
-    took = {
-        cell_id: min(series) * (_LATER if len(series) == 1 else 1.0) for cell_id, series in durations.items()
-    }
+    took = {cell_id: forecast_trial_s(series) for cell_id, series in durations.items()}
     before = read_costs() if gone else TrialCosts({}, 0, PROOF_S)
     price = _calibrate_costs(before, took, alive)
     enough = _count_fewest_blocks(plan)
@@ -255,6 +254,15 @@ def refit_cells(  # noqa: PLR0917 (what is still measured follows from all of it
     if not gone:
         return tuple(measured)
     return tuple(_BudgetFit(plan, alive, left_s, estimate_rest_s, price, chosen=measured).pick())
+
+
+def forecast_trial_s(durations: Sequence[float]) -> float:
+    """Return the seconds that a cell's next trial will take, by those of its trials so far, in their order.
+
+    A cell's first trial also makes files that later ones find, so it counts only if it is alone.
+    """
+    first, *later = durations
+    return statistics.median(later) if later else _LATER * first
 
 
 def _calibrate_costs(

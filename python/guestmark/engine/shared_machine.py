@@ -26,7 +26,8 @@ from guestmark.setting.base import is_disk_setting, list_machine_options
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.setting.drive import Bus
 from guestmark.setting.image import Preallocation
-from guestmark.setting.machine import START, Start
+from guestmark.setting.machine import IMAGE, START, Start
+from guestmark.setting.network import NETWORK, Network
 from guestmark.workloads import base as workloads
 
 # Buses on which a machine can have many disks.
@@ -99,7 +100,13 @@ def can_share(plan: Plan, cell: Cell) -> bool:
         return False
     if not workload_kind(cell.workload.name).shares_machine or watches_initcalls(cell) is not None:
         return False
-    return cell.levels.get(START) is not Start.RESTORED and all(map(_is_plain, cell.view(Disks)))
+    if (
+        cell.levels.get(START) is Start.RESTORED
+        or IMAGE in cell.levels
+        or cell.levels[NETWORK] is not Network.NONE
+    ):
+        return False
+    return all(map(_is_plain, cell.view(Disks)))
 
 
 def _is_plain(disk: DiskSpec) -> bool:

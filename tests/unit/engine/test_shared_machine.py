@@ -41,10 +41,12 @@ def test_cells_share_a_machine_if_they_differ_in_disks_and_work_alone() -> None:
         {"memory": "512M", "preallocation": "full"},
         {"bus": "ide"},
         {"start": "restored"},
+        {"network": "user"},
+        {"image": "/x.qcow2"},
     )
 
-    assert group_ids(cells) == [["0", "1", "3", "5"], ["2", "6"], ["4"], ["7"], ["8"]]
-    assert group_ids(cells, share=False) == [[str(number)] for number in range(9)]
+    assert group_ids(cells) == [["0", "1", "3", "5"], ["2", "6"], ["4"], ["7"], ["8"], ["9"], ["10"]]
+    assert group_ids(cells, share=False) == [[str(number)] for number in range(11)]
 
 
 @pytest.mark.parametrize(
