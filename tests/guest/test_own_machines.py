@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from guestmark.ledger import open_ledger
+from guestmark.platforms.own import lifecycle
 from guestmark.platforms.own.conformance import Point, check_definition
 from guestmark.platforms.own.definition import read_definition
 from guestmark.platforms.own.store import VARIABLE, find_definition, trust
@@ -284,6 +286,49 @@ def test_a_machine_that_is_not_listed_needs_no_record(guestmark: CommandLine, tm
     trust_as(guestmark, path)
     assert guestmark("exec", "--on", "own:cell", "--", "true").status != 0
     assert records(guestmark) == []
+
+
+@pytest.mark.parametrize("how", ["another user's", "writable", "a link", "a pipe", "torn"])
+def test_a_record_that_is_not_ones_own_is_not_executed(tmp_path: Path, how: str) -> None:
+    folder = lifecycle._records_folder()
+    folder.mkdir(parents=True)
+    file = folder / "guestmark-0123456789abcdef.json"
+    record = lifecycle.Record(name="cell", id=file.stem, destroy=["touch", str(tmp_path / "executed")])
+    text = msgspec.json.encode(record)
+    file.write_bytes(text[:40] if how == "torn" else text)
+    match how:
+        case "another user's":
+            os.chown(file, 65534, 65534)
+        case "writable":
+            file.chmod(0o666)
+        case "a link":
+            file.rename(tmp_path / "record")
+            file.symlink_to(tmp_path / "record")
+        case "a pipe":
+            file.unlink()
+            os.mkfifo(file)
+    found = lifecycle.destroy_orphans(dry_run=False)
+    assert not (tmp_path / "executed").exists()
+    assert [bool(orphan.problem) for orphan in found] == ([True] if how == "torn" else [])
+
+
+def test_where_there_is_no_room_one_line_says_so(guestmark: CommandLine, tmp_path: Path) -> None:
+    """The record of a machine cannot be written."""
+    path = own_machine(tmp_path)
+    guestmark.environment[VARIABLE] = str(path)
+    trust_as(guestmark, path)
+    full = tmp_path / "full"
+    full.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=2", "full", str(full)], check=True)
+    try:
+        (full / "file").write_bytes(b"")
+        done = guestmark("machine", "check", path, env={"XDG_CACHE_HOME": str(full)})
+        assert done.status == 1, done
+        assert "nothing can remember the machine: No space left" in done.stdout
+        # What one cannot be destroyed by is not created.
+        assert left(tmp_path) == []
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
 
 
 SECRET = "hunter-number-2"

@@ -89,13 +89,14 @@ def changes(link: sqlite3.Connection) -> Iterator[tuple[str, str, tuple[Any, ...
                     yield script, name, (other, value, row[0])
 
 
-@pytest.mark.parametrize("imported", [False, True])
-def test_a_run_with_any_single_byte_changed_is_distrusted_or_refused(tmp_path: Path, imported: bool) -> None:
-    """Every byte of every column of every row of it; trusted before, and again when it is as it was."""
+@pytest.mark.parametrize("whose", ["mine", "trusted", "theirs"])
+def test_a_run_with_any_single_byte_changed_is_distrusted_or_refused(tmp_path: Path, whose: str) -> None:
+    """Every byte of every column of every row of it; trusted before and again when it is as it was, or never."""
     file = tmp_path / "ledger.sqlite"
+    origin = None if whose == "mine" else RunOrigin("theirs.html", 1.0, "00", trusted=whose == "trusted")
     with open_ledger(file) as ledger:
-        run_id = stored(ledger, RunOrigin("theirs.html", 1.0, "00", trusted=True) if imported else None)
-        assert trusts(ledger, run_id)
+        run_id = stored(ledger, origin)
+        assert trusts(ledger, run_id) == (whose != "theirs")
     tried = 0
     with closing(sqlite3.connect(file, isolation_level=None)) as link, open_ledger(file) as ledger:
         link.execute("PRAGMA synchronous = OFF")
@@ -105,7 +106,7 @@ def test_a_run_with_any_single_byte_changed_is_distrusted_or_refused(tmp_path: P
                 tried += 1
                 assert not trusts(ledger, run_id), (script, name, other)
                 link.execute(script, (value, row))
-        assert trusts(ledger, run_id)
+        assert trusts(ledger, run_id) == (whose != "theirs")
         assert ledger.check_all().problems == ()
     assert tried > 2000
 

@@ -14,6 +14,7 @@ import fcntl
 import os
 import secrets
 import shlex
+import stat
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -375,11 +376,21 @@ def destroy_orphans(*, dry_run: bool) -> list[OrphanMachine]:
     """
     found = []
     for file in sorted(_records_folder().glob(f"{OWN_MACHINE_PREFIX}*.json")):
-        with contextlib.suppress(OSError), file.open("rb") as opened:
+        with contextlib.suppress(OSError), _open_own_record(file) as opened:
             # Whoever answers for the machine has this lock.
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found.append(_destroy_recorded(opened.read(), file, dry_run=dry_run))
     return found
+
+
+def _open_own_record(file: Path) -> IO[bytes]:
+    """Open a record of this user's. Raises `OSError` for another's: its commands would run as this user."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    state = os.fstat(descriptor)
+    if state.st_uid != os.geteuid() or not stat.S_ISREG(state.st_mode) or state.st_mode & 0o022:
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, "it is another user's", str(file))
+    return os.fdopen(descriptor, "rb")
 
 
 def _destroy_recorded(content: bytes, file: Path, *, dry_run: bool) -> OrphanMachine:
