@@ -547,3 +547,16 @@ def test_a_ring_that_the_kernel_polls_keeps_no_disk_busy(guestmark: CommandLine)
     job = "fio --name=w --rw=write --bs=4k --size=44k --fsync=1 --ioengine=io_uring --sqthread_poll=1"
     found = proof(guestmark(*HERE, "--json", "-", "--", *job.split(), timeout=250))
     assert (found["word"], found["unsynced"][0]["path"].rpartition("/")[2]) == ("unknown", "w.0.0")
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_program_is_named_from_where_the_user_is(
+    guestmark: CommandLine, tmp_path: Path, checked: bool
+) -> None:
+    """It runs in a directory of the disk, in which there is no such program."""
+    program = tmp_path / "store"
+    program.write_text("#!/bin/sh\necho x > file && sync file . && echo file\nread answer || true\n")
+    program.chmod(0o755)
+    check = ("--check", "while read name; do cat $name; done") if checked else ()
+    found = proof(guestmark(*HERE, "--json", "-", *check, "--", "./store", cwd=tmp_path, timeout=100))
+    assert found["word"] == "proven", found

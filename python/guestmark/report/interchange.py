@@ -11,10 +11,19 @@ from typing import Any
 from guestmark.core.metric import Better
 from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, TrialStatus
+from guestmark.report.sections.gate_outcomes import judge_own_gates
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.executions import Executions, collect_iterations, mean_or_zero
+from guestmark.stats.gates import Outcome
 from guestmark.workloads.exec.command import ExecParams, name_parameter, read_stored_command
 
+_OPEN = {"value": 0.5, "lower_value": 0.0, "upper_value": 1.0}
+_GATE_VALUES = {
+    Outcome.KEPT: {"value": 0.0},
+    Outcome.BROKEN: {"value": 1.0},
+    Outcome.UNDECIDED: _OPEN,
+    Outcome.UNMEASURED: _OPEN,
+}
 _BIGGER, _SMALLER = "customBiggerIsBetter", "customSmallerIsBetter"
 
 
@@ -66,13 +75,21 @@ def _hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] | None
 
 
 def bencher_document(analysis: Analysis) -> dict[str, Any]:
-    """Return Bencher's metric format: by benchmark and measure the mean over trials with its interval."""
+    """Return Bencher's metric format: by benchmark and measure the mean over trials with its interval.
+
+    Each gate is a measure of its cells, so that an upper boundary of 0 alerts to all that is not kept: 1 when it is
+    broken, 0 when it is kept, and when it is undecided or could not be measured .5 with an interval from 0 to 1.
+    """
     document = {}
+    gates: dict[str, dict[str, dict[str, float]]] = {}
+    for gate in judge_own_gates(analysis):
+        gates.setdefault(gate.cell, {})[f"gate {gate.gate.text}"] = _GATE_VALUES[gate.outcome]
     for name, result in _named_cells(analysis):
-        measures = {}
+        measures: dict[str, dict[str, float]] = {}
         for metric, summary in result.summary.items():
             ends = {"lower_value": summary.ci[0], "upper_value": summary.ci[1]} if summary.ci else {}
             measures[metric] = {"value": summary.mean, **ends}
+        measures |= gates.get(result.cell.id, {})
         if measures:
             document[name] = measures
     return document

@@ -120,7 +120,7 @@ RENAMES += "; os.rename('t', 'n')"
 @pytest.mark.skipif(os.getuid() != 0, reason="a loop device of this host takes root")
 def test_a_build_fails_when_a_sync_goes_missing(guestmark: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "junit.xml"
-    statuses = []
+    statuses, alerts = [], []
     for program in (RENAMES, f"{RENAMES}; os.fsync(os.open('.', os.O_RDONLY))"):
         done = guestmark(
             "powercut", "--on", "host", "--states", "20", "--fail-if", "part", "--junit", file, "--",
@@ -129,9 +129,12 @@ def test_a_build_fails_when_a_sync_goes_missing(guestmark: CommandLine, tmp_path
         statuses.append(done.status)
         failures = ElementTree.parse(file).getroot().get("failures")
         assert failures == str(int(done.status == GateStatus.BROKEN)), done.stderr
+        (measures,) = guestmark("export", "last", "-f", "bencher").document().values()
+        alerts.append(measures["gate part"]["value"])
         statuses += [guestmark("gate", "last", "--fail-if", word).status for word in ("lost", "unproven")]
     kept, broken = GateStatus.KEPT, GateStatus.BROKEN
     assert statuses == [broken, kept, broken, kept, kept, kept]
+    assert alerts == [1.0, 0.0]
 
 
 STORE = """import os

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,26 @@ def test_bencher_has_a_value_with_its_interval_for_each_measure() -> None:
     for measures in found.values():
         wall = measures["wall_s"]
         assert wall["lower_value"] < wall["value"] < wall["upper_value"]
+
+
+def test_bencher_alerts_to_each_gate_that_is_not_kept() -> None:
+    """Its boundary is 0: a gate that is undecided must not pass, as it would with no value at all."""
+    run = host_uml_tcg(blocks=8)
+    gates = ("uml > +100%", "tcg > +2%", "uml > +6%", "tcg lost")
+    run = replace(run, plan=replace(run.plan, context=replace(run.plan.context, gates=gates)))
+    found = json.loads(export_run(run, Format.BENCHER))
+    own = {
+        (name.rpartition("(")[2].rstrip(")"), measure): tuple(value.values())
+        for name, measures in found.items()
+        for measure, value in measures.items()
+        if measure.startswith("gate ")
+    }
+    assert own.pop(("uml", "gate uml > +6%"))[0] in {0.5, 0.0}
+    assert own == {
+        ("uml", "gate uml > +100%"): (0.0,),
+        ("tcg", "gate tcg > +2%"): (1.0,),
+        ("tcg", "gate tcg lost"): (0.5, 0.0, 1.0),  # its power was not cut
+    }
 
 
 def test_the_action_has_a_list_of_names_units_and_values() -> None:

@@ -81,18 +81,21 @@ class PowercutTrial(powercut.PowercutWorkload):
 
     def _make_program(self, plan: Plan) -> Acknowledging | Syncing | None:
         """Makes the user's program, for the methods that run one."""
-        params = self.params
-        if self._method is Method.COMMAND:
-            return Acknowledging(params.command, params.acknowledge, self._add_remark)
-        if self._method is not Method.SYNCS:
+        params, caller = self.params, plan.context.caller
+        if not self._method.is_program:
             return None
-        caller = plan.context.caller
+        command = list(params.command)
+        # It runs on the disk, but the user named the program from where he is.
+        if os.sep in command[0]:
+            command[0] = os.path.join(caller.cwd, command[0])
+        if self._method is Method.COMMAND:
+            return Acknowledging(command, params.acknowledge, self._add_remark)
         # Elsewhere the agent has the right identity already.
         guest = self.cell.platform.is_guest
         user = {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups} if guest else {}
         return Syncing(
             Program(
-                params.command, {**caller.env, **params.env}, params.before,
+                command, {**caller.env, **params.env}, params.before,
                 params.files, user, params.cwd, list(params.statuses),
             )
         )  # fmt: skip
