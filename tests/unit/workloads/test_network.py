@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -22,6 +23,7 @@ from guestmark.workloads.base import create_trial
 from guestmark.workloads.network import NetworkTests
 from tests.framework import guests
 from tests.framework.cells import cell_of, plan_of, spec
+from tests.framework.command_line import CommandLine
 
 SHORT = "30ms"
 
@@ -101,3 +103,41 @@ def test_the_plan_loads() -> None:
     (entry,) = outline.shape.entries
     announced = {metric.name for metric in registry.workload_kind("network").metrics_of(entry.workload)}
     assert {metric.name for metric in outline.metrics} <= announced
+
+
+PLAN = """
+schema = "guestmark-plan/2"
+name = "mine"
+title = "What does a queue add?"
+platforms = ["host"]
+
+[workloads.network]
+factors.network = "veth"
+params.tests = ["upload", "request", "request_in_upload"]
+params.time = "20ms"
+
+[repetition]
+blocks = 1
+null = "none"
+"""
+
+
+def test_a_run_says_who_worked_and_what_a_queue_adds(guestmark: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(PLAN)
+    done = guestmark("run", "mine.toml", cwd=tmp_path)
+    assert done.status == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "Latency under load: alone streams up adds" in said
+    assert "streams down" not in said
+    assert "host, up: program " in said
+    assert " send buffer " in said
+
+
+def test_a_run_without_a_network_fails_in_one_line(guestmark: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(PLAN.replace('factors.network = "veth"\n', ""))
+    done = guestmark("run", "mine.toml", cwd=tmp_path)
+    assert done.status == 2
+    assert done.stderr.splitlines()[-2:] == [
+        "guestmark: host: network needs a network, and the machine has none",
+        "  add one: --set network=tap for guests, --set network=veth for others",
+    ]

@@ -139,10 +139,14 @@ def test_a_client_that_fails_says_why() -> None:
     assert error.message == "the client ended with status 4: cannot connect"
 
 
-def test_without_a_network_only_one_side_is_possible() -> None:
-    error = failure(side="machine")
-    assert error.message == "service: the machine has no network"
-    assert "params.side = 'same'" in error.hint
+@pytest.mark.parametrize("side", ["machine", "peer"])
+def test_without_a_network_only_one_side_is_possible(side: str) -> None:
+    assert failure(side=side).message == "the machine has no network"
+    cell = cell_of("host", "service", server=WEB, client=CLIENT, side=side)
+    with pytest.raises(UsageError, match="service needs a network"):
+        ServiceTrial.check_request(plan_of(cell), [cell])
+    same = cell_of("host", "service", server=WEB, client=CLIENT, side="same")
+    ServiceTrial.check_request(plan_of(same), [same])
 
 
 @pytest.fixture(scope="module")

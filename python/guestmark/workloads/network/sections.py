@@ -63,14 +63,15 @@ def collect_tests(result: CellResult) -> _Found:
 
 
 def _build_load_table(found: Sequence[tuple[CellResult, _Found]]) -> Table:
+    loads = [test for test in _LOADS if any(test in tests for _, tests in found)]
     columns = [Column("alone", (Align.RIGHT,))]
-    for heading in _LOADS.values():
-        columns += [Column(heading, (Align.RIGHT,)), Column("adds", (Align.RIGHT,))]
+    for test in loads:
+        columns += [Column(_LOADS[test], (Align.RIGHT,)), Column("adds", (Align.RIGHT,))]
     rows = []
     for result, tests in found:
         alone = _median_time(tests.get(TrafficTest.REQUEST, ()), _MEDIAN)
         cells = [_times_cell(tests.get(TrafficTest.REQUEST, ()))]
-        for test in _LOADS:
+        for test in loads:
             records = tests.get(test, ())
             loaded = _median_time(records, _MEDIAN)
             cells.append(_times_cell(records))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from guestmark.agent.clocks import Ping
 from guestmark.agent.traffic import TrafficSection, measure_traffic, serve_traffic
 from guestmark.agent.wire import TrafficFlow, TrafficPorts, TrafficTask, TrafficTest, TrafficTimes
 from guestmark.core.errors import WorkloadError
 from guestmark.core.metric import Measurement, Metric
+from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_duration
 from guestmark.platforms import counters
-from guestmark.platforms.base import HasNetwork, Machine, MachineNetwork
+from guestmark.platforms.base import Machine, MachineNetwork
 from guestmark.platforms.counters import read_processor_s
 from guestmark.workloads.common.both_ends import capture_both_ends
 from guestmark.workloads.common.flushes import read_guest_cpu_s
+from guestmark.workloads.common.networks import find_network, require_network
 from guestmark.workloads.common.program import warn_of_clocks
 from guestmark.workloads.network import (
     CAPTURED,
@@ -37,6 +39,11 @@ _GB = 1e9
 
 class NetworkTrial(NetworkWorkload):
     """Runs the server on the peer, and every test from the machine."""
+
+    @classmethod
+    def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
+        """Raises `UsageError` for a cell without a network."""
+        require_network(cells)
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs all tests once. Raises `WorkloadError` if the machine has no network, or a test fails."""
@@ -140,17 +147,6 @@ class NetworkTrial(NetworkWorkload):
         ours, theirs = ((after.host_ns - before.host_ns) / 1e9, (after.guest_ns - before.guest_ns) / 1e9)
         if warning := warn_of_clocks(ours, theirs, uncertain_s):
             self.warnings.append(warning)
-
-
-def find_network(machine: Machine) -> MachineNetwork:
-    """Returns the machine's network. Raises `WorkloadError` without one."""
-    network = machine.network if isinstance(machine, HasNetwork) else None
-    if network is None:
-        raise WorkloadError(
-            "network: the machine has no network",
-            hint="add one: --set network=tap for guests, veth for others",
-        )
-    return network
 
 
 def describe_measured(section: TrafficSection) -> MeasuredTest:

@@ -20,7 +20,8 @@ from guestmark.core.metric_spec import WALL
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_duration
 from guestmark.page.text import last_inert_line
-from guestmark.platforms.base import HasNetwork, Machine, MachineNetwork
+from guestmark.platforms.base import Machine
+from guestmark.workloads.common.networks import find_network, require_network
 from guestmark.workloads.common.program import packages_of_program
 from guestmark.workloads.service import Served, ServiceParams, ServiceWorkload, Side, substitute
 
@@ -47,6 +48,11 @@ class ServiceTrial(ServiceWorkload):
         )
         self._directory = f"/tmp/guestmark-service-{secrets.token_hex(6)}"
         self._sides: tuple[Agent, Agent] | None = None
+
+    @classmethod
+    def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
+        """Raises `UsageError` for a cell without a network whose sides are not the same."""
+        require_network(cell for cell in cells if cls.params_of(cell.workload).side is not Side.SAME)
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
@@ -124,15 +130,7 @@ class ServiceTrial(ServiceWorkload):
         """Returns the agents of server and client. Raises `WorkloadError` without the network that this needs."""
         if self.params.side is Side.SAME:
             return machine.agent, machine.agent
-        network = machine.network if isinstance(machine, HasNetwork) else None
-        if network is None:
-            raise WorkloadError(
-                "service: the machine has no network",
-                hint="add one (--set network=tap for guests, veth for others), or params.side = 'same'",
-            )
-        return self._join_sides(machine, network)
-
-    def _join_sides(self, machine: Machine, network: MachineNetwork) -> tuple[Agent, Agent]:
+        network = find_network(machine)
         if self.params.side is Side.PEER:
             self._served.address = network.peer_address
             return network.peer, machine.agent
