@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -183,6 +184,22 @@ def test_machines_that_never_answer_are_counted_by_reason(guestmark: CommandLine
     assert "0.36 an hour, " in said
     assert " for 1,000 starts of " in said
     assert left(tmp_path) == []
+
+
+@pytest.mark.long
+def test_a_file_that_is_changed_during_a_run_is_seen_in_the_report(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
+    digests = []
+    for words_of_run in (("exec", "--on", "own:cell", "--blocks", "1", "--null", "none", "--", "true"),
+                         ("resume", "last", "--blocks", "2")):  # fmt: skip
+        path = own_machine(tmp_path, help=f'"version {len(digests)}"')
+        guestmark.environment[VARIABLE] = str(path)
+        trust_as(guestmark, path)
+        digests.append(hashlib.sha256(path.read_bytes()).hexdigest())
+        assert guestmark(*words_of_run).status == 0
+    shown = " ".join(guestmark("show", "last", "--details").stdout.split())
+    assert all(f"file {digest[:12]}" in shown for digest in digests)
 
 
 def records(guestmark: CommandLine) -> list[Path]:

@@ -10,6 +10,8 @@ from guestmark.ledger.model import StoredRun
 
 # Seconds per second. A clock's rate that is less certain than this is not worth a figure.
 _KNOWN_WITHIN = 500e-6
+# Characters of a digest that tell two files apart.
+_DIGEST = 12
 
 
 def describe_machines(run: StoredRun) -> dict[str, str]:
@@ -77,6 +79,8 @@ def _describe_own_machine(machine: OwnMachine) -> str:
         f"root on {inside.root_filesystem}" if inside.root_filesystem else "",
         inside.distribution,
         machine.version,
+        # A file that was changed between two trials makes two machines of one.
+        f"file {machine.digest[:_DIGEST]}",
     ]
     return ", ".join(part for part in parts if part)
 
