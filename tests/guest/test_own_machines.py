@@ -190,7 +190,7 @@ def test_machines_that_never_answer_are_counted_by_reason(guestmark: CommandLine
 def test_a_file_that_is_changed_during_a_run_is_seen_in_the_report(
     guestmark: CommandLine, tmp_path: Path
 ) -> None:
-    digests = []
+    digests: list[str] = []
     for words_of_run in (("exec", "--on", "own:cell", "--blocks", "1", "--null", "none", "--", "true"),
                          ("resume", "last", "--blocks", "2")):  # fmt: skip
         path = own_machine(tmp_path, help=f'"version {len(digests)}"')
