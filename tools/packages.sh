@@ -73,7 +73,7 @@ missing() {
 
 # What the tests compare with, look at pages with, make file systems with, or measure.
 test_programs="tshark tcptrace chromium mkfs.xfs mkfs.btrfs strace ip guestfish mariadbd my_print_defaults fio
-virsh zsh fish zstd tmux mksquashfs bwrap crun runc podman runsc sshd hyperfine"
+virsh zsh fish zstd tmux mksquashfs bwrap crun runc podman runsc sshd hyperfine passt slirp4netns"
 
 # The same of what the checks need besides; `long` of those of a release.
 missing_dev() {
@@ -122,6 +122,7 @@ why() {
         fio) echo "is measured as a workload" ;;
         hyperfine) echo "has its options and tables compared with guestmark's" ;;
         bwrap | crun | runc | podman | runsc) echo "is measured as a sandbox" ;;
+        passt | slirp4netns) echo "joins machines to their network" ;;
         virsh) echo "is asked about domains of libvirt" ;;
         zsh | fish) echo "completes command lines" ;;
         sshd) echo "answers the tests on a port of their own; its service is masked, so that none starts here" ;;

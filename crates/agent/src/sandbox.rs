@@ -42,12 +42,15 @@ struct Options {
     own_users: bool,
     /// Variables that the program is not given.
     unset: Vec<OsString>,
+    /// Directories that it sees empty.
+    hidden: Vec<PathBuf>,
     command: Vec<OsString>,
 }
 
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
     let (mut at, mut complaints, mut prepared, mut go) = (None, None, None, None);
     let (mut groups, mut layers, mut unset) = (Vec::new(), Vec::new(), Vec::new());
+    let mut hidden = Vec::new();
     let mut own_users = false;
     let command = read_until_command(arguments, |name, parser| {
         match name {
@@ -59,6 +62,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
             "layer" => layers.push(parser.value()?.into()),
             "own-users" => own_users = true,
             "unset" => unset.push(parser.value()?),
+            "hide" => hidden.push(parser.value()?.into()),
             _ => return Ok(false),
         }
         Ok(true)
@@ -72,6 +76,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
         layers,
         own_users,
         unset,
+        hidden,
         command,
     })
 }
@@ -176,6 +181,9 @@ fn prepare(options: &Options, mut prepared: File, mut go: File) -> io::Result<()
     }
     for (number, directory) in options.layers.iter().enumerate() {
         layer(at, number, directory, options.own_users)?;
+    }
+    for directory in &options.hidden {
+        mount("tmpfs", directory, MountFlags::RDONLY, "size=0")?;
     }
     show_groups();
     prepared.write_all(b"prepared\n")?;

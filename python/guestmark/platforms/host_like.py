@@ -194,6 +194,7 @@ class HostLike:
             host.within = within
             if network is not None:
                 network.connect(agent)
+                network.list_ends = lambda: (process.pid,)
                 host.network = network
             host.disks = stack.enter_context(attach_on_host(disks)) if made is None else made
             yield host

@@ -248,6 +248,15 @@ class SupervisedProcess:
             return None
         return find_caged_program(int(children[0])) if children else None
 
+    def list_supervisors(self) -> list[int]:
+        """Returns the process id of its supervisor, below which are all that belong to it; empty before the start."""
+        return [] if self._process is None else [self._process.pid]
+
+    def list_pids(self) -> list[int]:
+        """Returns the process id of the hypervisor itself; empty if it has ended."""
+        pid = self.pid()
+        return [] if pid is None else [pid]
+
     def wait(self, timeout_s: float | None) -> int | None:
         """Returns the hypervisor's exit status (128 + signal); None if it still runs after `timeout_s`."""
         assert self._process is not None, "not started"

@@ -178,7 +178,7 @@ def _parse_number(what: str, least: int, most: int) -> Callable[[str], str]:
 
 
 def _parse_ring(text: str) -> str:
-    number = int(_parse_number("a number of descriptors", 64, 4096)(text))
+    number = int(_parse_number("a number of descriptors", 256, 1024)(text))
     if number & (number - 1):
         raise ValueError(f"{text!r} is not a power of two")
     return str(number)
@@ -208,13 +208,13 @@ OFFLOADS = Setting(
     tuple(Offloads),
     read=Offloads,
     default=Offloads.ON,
-    machines=Machine.QEMU | Machine.UML,
+    machines=Machine.QEMU,
 )
 NIC_RING = Setting(
     "nic_ring",
-    "descriptors of each ring of the machine's network card",
+    "descriptors of the ring that the machine's network card receives by: 256, 512 or 1024",
     _parse_ring,
-    ("256", "1024"),
+    ("256", "512", "1024"),
     read=int,
     machines=Machine.QEMU,
 )

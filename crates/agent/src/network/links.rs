@@ -113,13 +113,33 @@ pub fn set_up(device: &Device, setup: &Setup) -> io::Result<()> {
         .map_err(|error| failed(&format!("{name} cannot be switched on"), &error))
 }
 
+/// Whatever has no other way leaves by this interface, without a router.
+pub fn add_default_route(name: &str) -> io::Result<()> {
+    let netlink = Netlink::open()?;
+    let index = find(&netlink, &Device::Name(name.to_owned()))?.index;
+    // `struct rtmsg`: family, the main table, set up at start, of a link, to one machine.
+    let mut fixed = [0; 12];
+    fixed[0] = libc::AF_INET as u8;
+    fixed[4] = libc::RT_TABLE_MAIN;
+    fixed[5] = libc::RTPROT_BOOT;
+    fixed[6] = libc::RT_SCOPE_LINK;
+    fixed[7] = libc::RTN_UNICAST;
+    let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+    let mut request = Request::new(libc::RTM_NEWROUTE, flags, &fixed);
+    request.put_number(attribute::RTA_OIF, index);
+    netlink
+        .order(request)
+        .map_err(|error| failed(&format!("a route by {name}"), &error))
+}
+
 /// All that the kernel says about an interface.
 pub fn describe(device: &Device) -> io::Result<LinkState> {
     let netlink = Netlink::open()?;
     let mut link = find(&netlink, device)?;
     add_addresses(&netlink, &mut link)?;
-    add_neighbours(&netlink, &mut link)?;
-    link.routed = is_routed(&netlink)?;
+    // Not every kernel that speaks netlink knows of these: gVisor's knows no neighbours.
+    let _ = add_neighbours(&netlink, &mut link);
+    link.routed = is_routed(&netlink).unwrap_or(false);
     let directory = PathBuf::from(format!("/sys/class/net/{}", link.name));
     if let Ok(ethtool) = Ethtool::open(&link.name) {
         add_driver(&ethtool, &mut link);

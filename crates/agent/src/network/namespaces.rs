@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 
 use lexopt::{Arg, Parser, ValueExt};
 
-use super::links::{failed, set_up, Address, Device, Setup};
+use super::links::{add_default_route, failed, set_up, Address, Device, Setup};
 use super::netlink::{attribute, link_header, Netlink, Request};
 use crate::options::{read_until_command, to_io_error};
 use crate::sys::{self, check};
@@ -51,6 +51,8 @@ struct Options {
     offloads: Option<bool>,
     /// Whether packets of the tap have a virtio header in front, which offloads need.
     headers: bool,
+    /// Whether the peer's namespace has an interface that leads nowhere, for programs that do nothing without one.
+    dead_end: bool,
     /// Whether the tap stays until its namespace goes, for a program in there that opens it by its name.
     stays: bool,
 }
@@ -84,6 +86,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
             "queues" => options.queues = parser.value()?.parse::<u8>()?.max(1).into(),
             "offloads" => options.offloads = Some(parser.value()? == "on"),
             "headers" => options.headers = true,
+            "dead-end" => options.dead_end = true,
             "stays" => options.stays = true,
             _ => return Err(argument.unexpected()),
         }
@@ -104,13 +107,14 @@ pub fn make(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
             .map_err(|error| failed("this user cannot be root in a namespace", &error))?;
         descriptors.push(own_namespace("user")?);
     }
-    unshare(libc::CLONE_NEWNET, "a network namespace")?;
-    set_up(&Device::Name("lo".to_owned()), &Setup::default())?;
+    new_network("a network namespace")?;
     let peer = own_namespace("net")?;
+    if options.dead_end {
+        make_dead_end(peer.as_fd())?;
+    }
     let mut machine = None;
     if options.second {
-        unshare(libc::CLONE_NEWNET, "a second network namespace")?;
-        set_up(&Device::Name("lo".to_owned()), &Setup::default())?;
+        new_network("a second network namespace")?;
         machine = Some(own_namespace("net")?);
         join(peer.as_fd(), libc::CLONE_NEWNET)?;
     }
@@ -136,6 +140,14 @@ fn unshare(what: libc::c_int, name: &str) -> io::Result<()> {
         .map_err(|error| failed(&format!("{name} cannot be made"), &error))
 }
 
+/// Goes on in a network namespace of its own, in which interfaces have no IPv6: so an idle link is quiet.
+fn new_network(name: &str) -> io::Result<()> {
+    unshare(libc::CLONE_NEWNET, name)?;
+    // A kernel without IPv6 has no such file.
+    let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+    set_up(&Device::Name("lo".to_owned()), &Setup::default())
+}
+
 fn own_namespace(kind: &str) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/ns/{kind}");
     Ok(File::open(&path)
@@ -150,32 +162,41 @@ fn join(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
         .map_err(|error| failed("a namespace cannot be entered", &error))
 }
 
-/// Makes the pair in the peer's namespace, with its other end in the machine's, and sets both ends up.
-fn make_veth(options: &Options, peer: BorrowedFd<'_>, machine: BorrowedFd<'_>) -> io::Result<()> {
+/// Makes a pair of virtual interfaces; `finish` adds what both have, and the other end goes to `namespace`.
+fn make_pair(
+    names: [&str; 2],
+    namespace: BorrowedFd<'_>,
+    finish: impl Fn(&mut Request),
+) -> io::Result<()> {
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-    let [ours, theirs] = &options.names;
     let mut request = Request::of_link(libc::RTM_NEWLINK, flags, 0, false);
-    let finish = |request: &mut Request, name: &str| {
-        request
-            .put_name(attribute::IFLA_IFNAME, name)
-            .put_number(attribute::IFLA_NUM_TX_QUEUES, options.queues)
-            .put_number(attribute::IFLA_NUM_RX_QUEUES, options.queues);
-    };
-    finish(&mut request, ours);
+    request.put_name(attribute::IFLA_IFNAME, names[0]);
+    finish(&mut request);
     request.nest(attribute::IFLA_LINKINFO, |information| {
         information.put_name(attribute::IFLA_INFO_KIND, "veth");
         information.nest(attribute::IFLA_INFO_DATA, |data| {
             data.nest(attribute::VETH_INFO_PEER, |other| {
                 other.put_plain(&link_header(0, false));
-                finish(other, theirs);
-                let number = machine.as_raw_fd() as u32;
+                other.put_name(attribute::IFLA_IFNAME, names[1]);
+                finish(other);
+                let number = namespace.as_raw_fd() as u32;
                 other.put_number(attribute::IFLA_NET_NS_FD, number);
             });
         });
     });
     Netlink::open()?
         .order(request)
-        .map_err(|error| failed("a pair of virtual interfaces (veth) cannot be made", &error))?;
+        .map_err(|error| failed("a pair of virtual interfaces (veth) cannot be made", &error))
+}
+
+/// Makes the pair in the peer's namespace, with its other end in the machine's, and sets both ends up.
+fn make_veth(options: &Options, peer: BorrowedFd<'_>, machine: BorrowedFd<'_>) -> io::Result<()> {
+    let [ours, theirs] = &options.names;
+    make_pair([ours, theirs], machine, |request| {
+        request
+            .put_number(attribute::IFLA_NUM_TX_QUEUES, options.queues)
+            .put_number(attribute::IFLA_NUM_RX_QUEUES, options.queues);
+    })?;
     let setup = |address| Setup {
         address,
         mtu: options.mtu,
@@ -186,6 +207,21 @@ fn make_veth(options: &Options, peer: BorrowedFd<'_>, machine: BorrowedFd<'_>) -
     join(machine, libc::CLONE_NEWNET)?;
     set_up(&Device::Name(theirs.clone()), &setup(options.machine))?;
     join(peer, libc::CLONE_NEWNET)
+}
+
+/// Makes an interface with a default route at which nobody answers: both of its ends are in the same namespace.
+fn make_dead_end(peer: BorrowedFd<'_>) -> io::Result<()> {
+    const NAMES: [&str; 2] = ["nowhere0", "nowhere1"];
+    make_pair(NAMES, peer, |_| ())?;
+    for (name, address) in NAMES.into_iter().zip([Some("10.0.7.1/24"), None]) {
+        let address = address.and_then(|address| address.parse().ok());
+        let setup = Setup {
+            address,
+            ..Setup::default()
+        };
+        set_up(&Device::Name(name.to_owned()), &setup)?;
+    }
+    add_default_route(NAMES[0])
 }
 
 /// Makes a tap with its queues, and sets its interface up.

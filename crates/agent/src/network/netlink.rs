@@ -31,6 +31,7 @@ pub mod attribute {
     pub const VETH_INFO_PEER: u16 = 1;
     pub const IFA_ADDRESS: u16 = 1;
     pub const IFA_LOCAL: u16 = 2;
+    pub const RTA_OIF: u16 = 4;
     pub const RTA_GATEWAY: u16 = 5;
     pub const NDA_DST: u16 = 1;
     pub const NDA_LLADDR: u16 = 2;

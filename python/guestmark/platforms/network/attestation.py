@@ -3,34 +3,209 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
 from guestmark.agent.wire import LinkState
+from guestmark.core import procfs
+from guestmark.core.errors import AttestationError
 from guestmark.core.levels import Levels
-from guestmark.core.machine_facts import LinkEnd, NetworkFacts
+from guestmark.core.machine_facts import LinkEnd, Mover, NetworkFacts
 from guestmark.core.placement import write_list
 from guestmark.platforms.network.links import describe_link
-from guestmark.setting.network import NETWORK
+from guestmark.platforms.network.movers import (
+    Found,
+    Roots,
+    describe_movers,
+    find_processes,
+    has_vhost,
+    read_processor_time,
+)
+from guestmark.platforms.network.namespaces import Namespaces
+from guestmark.setting.base import Check
+from guestmark.setting.network import MTU, NETWORK, NIC_QUEUES, NIC_RING, OFFLOADS, Network, Offloads
+
+PROBE_BYTES = 256 << 10
+_PROBE_S = 30.0
+# The hardware address that libslirp gives itself: these two bytes, and its IPv4 address.
+_OF_LIBSLIRP = "52:55:"
+_BY_LIBSLIRP = (Network.USER, Network.SLIRP4NETNS)
+_BY_PASST = (Network.PASST, Network.PASTA)
+# The offloads without which data are cut and summed one packet at a time.
+_DECISIVE = ("tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-tcp-segmentation")
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end of a network: its agent, and its interface's name."""
+    """One end of a network: its agent, its interface's name, and the address at which the other end reaches it."""
 
     agent: Agent
     interface: str
+    address: str
 
 
-def attest_network(levels: Levels, machine: End, peer: End, peer_pid: int) -> NetworkFacts:
+@dataclass(frozen=True, slots=True)
+class Path:
+    """What was made, for the attestation.
+
+    `drivers` are those that may drive the machine's interface. `direct` says whether packets of one kernel reach the
+    other, `offloads` whether both ends can leave work to each other.
+    """
+
+    levels: Levels
+    namespaces: Namespaces
+    machine: End
+    peer: End
+    peer_pid: int
+    roots: Roots
+    drivers: tuple[str, ...] = ()
+    direct: bool = True
+    offloads: bool = True
+    tap: str = ""
+
+    @property
+    def level(self) -> Network:
+        """What shall join machine and peer."""
+        return self.levels[NETWORK]
+
+
+def attest_network(path: Path) -> NetworkFacts:
     """Returns the facts of a network. Raises `AttestationError` with both values where they are not what was asked."""
+    machine_before = describe_link(path.machine.agent, path.machine.interface)
+    peer_before = describe_link(path.peer.agent, path.peer.interface)
+    around = find_processes(path.namespaces, path.roots, path.tap)
+    _require_no_strangers(path, around)
+    joiners = [found for found in around if found.is_joiner]
+    before = {found.pid: read_processor_time(found.pid) for found in joiners}
+    _send_probe(path)
+    worked = {found.pid: read_processor_time(found.pid) - before[found.pid] for found in joiners}
+    machine = describe_link(path.machine.agent, path.machine.interface)
+    peer = describe_link(path.peer.agent, path.peer.interface)
+    for check in (
+        *_check_links(path, machine, peer),
+        *_check_offloads(path, machine, peer),
+        *_check_counters(path, (machine_before, machine), (peer_before, peer)),
+        *_check_program(path, machine),
+    ):
+        _require(check)
+    movers = describe_movers(joiners, worked)
+    _require_movers(path, movers)
     return NetworkFacts(
-        network=levels[NETWORK],
-        machine=describe_end(describe_link(machine.agent, machine.interface)),
-        peer=describe_end(describe_link(peer.agent, peer.interface)),
-        peer_processors=write_list(os.sched_getaffinity(peer_pid)),
-        probe_bytes=0,
+        network=path.level,
+        machine=describe_end(machine),
+        peer=describe_end(peer),
+        movers=movers,
+        vhost=any(has_vhost(found.pid) for found in joiners),
+        peer_processors=write_list(os.sched_getaffinity(path.peer_pid)),
+        probe_bytes=PROBE_BYTES,
     )
+
+
+def _require(check: Check) -> None:
+    if check.asked != check.found:
+        raise AttestationError(
+            f"the machine's network is not what was asked for: {check.what}: asked {check.asked}, found {check.found}"
+        )
+
+
+def _require_no_strangers(path: Path, around: list[Found]) -> None:
+    """Raises `AttestationError` if a process is in the network that nobody has started for it."""
+    for found in around:
+        if not (found.is_end or found.is_joiner):
+            program = procfs.read_link(procfs.PROC / str(found.pid) / "exe") or f"process {found.pid}"
+            tie = " and ".join(found.ties)
+            _require(Check(f"processes in it, found by their {tie}", "machine and peer only", program))
+
+
+def _require_movers(path: Path, movers: list[Mover]) -> None:
+    """Raises `AttestationError` unless as many processes moved the bytes as the network needs."""
+    needed = len(path.roots.joiners)
+    if len(movers) != needed:
+        names = ", ".join(sorted(mover.program for mover in movers)) or "none"
+        _require(Check("processes that move its bytes", needed, f"{len(movers)} ({names})"))
+
+
+def _send_probe(path: Path) -> None:
+    """Sends some bytes from the machine to the peer. Raises `AttestationError` if they do not arrive.
+
+    Where packets of one kernel reach the other, those that went through a router are refused.
+    """
+    direct = ["--direct"] if path.direct else []
+    words = [f"--bytes={PROBE_BYTES}", *direct]
+    sink = path.peer.agent.background([PROGRAM, "network", "sink", "0.0.0.0:0", *words])
+    sink.wait(_PROBE_S, lambda output: output.endswith(b"\n"))
+    port = sink.read_text().strip()
+    if not port.isdecimal():
+        raise AttestationError(f"the machine's network cannot be tried: {port or 'the peer does not listen'}")
+    target = f"{path.peer.address}:{port}"
+    done = path.machine.agent.exec([PROGRAM, "network", "burst", target, *words], timeout_s=_PROBE_S)
+    if not done.ok:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no answer in time"]
+        raise AttestationError(
+            f"the machine does not reach its peer: {said[-1].removeprefix('guestmark-agent: ')}"
+        )
+    sink.wait(_PROBE_S)
+
+
+def _check_links(path: Path, machine: LinkState, peer: LinkState) -> Iterator[Check]:
+    """Yields what both interfaces have to be."""
+    levels = path.levels
+    if path.drivers:
+        found = machine.driver.replace("-", "_")
+        names = [name.replace("-", "_") for name in path.drivers]
+        yield Check(
+            "the driver", " or ".join(path.drivers), " or ".join(path.drivers) if found in names else found
+        )
+    if (mtu := levels.get(MTU)) is not None:
+        yield Check("the MTU of the machine", mtu, machine.mtu)
+    if path.direct:
+        yield Check("the MTU of both ends", machine.mtu, peer.mtu)
+        yield Check("a bridge that an end belongs to", (None, None), (machine.master, peer.master))
+        yield Check("whether a route leads further", (False, False), (machine.routed, peer.routed))
+    if (queues := levels.get(NIC_QUEUES)) is not None:
+        yield Check("the queues of the machine", queues, machine.channels or 1)
+    if (ring := levels.get(NIC_RING)) is not None:
+        yield Check("the ring of the machine", ring, machine.rx_ring)
+    # gVisor's kernel has an interface of its own in front of the pair's.
+    if path.level is Network.VETH and not path.roots.joiners:
+        ends = (machine.index, peer.index)
+        yield Check("the other ends of the pair", ends, (peer.other_end, machine.other_end))
+
+
+def _check_offloads(path: Path, *links: LinkState) -> Iterator[Check]:
+    """Yields that offloads which can be changed are all on, or all off, at both ends."""
+    if path.levels[OFFLOADS] is Offloads.OFF:
+        for end, link in zip(("the machine", "the peer"), links, strict=True):
+            yield Check(f"offloads of {end}", "none", ", ".join(link.offloads) or "none")
+        return
+    if not path.offloads:
+        return
+    for end, link in zip(("the machine", "the peer"), links, strict=True):
+        off = [name for name in _DECISIVE if name not in (*link.offloads, *link.fixed)]
+        yield Check(f"offloads that are off at {end}", "none", ", ".join(off) or "none")
+
+
+def _check_counters(
+    path: Path, machine: tuple[LinkState, LinkState], peer: tuple[LinkState, LinkState]
+) -> Iterator[Check]:
+    """Yields that the probe's bytes went through both interfaces."""
+    # gVisor's kernel and others may not count.
+    sent = machine[1].tx_bytes - machine[0].tx_bytes
+    received = peer[1].rx_bytes - peer[0].rx_bytes
+    if machine[1].tx_bytes:
+        yield Check("whether bytes left by the machine's interface", True, sent >= PROBE_BYTES)
+    yield Check("whether bytes came by the peer's interface", True, received >= PROBE_BYTES)
+
+
+def _check_program(path: Path, machine: LinkState) -> Iterator[Check]:
+    """Yields that the one who answers for the peer is of the right kind: libslirp is known by its address."""
+    macs = [neighbour.mac for neighbour in machine.neighbours if neighbour.address == path.peer.address]
+    if path.level in (*_BY_LIBSLIRP, *_BY_PASST):
+        name = "libslirp" if path.level in _BY_LIBSLIRP else "passt"
+        found = "libslirp" if any(mac.startswith(_OF_LIBSLIRP) for mac in macs) else "passt"
+        yield Check("who answers for the peer, by the hardware address", name, found if macs else "nobody")
 
 
 def describe_end(link: LinkState) -> LinkEnd:
@@ -42,7 +217,7 @@ def describe_end(link: LinkState) -> LinkEnd:
         offloads=list(link.offloads),
         fixed=list(link.fixed),
         queues=link.channels or 1,
-        ring=link.tx_ring,
+        ring=link.rx_ring,
         interrupts=list(link.interrupts),
         virtio=bits or None,
         congestion_control=link.congestion_control,

@@ -7,11 +7,19 @@ from collections.abc import Iterator
 
 from guestmark.core.errors import UsageError
 from guestmark.core.levels import Levels
+from guestmark.platforms.network.helpers import join_namespace
 from guestmark.platforms.network.namespaces import MACHINE_INTERFACE, Joint, open_namespaces
-from guestmark.platforms.network.trial_network import TrialNetwork, read_joint_options, start_peer
-from guestmark.setting.network import NETWORK, Network
+from guestmark.platforms.network.trial_network import LOOPBACK, TrialNetwork, read_joint_options, start_peer
+from guestmark.setting.network import MTU, NETWORK, Network
 
-_JOINTS = {Network.VETH: Joint.VETH, Network.HOST: Joint.NOTHING}
+_JOINTS = {
+    Network.VETH: Joint.VETH,
+    Network.HOST: Joint.NOTHING,
+    Network.PASTA: Joint.SECOND,
+    Network.SLIRP4NETNS: Joint.SECOND,
+}
+# As the user-mode networks of containers have it.
+_USUAL_MTU = 65520
 
 
 @contextlib.contextmanager
@@ -30,16 +38,22 @@ def open_host_network(name: str, levels: Levels) -> Iterator[TrialNetwork | None
             f"{name} cannot have network={level}",
             hint=f"use {', '.join(_JOINTS)}, or exclude the combination",
         )
-    with (
-        open_namespaces(joint, read_joint_options(levels)) as namespaces,
-        start_peer(namespaces) as (peer, pid),
-    ):
-        network = TrialNetwork(levels, namespaces, peer, pid)
-        if level is Network.HOST:
+    options = read_joint_options(levels)
+    with contextlib.ExitStack() as stack:
+        namespaces = stack.enter_context(open_namespaces(joint, options))
+        peer, pid = stack.enter_context(start_peer(namespaces))
+        network = TrialNetwork(levels, namespaces, peer, pid, options.name, machine_name=MACHINE_INTERFACE)
+        if joint is Joint.SECOND:
+            joined = stack.enter_context(join_namespace(level, namespaces, levels.get(MTU) or _USUAL_MTU))
+            network.answer_by_sockets(joined.peer_address, joined.machine_address, forwards=joined.forwards)
+            network.list_joiners = joined.process.list_pids
+            network.list_helpers = joined.process.list_supervisors
+            network.drivers = ("tun",)
+        elif level is Network.HOST:
             network.peer_address = network.machine_address = "127.0.0.1"
-            network.peer_interface = network.machine_name = "lo"
+            network.own_address, network.peer_name, network.machine_name = "127.0.0.1", LOOPBACK, LOOPBACK
         else:
-            network.machine_name = MACHINE_INTERFACE
+            network.drivers, network.leaves_work = ("veth",), True
         yield network
 
 

@@ -49,6 +49,11 @@ def describe_link(agent: Agent, name: str) -> LinkState:
     return _ask_agent(agent, [f"--name={name}"])
 
 
+def switch_offloads(agent: Agent, name: str, level: Offloads) -> None:
+    """Switches the offloads of an interface, as far as they can be changed. Raises `MachineError`."""
+    _ask_agent(agent, [f"--name={name}", *LinkSetup(offloads=level).format_options()])
+
+
 def _ask_agent(agent: Agent, options: Sequence[str]) -> LinkState:
     try:
         done = agent.exec([PROGRAM, "network", "link", *options], timeout_s=_LIMIT_S)

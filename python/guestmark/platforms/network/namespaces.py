@@ -17,7 +17,6 @@ from guestmark.setting.network import Offloads
 
 _SETUP_S = 20.0
 _MOST_DESCRIPTORS = 32
-PEER_INTERFACE = "peer0"
 MACHINE_INTERFACE = "net0"
 # Of a network that is nobody else's: the namespaces are private, so the addresses are free.
 PEER_ADDRESS, MACHINE_ADDRESS, PREFIX = "10.0.6.1", "10.0.6.2", 24
@@ -27,7 +26,9 @@ class Joint(Enum):
     """What joins the two ends, as far as the namespaces' set-up makes it."""
 
     NOTHING = auto()
-    # The machine has a namespace too, and a program will join it to the peer's.
+    # The peer's namespace has an interface that leads nowhere, without which passt does nothing.
+    DEAD_END = auto()
+    # The machine has a namespace too, and a program will join it to the peer's, which has such an interface.
     SECOND = auto()
     VETH = auto()
     TAP = auto()
@@ -35,8 +36,12 @@ class Joint(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JointOptions:
-    """What the interfaces are given; None leaves the kernel's choice."""
+    """What the interfaces are given; None leaves the kernel's choice.
 
+    The peer's has a name that no other trial's has, by which a descriptor of it is known.
+    """
+
+    name: str
     mtu: int | None = None
     offloads: Offloads = Offloads.ON
     queues: int = 1
@@ -112,19 +117,21 @@ def _format_joint(joint: Joint, options: JointOptions) -> list[str]:
     """Returns the options of the agent's `network make`."""
     if joint is Joint.NOTHING:
         return []
+    if joint is Joint.DEAD_END:
+        return ["--dead-end"]
     if joint is Joint.SECOND:
-        return ["--second"]
+        return ["--dead-end", "--second"]
     words = [f"--peer={PEER_ADDRESS}/{PREFIX}", f"--queues={options.queues}"]
     if options.mtu is not None:
         words.append(f"--mtu={options.mtu}")
     if joint is Joint.TAP:
-        words.append(f"--tap={PEER_INTERFACE}")
+        words.append(f"--tap={options.name}")
         if options.headers:
             words.append("--headers")
         if options.named:
             words.append("--stays")
         return words
-    words += ["--veth", PEER_INTERFACE, MACHINE_INTERFACE, f"--machine={MACHINE_ADDRESS}/{PREFIX}"]
+    words += ["--veth", options.name, MACHINE_INTERFACE, f"--machine={MACHINE_ADDRESS}/{PREFIX}"]
     if options.offloads is Offloads.OFF:
         words.append("--offloads=off")
     return words

@@ -11,14 +11,21 @@ from guestmark.core.architectures import Bus as MachineBus
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
 from guestmark.platforms.drives import VirtioBus
-from guestmark.platforms.network.namespaces import Joint, open_namespaces
+from guestmark.platforms.network.helpers import FORWARDED, SLIRP_PEER, serve_guest
+from guestmark.platforms.network.namespaces import (
+    MACHINE_ADDRESS,
+    PEER_ADDRESS,
+    Joint,
+    open_namespaces,
+)
 from guestmark.platforms.network.trial_network import (
     MACHINE_MAC,
     TrialNetwork,
     read_joint_options,
     start_peer,
 )
-from guestmark.platforms.place import HERE, Place
+from guestmark.platforms.place import HERE, HypervisorProcess, Place
+from guestmark.platforms.process import SupervisedProcess
 from guestmark.setting.network import MTU, NETWORK, NIC, NIC_QUEUES, NIC_RING, OFFLOADS, Network, Offloads
 
 NETDEV = "network"  # its id in QEMU
@@ -27,7 +34,10 @@ _VIRTIO_OFFLOADS = (
     "csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo",
     "host_tso4", "host_tso6", "host_ecn", "host_ufo",
 )  # fmt: skip
-_JOINTS = {Network.TAP: Joint.TAP}
+_JOINTS = {Network.TAP: Joint.TAP, Network.USER: Joint.NOTHING, Network.PASST: Joint.DEAD_END}
+# The machine's address in QEMU's own network.
+_USER_MACHINE = "10.0.2.15"
+_USUAL_MTU = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +47,27 @@ class QemuLink:
     network: TrialNetwork | None = None
     arguments: tuple[str, ...] = ()
     pass_fds: tuple[int, ...] = ()
+    # Words that start QEMU inside the peer's namespace, where it has sockets of its own.
+    within: tuple[str, ...] = ()
+    # What QEMU cannot go on without.
+    helper: SupervisedProcess | None = None
 
-    def connect(self, agent: Agent) -> TrialNetwork | None:
+    def connect(self, agent: Agent, process: HypervisorProcess) -> TrialNetwork | None:
         """Sets up the guest's end, once its agent answers, and returns its network. Raises `MachineError`."""
-        if self.network is not None:
-            self.network.connect(agent)
+        if self.network is None:
+            return None
+        helper = self.helper
+
+        def list_joiners() -> list[int]:
+            pid = process.pid()
+            return [*([] if pid is None else [pid]), *(helper.list_pids() if helper else [])]
+
+        if isinstance(process, SupervisedProcess):
+            self.network.list_ends = process.list_supervisors
+        if helper is not None:
+            self.network.list_helpers = helper.list_supervisors
+        self.network.list_joiners = list_joiners
+        self.network.connect(agent)
         return self.network
 
 
@@ -72,11 +98,45 @@ def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place
         )
     device = format_card(levels, virtio)
     options = read_joint_options(levels, headers=levels[NIC].is_virtio)
-    with open_namespaces(joint, options) as namespaces, start_peer(namespaces) as (peer, pid):
-        network = TrialNetwork(levels, namespaces, peer, pid, machine_mac=MACHINE_MAC)
-        queues = namespaces.taps
-        named = f"fd={queues[0]}" if len(queues) == 1 else f"fds={':'.join(map(str, queues))}"
-        yield QemuLink(network, ("-netdev", f"tap,id={NETDEV},{named}", "-device", device), queues)
+    with contextlib.ExitStack() as stack:
+        namespaces = stack.enter_context(open_namespaces(joint, options))
+        peer, pid = stack.enter_context(start_peer(namespaces))
+        nic, tap = levels[NIC], options.name if level is Network.TAP else ""
+        network = TrialNetwork(
+            levels, namespaces, peer, pid, options.name, machine_mac=MACHINE_MAC, drivers=nic.drivers, tap=tap
+        )
+        network.leaves_work = level is Network.TAP and nic.is_virtio
+        if level is Network.TAP:
+            yield QemuLink(
+                network, ("-netdev", _format_tap(namespaces.taps), "-device", device), namespaces.taps
+            )
+            return
+        if level is Network.USER:
+            network.answer_by_sockets(SLIRP_PEER, _USER_MACHINE, forwards=True)
+            words = ("-netdev", _format_user_network(), "-device", device)
+            within = namespaces.enter_command(namespaces.peer)
+            yield QemuLink(network, words, namespaces.list_descriptors(), tuple(within))
+            return
+        mtu = levels.get(MTU) or _USUAL_MTU
+        descriptor, helper = stack.enter_context(serve_guest(namespaces, mtu))
+        network.answer_by_sockets(PEER_ADDRESS, MACHINE_ADDRESS, forwards=True)
+        netdev = f"stream,id={NETDEV},server=off,addr.type=fd,addr.str={descriptor}"
+        yield QemuLink(network, ("-netdev", netdev, "-device", device), (descriptor,), helper=helper)
+
+
+def _format_tap(queues: Sequence[int]) -> str:
+    named = f"fd={queues[0]}" if len(queues) == 1 else f"fds={':'.join(map(str, queues))}"
+    return f"tap,id={NETDEV},{named}"
+
+
+def _format_user_network() -> str:
+    """Returns QEMU's own network, with the ports that it forwards; there is nothing beyond the peer's loopback."""
+    forwards = [
+        f"hostfwd={protocol}:127.0.0.1:{port}-{_USER_MACHINE}:{port}"
+        for protocol in ("tcp", "udp")
+        for port in FORWARDED
+    ]
+    return ",".join([f"user,id={NETDEV},ipv6=off", *forwards])
 
 
 def format_card(levels: Levels, virtio: VirtioBus) -> str:
@@ -103,7 +163,8 @@ def format_card(levels: Levels, virtio: VirtioBus) -> str:
             # One interrupt for each queue of sending and of receiving, for changes and for control.
             words.append(f"vectors={2 * queues + 2}")
     if ring is not None:
-        words += [f"rx_queue_size={ring}", f"tx_queue_size={ring}"]
+        # That of sending has 256 at most, unless another process serves the card.
+        words.append(f"rx_queue_size={ring}")
     if (mtu := levels.get(MTU)) is not None:
         words.append(f"host_mtu={mtu}")
     if levels[OFFLOADS] is Offloads.OFF:

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
-from guestmark.core.errors import MachineError, PlatformUnusableError
+from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import NetworkFacts
-from guestmark.platforms.network.attestation import End, attest_network
-from guestmark.platforms.network.links import LinkSetup, set_up_link
+from guestmark.platforms.network.attestation import End, Path, attest_network
+from guestmark.platforms.network.helpers import FORWARDED
+from guestmark.platforms.network.links import LinkSetup, set_up_link, switch_offloads
+from guestmark.platforms.network.movers import Roots
 from guestmark.platforms.network.namespaces import (
     MACHINE_ADDRESS,
     PEER_ADDRESS,
-    PEER_INTERFACE,
     PREFIX,
     JointOptions,
     Namespaces,
 )
-from guestmark.setting.network import MTU, NETWORK, NIC_QUEUES, OFFLOADS, Network
+from guestmark.setting.network import MTU, NETWORK, NIC_QUEUES, OFFLOADS, Network, Offloads
 
-# Servers of a machine that is behind a process with sockets of its own, which forwards these ports.
-FORWARDED = range(20000, 20016)
+LOOPBACK = "lo"
 _READY_S = 10.0
 _STOP_S = 2.0
 # Locally administered; the network is nobody else's.
@@ -44,28 +45,58 @@ class TrialNetwork:
     namespaces: Namespaces
     peer: Agent
     peer_pid: int
+    # Name of the peer's interface.
+    peer_name: str
     peer_address: str = PEER_ADDRESS
     machine_address: str | None = MACHINE_ADDRESS
+    # What the machine's interface is given, whoever can reach it.
+    own_address: str = MACHINE_ADDRESS
     machine_ports: range = range(1024, 32768)
-    peer_interface: str = PEER_INTERFACE
     machine_mac: str = ""
     machine_name: str = ""
     # Where the peer dials servers of the machine, if not at its address.
     forwarded_at: str = ""
     machine: Agent | None = None
+    # Processes on this host that are the machine, those that watch over others, and those that move bytes between
+    # the ends.
+    list_ends: Callable[[], Sequence[int]] = tuple
+    list_helpers: Callable[[], Sequence[int]] = tuple
+    list_joiners: Callable[[], Sequence[int]] = tuple
+    # Drivers that the machine's interface may have; empty: any.
+    drivers: tuple[str, ...] = ()
+    # Whether both ends can leave checksums and the cutting into packets to each other.
+    leaves_work: bool = False
+    # Name of the tap that joins them.
+    tap: str = ""
+
+    def answer_by_sockets(self, peer_address: str, machine_address: str, *, forwards: bool) -> None:
+        """Says that a process answers the machine by sockets of its own on the peer's loopback.
+
+        It forwards a range of ports to the machine, or none.
+        """
+        self.peer_name, self.peer_address, self.own_address = LOOPBACK, peer_address, machine_address
+        self.machine_address = machine_address if forwards else None
+        self.forwarded_at = "127.0.0.1" if forwards else ""
+        self.machine_ports = FORWARDED if forwards else range(0)
 
     @property
     def level(self) -> Network:
         """What joins machine and peer."""
         return self.levels[NETWORK]
 
+    def move_by_own_stack(self, pid: int) -> None:
+        """Says that the machine's kernel is a process of this host, which reads and writes its interface's packets."""
+        self.drivers, self.leaves_work, self.list_joiners = (), False, lambda: (pid,)
+
     def connect(self, agent: Agent) -> None:
         """Sets up the machine's end once its agent answers. Raises `MachineError`."""
         self.machine = agent
         if not self.machine_mac:
             return
+        if self.tap and self.levels[OFFLOADS] is Offloads.OFF:
+            switch_offloads(self.peer, self.peer_name, Offloads.OFF)
         setup = LinkSetup(
-            f"{self.machine_address}/{PREFIX}",
+            f"{self.own_address}/{PREFIX}",
             self.levels.get(MTU),
             self.levels.get(OFFLOADS),
             self.levels.get(NIC_QUEUES),
@@ -89,13 +120,33 @@ class TrialNetwork:
         """Returns what the path really is. Raises `AttestationError` if that is not what the cell asked for."""
         if self.machine is None:
             raise MachineError("its network was never connected")
-        machine, peer = End(self.machine, self.machine_name), End(self.peer, self.peer_interface)
-        return attest_network(self.levels, machine, peer, self.peer_pid)
+        return attest_network(
+            Path(
+                self.levels,
+                self.namespaces,
+                End(self.machine, self.machine_name, self.own_address),
+                End(self.peer, self.peer_name, self.peer_address),
+                self.peer_pid,
+                Roots((self.peer_pid, *self.list_ends(), *self.list_helpers()), tuple(self.list_joiners())),
+                self.drivers,
+                direct=self.peer_name != LOOPBACK or self.level is Network.HOST,
+                offloads=self.leaves_work,
+                tap=self.tap,
+            )
+        )
 
 
 def read_joint_options(levels: Levels, *, headers: bool = False) -> JointOptions:
-    """Returns what the levels say about interfaces on this host."""
-    return JointOptions(levels.get(MTU), levels[OFFLOADS], levels[NIC_QUEUES], headers)
+    """Returns what the levels say about interfaces on this host. Raises `UsageError` for what they do not have."""
+    level = levels[NETWORK]
+    if levels[OFFLOADS] is Offloads.OFF and level not in (Network.VETH, Network.TAP):
+        raise UsageError(
+            f"network={level} has no offloads to switch off",
+            hint=f"use network={Network.VETH} or {Network.TAP}, or exclude the combination",
+        )
+    return JointOptions(
+        f"peer{secrets.token_hex(3)}", levels.get(MTU), levels[OFFLOADS], levels[NIC_QUEUES], headers
+    )
 
 
 @contextlib.contextmanager

@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from guestmark.agent.client import Agent
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
-from guestmark.platforms.network.namespaces import PEER_INTERFACE, Joint, open_namespaces
+from guestmark.platforms.network.namespaces import Joint, open_namespaces
 from guestmark.platforms.network.trial_network import (
     MACHINE_MAC,
     TrialNetwork,
     read_joint_options,
     start_peer,
 )
-from guestmark.platforms.place import HERE, Place
+from guestmark.platforms.place import HERE, HypervisorProcess, Place
+from guestmark.platforms.process import SupervisedProcess
 from guestmark.setting.network import NETWORK, Network
 
 _JOINTS = {Network.TAP: Joint.TAP}
@@ -32,10 +33,13 @@ class UmlLink:
     # Words that start UML inside the namespace whose interface it opens.
     within: tuple[str, ...] = ()
 
-    def connect(self, agent: Agent) -> TrialNetwork | None:
+    def connect(self, agent: Agent, process: HypervisorProcess) -> TrialNetwork | None:
         """Sets up the guest's end, once its agent answers, and returns its network. Raises `MachineError`."""
-        if self.network is not None:
-            self.network.connect(agent)
+        if self.network is None:
+            return None
+        if isinstance(process, SupervisedProcess):
+            self.network.list_ends, self.network.list_joiners = process.list_supervisors, process.list_pids
+        self.network.connect(agent)
         return self.network
 
 
@@ -61,9 +65,19 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[UmlLink]:
     # UML opens the tap itself: only then it gives packets a virtio header, without which there are no offloads.
     options = replace(read_joint_options(levels), named=True)
     with open_namespaces(joint, options) as namespaces, start_peer(namespaces) as (peer, pid):
-        network = TrialNetwork(levels, namespaces, peer, pid, machine_mac=MACHINE_MAC)
+        network = TrialNetwork(
+            levels,
+            namespaces,
+            peer,
+            pid,
+            options.name,
+            machine_mac=MACHINE_MAC,
+            drivers=("uml-vector",),
+            tap=options.name,
+        )
+        network.leaves_work = True
         # Whatever it was told of, UML asks the tap for packets as long as the kernel makes them, and has room for them
         # only with gro=1; without that the first long one stops all that arrive.
-        words = f"vec0:transport=tap,ifname={PEER_INTERFACE},gro=1,mac={MACHINE_MAC}"
+        words = f"vec0:transport=tap,ifname={options.name},gro=1,mac={MACHINE_MAC}"
         within = namespaces.enter_command(namespaces.peer)
         yield UmlLink(network, (words,), namespaces.list_descriptors(), tuple(within))

@@ -199,7 +199,7 @@ class QemuPlatform:
                     *("-incoming", "defer"),
                 ]
                 written = (*written, template.memory)
-            _start_process(process, command, (line, monitor_line), link.pass_fds, written)
+            _start_process(process, command, (line, monitor_line), link, written)
             agent = Agent(line.transport())
             kind = ImageGuest if isinstance(boot, ImageBoot) else Guest
             guest = kind(
@@ -221,7 +221,7 @@ class QemuPlatform:
             await_ready(agent, process, limit_s, guest.phases)
             stack.callback(agent.close)
             _complete_guest(guest, monitor, made, levels)
-            guest.network = link.connect(agent)
+            guest.network = link.connect(agent, process)
             yield guest
 
     def _make_arguments(
@@ -389,12 +389,14 @@ def _start_process(
     process: HypervisorProcess,
     command: Sequence[str],
     lines: Sequence[Line],
-    descriptors: Sequence[int],
+    link: qemu_link.QemuLink,
     written: Sequence[Path],
 ) -> None:
-    """Starts QEMU, which inherits its ends of the lines and the descriptors. Raises `MachineError`."""
+    """Starts QEMU, which inherits its ends of the lines and of the network. Raises `MachineError`."""
     inherited = [descriptor for line in lines for descriptor in line.fds]
-    process.start(command, pass_fds=(*inherited, *descriptors), writable=written)
+    if link.helper is not None and isinstance(process, SupervisedProcess):
+        process.end_with(Network.PASST, link.helper)
+    process.start(command, pass_fds=(*inherited, *link.pass_fds), writable=written, within=link.within)
     for line in lines:
         line.close_inherited()
 
@@ -490,6 +492,7 @@ def _choose_confinement(
         ),
         kvm=accelerator is KVM,
         taps=cell.levels[NETWORK] is Network.TAP,
+        network=cell.levels[NETWORK] is Network.USER,
         rings=any(disk.aio is Aio.IO_URING for disk in disks),
         sockets=boot.share == VIRTIOFS
         or extras.sockets

@@ -99,6 +99,10 @@ class SandboxPlatform(HostLike):
             # /tmp is there for everybody, $TMPDIR may be for one user alone.
             if self.runtime.own_kernel:
                 command.append("--unset=TMPDIR")
+                if sandbox.networked:
+                    # It takes a namespace with this directory's files for the host's own, but since Linux 6.13 every
+                    # namespace has some of them.
+                    command.append("--hide=/proc/sys/net/core")
             command += ["--", *self.runtime.command(sandbox)]
 
             def begin() -> float:
@@ -215,6 +219,8 @@ class SandboxMachine(Host):
         except OSError as error:
             raise AttestationError(f"the sandbox has ended: {error.strerror}") from error
         root = [line.split(" ")[2] for line in seen.mounts.splitlines() if line.split(" ")[1:2] == ["/"]]
+        if self.network is not None and self._runtime.own_kernel:
+            self.network.move_by_own_stack(holder)
         memory, _ = read_limits(self.within.groups)
         self._unlimited = memory is None
         found = Sandboxed(

@@ -141,7 +141,7 @@ class UmlPlatform:
                 raise explain_start_failure(error) from error
             try:
                 guest.disks = drives.find_attached_disks(made, agent)
-                guest.network = link.connect(agent)
+                guest.network = link.connect(agent, process)
                 yield guest
             finally:
                 agent.close()

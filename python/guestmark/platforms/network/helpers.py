@@ -1,0 +1,161 @@
+"""Programs that join a machine to its peer by sockets in the peer's namespace: pasta, slirp4netns, passt."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from guestmark.agent.wire import LinkState
+from guestmark.core.distribution import install_hint
+from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.own_program import find_agent_binary
+from guestmark.core.platform_kind import Program
+from guestmark.platforms.network.namespaces import (
+    MACHINE_ADDRESS,
+    MACHINE_INTERFACE,
+    PEER_ADDRESS,
+    PREFIX,
+    Namespaces,
+)
+from guestmark.platforms.process import SupervisedProcess
+from guestmark.setting.network import Network
+
+PASST, PASTA, SLIRP4NETNS = (
+    Program("passt", "passt"),
+    Program("pasta", "passt"),
+    Program("slirp4netns", "slirp4netns"),
+)
+# Servers of a machine behind such a program are reached by these ports of the peer's loopback.
+FORWARDED = range(20000, 20016)
+# Addresses that libslirp gives itself and, in slirp4netns, the machine.
+SLIRP_PEER, SLIRP_MACHINE = "10.0.2.2", "10.0.2.100"
+_READY_S = 10.0
+_STEP_S = 0.003
+_LINK_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A namespace that a program has joined to the peer's, and how each end is reached."""
+
+    peer_address: str
+    machine_address: str
+    forwards: bool
+    process: SupervisedProcess
+
+
+def find_program(program: Program, level: Network) -> str:
+    """Returns the path of a program. Raises `PlatformUnusableError` if it is not installed."""
+    if program.path is None:
+        raise PlatformUnusableError(
+            f"network={level} needs {program.name}, which is not installed",
+            hint=install_hint(program.package),
+        )
+    return program.path
+
+
+def _format_passt(program: str, mtu: int, namespaces: Namespaces) -> list[str]:
+    """Returns what passt and pasta have in common: the addresses, and the ports that they forward."""
+    ports = f"{FORWARDED[0]}-{FORWARDED[-1]}"
+    words = [
+        program, "--foreground", "--stderr", "--ipv4-only", "--address", MACHINE_ADDRESS, "--netmask", str(PREFIX),
+        "--gateway", PEER_ADDRESS, "--mtu", str(mtu), "--tcp-ports", ports, "--udp-ports", ports,
+    ]  # fmt: skip
+    if namespaces.users is None:
+        # As nobody it could not enter the machine's namespace, nor is there anything that nobody may not do in here.
+        words += ["--runas", "0:0"]
+    return words
+
+
+@contextlib.contextmanager
+def join_namespace(level: Network, namespaces: Namespaces, mtu: int) -> Iterator[Joined]:
+    """Starts pasta or slirp4netns between the machine's namespace and the peer's. Raises `PlatformUnusableError`."""
+    assert namespaces.machine is not None, "the machine has no namespace"
+    path = f"/proc/self/fd/{namespaces.machine}"
+    if level is Network.PASTA:
+        program = find_program(PASTA, level)
+        command = [
+            *_format_passt(program, mtu, namespaces), "--config-net", "--ns-ifname", MACHINE_INTERFACE,
+            "--tcp-ns", "none", "--udp-ns", "none", "--netns-only", "--netns", path,
+        ]  # fmt: skip
+        ends, forwards = (PEER_ADDRESS, MACHINE_ADDRESS), True
+    else:
+        program = find_program(SLIRP4NETNS, level)
+        command = [
+            program, "--configure", f"--mtu={mtu}", "--disable-dns", "--netns-type=path", path, MACHINE_INTERFACE,
+        ]  # fmt: skip
+        ends, forwards = (SLIRP_PEER, SLIRP_MACHINE), False
+    with run_helper(level, command, namespaces) as process:
+        _await(process, level, lambda: _has_address(namespaces))
+        yield Joined(*ends, forwards, process)
+
+
+@contextlib.contextmanager
+def serve_guest(namespaces: Namespaces, mtu: int) -> Iterator[tuple[int, SupervisedProcess]]:
+    """Starts passt; yields the descriptor of its end for QEMU. Raises `PlatformUnusableError`."""
+    program = find_program(PASST, Network.PASST)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [*_format_passt(program, mtu, namespaces), "--one-off", "--fd", str(theirs.fileno())]
+        with run_helper(Network.PASST, command, namespaces, theirs.fileno()) as process:
+            theirs.close()
+            yield ours.fileno(), process
+
+
+@contextlib.contextmanager
+def run_helper(
+    level: Network, command: Sequence[str], namespaces: Namespaces, *descriptors: int
+) -> Iterator[SupervisedProcess]:
+    """Runs a program in the peer's namespace until the context is left.
+
+    It is not confined as hypervisors are, because it confines itself, which a Landlock around it would forbid.
+    """
+    process = SupervisedProcess(str(level), None)
+    try:
+        inherited = (*namespaces.list_descriptors(), *descriptors)
+        process.start(command, inherited, within=namespaces.enter_command(namespaces.peer))
+        yield process
+    finally:
+        process.stop()
+
+
+def _await(process: SupervisedProcess, level: Network, is_ready: Callable[[], bool]) -> None:
+    """Waits until a program has done its part. Raises `PlatformUnusableError` with its last words if it ends."""
+    deadline = time.monotonic() + _READY_S
+    while not is_ready():
+        if not process.is_running() or time.monotonic() > deadline:
+            process.console.wait_for_end()
+            lines = [line for line in process.console.read_text().splitlines() if line.strip()]
+            # passt complains about a system log that is missing, after what matters.
+            said = [line for line in lines if "syslog" not in line] or ["it said nothing"]
+            raise PlatformUnusableError(
+                f"network={level} cannot be used here: {said[-1].strip()[:200]}",
+                hint="take a newer package of it, or network=veth",
+            )
+        time.sleep(_STEP_S)
+
+
+def _has_address(namespaces: Namespaces) -> bool:
+    """Returns whether the machine's namespace has its interface, with an address."""
+    assert namespaces.machine is not None, "the machine has no namespace"
+    done = subprocess.run(
+        [
+            *namespaces.enter_command(namespaces.machine), str(find_agent_binary()), "network", "link",
+            f"--name={MACHINE_INTERFACE}",
+        ],
+        pass_fds=namespaces.list_descriptors(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_LINK_S,
+        check=False,
+    )  # fmt: skip
+    if done.returncode:
+        return False
+    link = msgspec.msgpack.decode(done.stdout, type=LinkState)
+    return link.up and bool(link.addresses)

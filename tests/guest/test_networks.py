@@ -1,0 +1,268 @@
+"""Networks of machines: that bytes pass, what attestation finds, and that nothing beyond the peer is reachable."""
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from guestmark.agent.binary import PROGRAM
+from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
+from guestmark.core.machine_facts import MachineFacts, NetworkFacts
+from guestmark.core.platform_kind import platform_kinds
+from guestmark.platforms.base import HasNetwork, Machine
+from guestmark.platforms.network import helpers
+from guestmark.platforms.network.trial_network import TrialNetwork
+from tests.framework.guests import start
+from tests.framework.marks import long
+
+BYTES = 3 << 20
+# A machine with a network, by what moves its bytes.
+WAYS = [
+    ("host", "veth", ()),
+    ("host", "host", ()),
+    ("host", "pasta", ("passt",)),
+    ("host", "slirp4netns", ("slirp4netns",)),
+    ("bwrap", "veth", ()),
+    long("crun", "veth", ()),
+    long("runc", "veth", ()),
+    long("podman", "pasta", ("passt",)),
+    long("gvisor", "veth", ("runsc",)),
+    ("uml", "tap", ("linux.uml",)),
+    ("tcg", "tap", ("qemu-system",)),
+    long("tcg", "user", ("qemu-system",)),
+    long("tcg", "passt", ("qemu-system", "passt")),
+]
+
+
+@contextmanager
+def networked(platform: str, level: str, **factors: str) -> Iterator[tuple[Machine, TrialNetwork]]:
+    if any(program.path is None for program in platform_kinds()[platform].programs[:1]):
+        pytest.skip(f"{platform} is not installed")
+    with start(platform, network=level, **factors) as machine:
+        assert isinstance(machine, HasNetwork)
+        assert isinstance(machine.network, TrialNetwork)
+        yield machine, machine.network
+
+
+def attest(machine: Machine) -> NetworkFacts:
+    found = machine.attest()
+    assert isinstance(found, MachineFacts)
+    assert found.network is not None
+    return found.network
+
+
+def send(machine: Machine, network: TrialNetwork) -> None:
+    """Moves some bytes from the machine to the peer, and where that can be from the peer to the machine."""
+    ways = [(network.peer, machine.agent, 0)]
+    if network.machine_address:
+        ways.append((machine.agent, network.peer, network.machine_ports[0]))
+    for receiver, sender, port in ways:
+        sink = receiver.background([PROGRAM, "network", "sink", f"0.0.0.0:{port}", f"--bytes={BYTES}"])
+        assert sink.wait(20, lambda output: output.endswith(b"\n"))
+        listening = int(sink.read_text())
+        address = network.reach_machine(listening) if port else (network.peer_address, listening)
+        target = f"{address[0]}:{address[1]}"
+        done = sender.exec([PROGRAM, "network", "burst", target, f"--bytes={BYTES}"], timeout_s=60)
+        assert done.ok, done.stderr
+        assert sink.wait(20)
+
+
+def refused_from(machine: Machine, addresses: list[str], port: int) -> None:
+    for address in addresses:
+        done = machine.agent.exec(
+            [PROGRAM, "network", "burst", f"{address}:{port}", "--bytes=1"], timeout_s=2
+        )
+        assert not done.ok, f"{address}:{port} of this host is reachable"
+
+
+def own_addresses() -> list[str]:
+    done = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=True)
+    return [address for address in done.stdout.split() if "." in address]
+
+
+@pytest.mark.parametrize(("platform", "level", "programs"), WAYS)
+def test_bytes_pass_who_moves_them_is_found_and_the_host_is_out_of_reach(
+    platform: str, level: str, programs: tuple[str, ...]
+) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as server, networked(platform, level) as (machine, network):
+        facts = attest(machine)
+        send(machine, network)
+        refused_from(machine, [network.peer_address, "127.0.0.1", *own_addresses()], server.getsockname()[1])
+    assert facts.network == level
+    movers = [os.path.basename(mover.program) for mover in facts.movers]
+    assert len(movers) == len(programs)
+    for program in programs:
+        assert any(mover.startswith(program) for mover in movers), (program, movers)
+    for mover in facts.movers:
+        assert mover.cpu_s > 0
+        assert mover.version
+    assert facts.machine is not None
+    assert facts.peer is not None
+    assert facts.machine.congestion_control
+    assert not facts.vhost
+
+
+def test_a_machine_without_a_network_has_none_and_pays_nothing() -> None:
+    with start("bwrap") as machine:
+        assert isinstance(machine, HasNetwork)
+        assert machine.network is None
+        found = machine.attest()
+        assert found.network is None
+
+
+@pytest.mark.parametrize(
+    ("nic", "driver"),
+    [
+        long("e1000", "e1000"), long("e1000e", "e1000e"), long("pcnet", "pcnet32"), long("rtl8139", "8139cp"),
+        long("vmxnet3", "vmxnet3"),
+    ],
+)  # fmt: skip
+def test_each_card_has_its_driver(nic: str, driver: str) -> None:
+    with networked("tcg", "tap", nic=nic) as (machine, network):
+        facts = attest(machine)
+        send(machine, network)
+    assert facts.machine is not None
+    assert facts.machine.driver == driver
+    assert facts.machine.virtio is None
+
+
+@pytest.mark.long
+def test_what_the_factors_ask_for_is_what_the_guest_has() -> None:
+    factors = {"nic_queues": "2", "smp": "2", "nic_ring": "512", "mtu": "4000", "offloads": "off"}
+    with networked("tcg", "tap", **factors) as (machine, _):
+        facts = attest(machine)
+    for end in (facts.machine, facts.peer):
+        assert end is not None
+        assert end.mtu == 4000
+        assert not end.offloads
+    assert facts.machine is not None
+    assert (facts.machine.queues, facts.machine.ring) == (2, 512)
+    # VIRTIO_NET_F_CSUM and VIRTIO_NET_F_HOST_TSO4 are not negotiated; VIRTIO_NET_F_MQ is.
+    assert facts.machine.virtio is not None
+    assert not {0, 11} & set(facts.machine.virtio)
+    assert 22 in facts.machine.virtio
+
+
+@pytest.mark.parametrize("level", ["tap", "user", "passt"])
+def test_a_network_that_a_host_cannot_have_is_refused_in_one_line(level: str) -> None:
+    with pytest.raises(UsageError, match=f"host cannot have network={level}"), start("host", network=level):
+        pass
+
+
+def test_offloads_are_refused_where_there_are_none() -> None:
+    with pytest.raises(UsageError, match="no offloads"), start("host", network="pasta", offloads="off"):
+        pass
+
+
+# --- lies
+
+
+def order_peer(network: TrialNetwork, *options: str) -> None:
+    """Changes the peer's interface behind guestmark's back."""
+    done = network.peer.exec(
+        [PROGRAM, "network", "link", f"--name={network.peer_name}", *options], timeout_s=20
+    )
+    assert done.ok, done.stderr
+
+
+def test_an_offload_that_is_off_at_one_end_is_found() -> None:
+    with networked("host", "veth") as (machine, network):
+        order_peer(network, "--offloads=off")
+        with pytest.raises(AttestationError, match="offloads that are off at the peer"):
+            machine.attest()
+
+
+def test_another_mtu_at_one_end_is_found() -> None:
+    with networked("host", "veth") as (machine, network):
+        order_peer(network, "--mtu=1400")
+        with pytest.raises(AttestationError, match="MTU of both ends"):
+            machine.attest()
+
+
+def test_a_process_in_between_is_found() -> None:
+    with networked("host", "veth") as (machine, network):
+        spaces = network.namespaces
+        command = [*spaces.enter_command(spaces.peer), "sleep", "60"]
+        with subprocess.Popen(command, pass_fds=spaces.list_descriptors()) as relay:
+            try:
+                while os.readlink(f"/proc/{relay.pid}/exe").endswith("guestmark-agent"):
+                    pass
+                with pytest.raises(AttestationError, match="processes in it, found by their namespace"):
+                    machine.attest()
+            finally:
+                relay.kill()
+        attest(machine)
+
+
+def test_a_process_that_shares_the_tap_is_found() -> None:
+    with networked("uml", "tap") as (machine, network):
+        spaces = network.namespaces
+        code = (
+            "import fcntl, os, struct, sys; tap = os.open('/dev/net/tun', os.O_RDWR)\n"
+            "try: fcntl.ioctl(tap, 0x400454CA, struct.pack('16sH22x', sys.argv[1].encode(), 0x5002))\n"
+            "except OSError as error: print(error, flush=True)\n"
+            "else: print('has it', flush=True)\n"
+            "sys.stdin.read()"
+        )
+        program = ["python3", "-c", code, network.tap]
+        command = [*spaces.enter_command(spaces.peer), *program]
+        with subprocess.Popen(
+            command, pass_fds=spaces.list_descriptors(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as thief:
+            assert thief.stdout is not None
+            thief.stdout.readline()
+            with pytest.raises(AttestationError, match="processes in it"):
+                machine.attest()
+
+
+def test_packets_that_came_through_a_router_are_not_taken_for_direct_ones() -> None:
+    with networked("host", "veth") as (machine, network):
+        spaces = network.namespaces
+        assert spaces.machine is not None
+        # As if each had passed one.
+        command = [*spaces.enter_command(spaces.machine), "sysctl", "-qw", "net.ipv4.ip_default_ttl=63"]
+        subprocess.run(command, pass_fds=spaces.list_descriptors(), check=True)
+        with pytest.raises(AttestationError, match="does not reach its peer"):
+            machine.attest()
+
+
+def test_slirp4netns_under_the_name_of_pasta_is_found(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where it has the addresses that pasta would have."""
+    if helpers.SLIRP4NETNS.path is None or helpers.PASTA.path is None:
+        pytest.skip("slirp4netns and passt are not installed")
+    script = tmp_path_factory.mktemp("lie") / "pasta"
+    script.write_text(
+        "#!/bin/sh\nfor word; do case $before in --netns) space=$word ;; esac; before=$word; done\n"
+        'exec slirp4netns --configure --mtu=65520 --disable-dns --cidr=10.0.6.0/24 --netns-type=path "$space" net0\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(helpers, "PEER_ADDRESS", "10.0.6.2")
+    with networked("host", "pasta") as (machine, network):
+        network.peer_address = "10.0.6.2"
+        with pytest.raises(AttestationError, match="asked passt, found libslirp"):
+            machine.attest()
+
+
+# --- faults
+
+
+def test_a_link_that_goes_down_is_told_from_a_slow_one() -> None:
+    with networked("host", "veth") as (machine, network):
+        spaces = network.namespaces
+        command = [*spaces.enter_command(spaces.peer), "ip", "link", "set", network.peer_name, "down"]
+        subprocess.run(command, pass_fds=spaces.list_descriptors(), check=True)
+        with pytest.raises(GuestmarkError, match="does not reach its peer"):
+            machine.attest()
+
+
+@pytest.mark.long
+def test_an_mtu_that_a_card_does_not_have_is_said() -> None:
+    wrong = pytest.raises(MachineError, match="an MTU of 9000")
+    with wrong, start("tcg", network="tap", nic="pcnet", mtu="9000"):
+        pass
