@@ -1,4 +1,4 @@
-"""The workflow that the guide prints, step by step as a runner executes it in containers: one file for `sh -e` a step."""
+"""The workflow that the guide prints, step by step as a runner executes it: each step is a file for `sh -e`."""
 
 import os
 import shutil
