@@ -22,7 +22,7 @@ from guestmark.core.metric import Metric
 from guestmark.core.model import Cell
 from guestmark.stats.noise import Null
 from guestmark.stats.paired import Summary
-from guestmark.stats.special import student_t_quantile
+from guestmark.stats.special import student_t_critical, student_t_quantile
 
 # From fewer earlier runs a variance is so uncertain that no change would ever be shown.
 FEWEST_RUNS = 4
@@ -51,6 +51,12 @@ class PastRatio:
     def log_ratio(self) -> float:
         """Natural logarithm of the ratio."""
         return math.log(self.ratio)
+
+    @property
+    def log_variance(self) -> float:
+        """Variance of the log ratio, from its interval."""
+        half = math.log(self.high / self.low) / 2
+        return (half / student_t_critical(max(self.blocks - 1, 1), 1 - CONFIDENCE)) ** 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +149,14 @@ def compare_two_runs(
     Several `claims` of one report share its level (Bonferroni), as they share what they are learned from.
     """
     d = math.log(after.ratio / before.ratio)
-    own = _log_ratio_variance(before) + _log_ratio_variance(after)
+    own = before.log_variance + after.log_variance
     half = 1.96 * math.sqrt(own)
     within = (math.exp(d - half), math.exp(d + half))
     if len(earlier) < FEWEST_RUNS:
         return Change(math.exp(d), within, None, None, len(earlier), ChangeVerdict.UNKNOWN)
     logs = np.array([math.log(run.ratio) for run in earlier])
-    between = max(
-        float(logs.var(ddof=1)) - float(np.mean([_log_ratio_variance(run) for run in earlier])), 0.0
-    )
-    reach = _t_critical(len(earlier) - 1, claims) * math.sqrt(own + 2 * between)
+    between = max(float(logs.var(ddof=1)) - float(np.mean([run.log_variance for run in earlier])), 0.0)
+    reach = student_t_critical(len(earlier) - 1, 1 - CONFIDENCE, claims) * math.sqrt(own + 2 * between)
     low, high = math.exp(d - reach), math.exp(d + reach)
     verdict = _judge_change(low, high)
     return Change(math.exp(d), within, (low, high), math.expm1(math.sqrt(between)), len(earlier), verdict)
@@ -168,12 +172,14 @@ def compare_with_earlier(now: PastRatio, earlier: Sequence[PastRatio], claims: i
     if len(earlier) < FEWEST_RUNS:
         return None
     logs = np.array([math.log(run.ratio) for run in earlier])
-    inside = np.array([_log_ratio_variance(run) for run in earlier])
+    inside = np.array([run.log_variance for run in earlier])
     between = max(float(logs.var(ddof=1)) - float(inside.mean()), 0.0)
     d = math.log(now.ratio) - float(logs.mean())
-    own = _log_ratio_variance(now) + float(inside.mean()) / len(earlier)
+    own = now.log_variance + float(inside.mean()) / len(earlier)
     half = 1.96 * math.sqrt(own)
-    reach = _t_critical(len(earlier) - 1, claims) * math.sqrt(own + between * (1 + 1 / len(earlier)))
+    reach = student_t_critical(len(earlier) - 1, 1 - CONFIDENCE, claims) * math.sqrt(
+        own + between * (1 + 1 / len(earlier))
+    )
     low, high = math.exp(d - reach), math.exp(d + reach)
     verdict = _judge_change(low, high)
     spread = math.expm1(math.sqrt(between))
@@ -233,12 +239,6 @@ def _critical_discordances(n: int, tail: float) -> int:
     return int(np.searchsorted(np.cumsum(shares), tail, side="right")) - 1
 
 
-def _log_ratio_variance(run: PastRatio) -> float:
-    """Return the variance of a log ratio from its interval."""
-    half = math.log(run.high / run.low) / 2
-    return (half / float(student_t_quantile(max(run.blocks - 1, 1), (1 + CONFIDENCE) / 2))) ** 2
-
-
 @dataclass(frozen=True, slots=True)
 class SidesComparison:
     """The second side over the first: the ratio of geometric means over sessions, and its interval (None: too few).
@@ -282,7 +282,7 @@ def compare_two_sides(first: Sequence[float], second: Sequence[float], claims: i
         return SidesComparison(math.exp(d), None, None, sessions, ChangeVerdict.UNKNOWN)
     free = a.size + b.size - 2
     pooled = (float(a.var()) * a.size + float(b.var()) * b.size) / free
-    reach = _t_critical(free, claims) * math.sqrt(pooled * (1 / a.size + 1 / b.size))
+    reach = student_t_critical(free, 1 - CONFIDENCE, claims) * math.sqrt(pooled * (1 / a.size + 1 / b.size))
     low, high = math.exp(d - reach), math.exp(d + reach)
     verdict = _judge_change(low, high)
     return SidesComparison(math.exp(d), (low, high), math.expm1(math.sqrt(pooled)), sessions, verdict)
@@ -299,7 +299,7 @@ def mean_over_sessions(ratios: Sequence[float], claims: int = 1) -> SessionsMean
     if logs.size < FEWEST_SESSIONS:
         return SessionsMean(ratio, None, None, logs.size)
     deviation = float(logs.std(ddof=1))
-    reach = _t_critical(logs.size - 1, claims) * deviation / math.sqrt(logs.size)
+    reach = student_t_critical(logs.size - 1, 1 - CONFIDENCE, claims) * deviation / math.sqrt(logs.size)
     ends = (ratio * math.exp(-reach), ratio * math.exp(reach))
     return SessionsMean(ratio, ends, math.expm1(deviation), logs.size)
 
@@ -312,7 +312,11 @@ def single_session_error(earlier: Sequence[PastRatio]) -> float | None:
     if len(earlier) < FEWEST_RUNS:
         return None
     logs = _checked_logs([run.ratio for run in earlier])
-    return math.expm1(_t_critical(logs.size - 1) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / logs.size))
+    return math.expm1(
+        student_t_critical(logs.size - 1, 1 - CONFIDENCE)
+        * float(logs.std(ddof=1))
+        * math.sqrt(1 + 1 / logs.size)
+    )
 
 
 def detectable_over_sessions(earlier: Sequence[PastRatio], sessions: int) -> float:
@@ -323,7 +327,9 @@ def detectable_over_sessions(earlier: Sequence[PastRatio], sessions: int) -> flo
     """
     logs = _checked_logs([run.ratio for run in earlier])
     unsure = float(student_t_quantile(logs.size - 1, 0.9)) / NormalDist().inv_cdf(0.9)
-    quantiles = _t_critical(sessions - 1) * unsure + float(student_t_quantile(sessions - 1, 1 - 0.1 / 3))
+    quantiles = student_t_critical(sessions - 1, 1 - CONFIDENCE) * unsure + float(
+        student_t_quantile(sessions - 1, 1 - 0.1 / 3)
+    )
     return quantiles * float(logs.std(ddof=1)) / math.sqrt(sessions)
 
 
@@ -332,8 +338,3 @@ def _checked_logs(values: Sequence[float]) -> NDArray[np.float64]:
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
         raise ValueError("every session needs a value above 0")
     return np.log(np.array(values, dtype=np.float64))
-
-
-def _t_critical(freedom: int, claims: int = 1) -> float:
-    """Return Student's two-sided critical value at `CONFIDENCE`, its error divided by `claims` (Bonferroni)."""
-    return float(student_t_quantile(freedom, 1 - (1 - CONFIDENCE) / (2 * claims)))

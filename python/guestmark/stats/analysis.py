@@ -16,9 +16,9 @@ from guestmark.stats import estimands
 from guestmark.stats.across_runs import NO_HISTORY, History
 from guestmark.stats.cell_answers import Answers, widen_answers, withdraw_answers
 from guestmark.stats.compare import (
-    WIDENED_REASON,
     Comparison,
     Table,
+    Widening,
     bias_between_runs,
     compare_table,
     compare_tables,
@@ -395,26 +395,22 @@ def _judge_cell(  # noqa: PLR0917 (all that one cell is judged by)
         return {}, answer
     first, freedom = shared.metrics[0], shared.degrees_of_freedom
 
-    def widths(metric: Metric, known: Comparison) -> tuple[float, float]:
+    def describe_widening(metric: Metric, known: Comparison) -> Widening:
         spread = math.hypot(
             shared.systematic_spread(cell.id, metric), shared.machine_spread(cell.id, metric, known)
         )
-        return spread, shared.noise_reach(cell.id, metric)
+        return Widening(margin, spread, shared.noise_reach(cell.id, metric), freedom)
 
     comparisons = {}
     for metric in shared.metrics:
         if metric.name in found:
             known = found[metric.name]
-            spread, reach = widths(metric, known)
-            comparison = widen_interval(
-                known, margin, WIDENED_REASON, spread=spread, reach=reach, freedom=freedom
-            )
+            comparison = widen_interval(known, describe_widening(metric, known))
             reasons = findings.spoils_primary if metric == first else findings.spoils_all
             reason = reasons.get(cell.id)
             comparisons[metric.name] = withdraw_verdict(comparison, reason) if reason else comparison
     if answer is not None:
-        spread, reach = widths(first, answer.typical)
-        answer = widen_answers(answer, margin, WIDENED_REASON, spread=spread, reach=reach, freedom=freedom)
+        answer = widen_answers(answer, describe_widening(first, answer.typical))
         if reason := findings.spoils_primary.get(cell.id):
             answer = withdraw_answers(answer, reason)
     # The typical run is asked about once. Only the headline also counts the pilot's iterations in the first block.

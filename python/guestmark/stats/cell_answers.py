@@ -14,6 +14,7 @@ from guestmark.stats.compare import (
     Estimand,
     Table,
     Verdict,
+    Widening,
     adjust_benjamini_hochberg,
     compare_tables,
     widen_interval,
@@ -284,21 +285,9 @@ def withdraw_answers(answers: Answers, reason: str) -> Answers:
     return replace(answers.map_ratios(lambda comparison: withdraw_verdict(comparison, reason)), slow=slow)
 
 
-def widen_answers(
-    answers: Answers,
-    margin: float,
-    reason: str,
-    *,
-    spread: float = 0.0,
-    reach: float = 0.0,
-    freedom: int | None = None,
-) -> Answers:
+def widen_answers(answers: Answers, by: Widening) -> Answers:
     """Return the answers with the intervals of their ratios widened, see `compare.widen_interval`."""
-
-    def widen(comparison: Comparison) -> Comparison:
-        return widen_interval(comparison, margin, reason, spread=spread, reach=reach, freedom=freedom)
-
-    return answers.map_ratios(widen)
+    return answers.map_ratios(lambda comparison: widen_interval(comparison, by))
 
 
 def _compare_estimand(table: Table, estimand: Estimand, alpha: float) -> dict[str, Comparison]:

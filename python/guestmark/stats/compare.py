@@ -516,23 +516,29 @@ def withdraw_verdict(comparison: Comparison, reason: str) -> Comparison:
     return replace(downgrade_verdict(comparison, reason), withdrawn=True)
 
 
-def widen_interval(
-    comparison: Comparison,
-    margin: float,
-    reason: str,
-    *,
-    spread: float = 0.0,
-    reach: float = 0.0,
-    freedom: int | None = None,
-) -> Comparison:
-    """Return the comparison with its interval widened by what may systematically add to the log of its ratio.
+@dataclass(frozen=True, slots=True)
+class Widening:
+    """What may systematically add to the log of a ratio, and why.
 
     `spread` is the half-width of a 95 % interval of something independent of the blocks (the bias of equal cells in
     earlier runs, the error of a correction); it adds in quadrature. `reach` is a bound and adds at each end. `freedom`
-    are the degrees of freedom, if fewer than the blocks have. A verdict that the longer interval does not support
-    becomes inconclusive with `reason`. p and q rise with the interval, because a claim held to a level of its own needs
-    more than an interval that excludes 1.
+    are the degrees of freedom, if fewer than the blocks have.
     """
+
+    margin: float
+    spread: float = 0.0
+    reach: float = 0.0
+    freedom: int | None = None
+    reason: str = WIDENED_REASON
+
+
+def widen_interval(comparison: Comparison, by: Widening) -> Comparison:
+    """Return the comparison with its interval widened.
+
+    A verdict that the longer interval does not support becomes inconclusive with the reason. p and q rise with the
+    interval, because a claim held to a level of its own needs more than an interval that excludes 1.
+    """
+    margin, spread, reach = by.margin, by.spread, by.reach
     if comparison.ci is None or comparison.ratio is None or not (spread or reach):
         return comparison
     middle = math.log(comparison.ratio)
@@ -552,7 +558,7 @@ def widen_interval(
         unseen = (min(unseen[0], low), max(unseen[1], high))
     before = math.log(comparison.ci[1] / comparison.ci[0]) if comparison.ci[0] > 0 else 0.0
     stretch = (math.log(high / low) - before) / 2 if low > 0 else 0.0
-    least_p = _smallest_p_left(comparison, middle, spread, reach, freedom)
+    least_p = _smallest_p_left(comparison, middle, by)
     p, q = comparison.p, None
     if p and comparison.q is not None:
         # The adjustment multiplies p, so the same factor holds for the larger one.
@@ -564,20 +570,18 @@ def widen_interval(
     differs = low > 1 or high < 1
     equal = 1 / (1 + margin) < low and high < 1 + margin
     supported = {Verdict.FASTER: differs, Verdict.SLOWER: differs, Verdict.NO_DIFFERENCE: equal}
-    return longer if supported.get(comparison.verdict, True) else downgrade_verdict(longer, reason)
+    return longer if supported.get(comparison.verdict, True) else downgrade_verdict(longer, by.reason)
 
 
-def _smallest_p_left(
-    comparison: Comparison, middle: float, spread: float, reach: float, freedom: int | None
-) -> float:
-    """Return the p below which a comparison widened by `spread` and `reach` cannot be; 0 below `MIN_BLOCKS` blocks."""
+def _smallest_p_left(comparison: Comparison, middle: float, by: Widening) -> float:
+    """Return the p below which a widened comparison cannot be; 0 below `MIN_BLOCKS` blocks."""
     # The p of so few blocks does not come from their scatter, see `paired.early_p`.
     if comparison.ci is None or comparison.n < MIN_BLOCKS:
         return 0.0
     nearest = comparison.ci[0] if middle > 0 else comparison.ci[1]
-    half = math.hypot(abs(math.log(nearest) - middle), spread) if nearest > 0 else math.inf
-    distance = max(abs(middle) - reach, 0.0)
-    return _p_from_half_width(distance, half, comparison.n - 1 if freedom is None else freedom)
+    half = math.hypot(abs(math.log(nearest) - middle), by.spread) if nearest > 0 else math.inf
+    distance = max(abs(middle) - by.reach, 0.0)
+    return _p_from_half_width(distance, half, comparison.n - 1 if by.freedom is None else by.freedom)
 
 
 def _p_from_half_width(distance: float, half: float, freedom: int) -> float:

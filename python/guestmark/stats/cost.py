@@ -27,8 +27,11 @@ class Cost:
         ratio, ci = comparison.ratio, comparison.ci
         if ratio is None or ratio <= 0:
             return None
+        # An interval that reaches 0 bounds nothing.
+        if ci is not None and ci[0] <= 0:
+            ci = None
         if metric.better is Better.HIGHER:
-            ratio, ci = 1 / ratio, None if ci is None or ci[0] <= 0 else (1 / ci[1], 1 / ci[0])
+            ratio, ci = 1 / ratio, None if ci is None else (1 / ci[1], 1 / ci[0])
         return cls(ratio, ci)
 
     @property

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from guestmark.stats.across_runs import PastRatio
 from guestmark.stats.paired import t_quantile
-from guestmark.stats.special import student_t_quantile
+from guestmark.stats.special import student_t_critical
 
 # Fewer machines of a class do not show the variance between them.
 FEWEST = 3
 _CONFIDENCE = 0.95
 _DIFFERS = 0.01
+# Of a ratio without any scatter, so that its weight is a number.
+_LEAST_VARIANCE = 1e-12
 # Up to so many values the p of a trend is counted exactly.
 _EXACT = 33
 
@@ -58,10 +60,10 @@ def pool_machines(found: Mapping[str, PastRatio]) -> PooledRatio | None:
         return None
     names = list(found)
     logs = [math.log(found[name].ratio) for name in names]
-    variances = [_log_ratio_variance(found[name]) for name in names]
+    variances = [max(found[name].log_variance, _LEAST_VARIANCE) for name in names]
     mean, error, between = _random_effects(logs, variances)
-    reach = _t_critical(len(names) - 1, _CONFIDENCE) * error
-    further = _t_critical(len(names) - 1, _CONFIDENCE) * math.hypot(error, statistics.stdev(logs))
+    reach = student_t_critical(len(names) - 1, 1 - _CONFIDENCE) * error
+    further = student_t_critical(len(names) - 1, 1 - _CONFIDENCE) * math.hypot(error, statistics.stdev(logs))
     different = []
     for at, name in enumerate(names):
         rest = [number for number in range(len(names)) if number != at]
@@ -71,7 +73,7 @@ def pool_machines(found: Mapping[str, PastRatio]) -> PooledRatio | None:
         others, other_error, other_between = _random_effects(
             [logs[number] for number in rest], [variances[number] for number in rest]
         )
-        limit = _t_critical(len(rest) - 1, 1 - _DIFFERS / len(names))
+        limit = student_t_critical(len(rest) - 1, _DIFFERS, len(names))
         if abs(logs[at] - others) > limit * math.sqrt(other_error**2 + other_between + variances[at]):
             different.append(name)
     return PooledRatio(
@@ -162,12 +164,3 @@ def _random_effects(logs: list[float], variances: list[float]) -> tuple[float, f
     fit = sum(weight * (value - mean) ** 2 for weight, value in zip(weights, logs, strict=True)) / (count - 1)
     # Below 1 the correction would narrow the interval, which few machines do not justify (Jackson et al. 2017).
     return mean, math.sqrt(max(fit, 1.0) / total), between
-
-
-def _log_ratio_variance(found: PastRatio) -> float:
-    half = math.log(found.high / found.low) / 2
-    return max((half / _t_critical(max(found.blocks - 1, 1), _CONFIDENCE)) ** 2, 1e-12)
-
-
-def _t_critical(freedom: int, confidence: float) -> float:
-    return float(student_t_quantile(freedom, (1 + confidence) / 2))

@@ -10,10 +10,10 @@ from guestmark.core.metric import Metric
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import (
-    WIDENED_REASON,
     Comparison,
     Table,
     Verdict,
+    Widening,
     compare_tables,
     invert_comparison,
     widen_interval,
@@ -173,7 +173,7 @@ def _allow_for_findings(  # noqa: PLR0917 (all of it is what one comparison is j
     spread = math.hypot(*(owner.systematic_spread(name, metric) for name, owner in both))
     reach = sum(owner.noise_reach(name, metric) for name, owner in both)
     # Two cells were corrected, each with an error of its own, while in a table only one is.
-    allowed = widen_interval(comparison, margin, WIDENED_REASON, spread=spread, reach=reach)
+    allowed = widen_interval(comparison, Widening(margin, spread, reach))
     comparison = limit_to_typical_run(hold_to_family_level(allowed), margin)
     reasons = []
     for name, owner in both:

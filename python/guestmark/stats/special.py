@@ -114,6 +114,11 @@ def student_t_quantile(freedom: float, p: float) -> float:
     return sign * high
 
 
+def student_t_critical(freedom: float, error: float = 0.05, claims: int = 1) -> float:
+    """Return Student's two-sided critical value at an `error` that so many claims share (Bonferroni)."""
+    return student_t_quantile(freedom, 1 - error / (2 * claims))
+
+
 def f_survival(numerator: float, denominator: float, f: float) -> float:
     """Probability that the F law lies above `f` ≥ 0, with both degrees of freedom (`scipy.special.fdtrc`)."""
     if f <= 0:

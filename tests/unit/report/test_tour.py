@@ -4,6 +4,7 @@ import io
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
@@ -21,6 +22,8 @@ from guestmark.report.render.terminal import print_page
 from guestmark.report.sections.tour import DEEPER, PlatformFinding, describe_cost, make_page, suggest_commands
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.cost import Cost
+from tests.framework.known import known
+from tests.framework.runs import host_uml_tcg
 
 TIME = Metric("wall_s", "s")
 RATE = Metric("throughput", "B/s", Better.HIGHER)
@@ -181,3 +184,13 @@ def test_files_begin_with_what_the_screen_says(form: Format) -> None:
     for phrase in ("What virtualization costs here", "11 times slower", "/dev/kvm opens but no guest starts"):
         assert phrase in (text if form is Format.JSON else beginning)
     assert f"guestmark show {run.id}" in re.sub(r'<span class="word">|</span>', "", text)
+
+
+def test_an_interval_that_reaches_0_bounds_no_cost() -> None:
+    run = host_uml_tcg()
+    comparison = next(
+        known(result.answers).typical for result in analyse_run(run.plan, run.trials).cells if result.answers
+    )
+    for better in Better:
+        cost = known(Cost.from_comparison(replace(comparison, ci=(0.0, 3.0)), Metric("x", "s", better)))
+        assert describe_cost(cost).endswith("?")

@@ -28,7 +28,7 @@ from guestmark.stats import (
     reduce_iterations,
     summarise_trials,
 )
-from guestmark.stats.compare import MIN_BLOCKS, widen_interval
+from guestmark.stats.compare import MIN_BLOCKS, Widening, widen_interval
 from guestmark.stats.family import TYPICAL
 from tests.framework.known import known
 
@@ -174,24 +174,24 @@ def test_an_interval_is_widened_by_what_may_add_to_the_ratio() -> None:
     slower = compared(noisy(1, level=1.1), noisy(2))
     low, high = known(slower.ci)
     middle = known(slower.ratio)
-    down = widen_interval(slower, 0.03, "why", reach=0.01)
+    down = widen_interval(slower, Widening(0.03, reach=0.01, reason="why"))
     assert known(down.ci) == pytest.approx((low * math.exp(-0.01), high * math.exp(0.01)))
     assert (down.ratio, down.verdict) == (slower.ratio, Verdict.SLOWER)
     assert down.stretch == pytest.approx(0.01)
     quicker = compared(noisy(1, level=0.5), noisy(2))
-    assert widen_interval(quicker, 0.03, "why", reach=0.01).stretch == pytest.approx(0.01)
+    assert widen_interval(quicker, Widening(0.03, reach=0.01, reason="why")).stretch == pytest.approx(0.01)
     without_end = replace(slower, ci=(0.0, high))
-    assert known(widen_interval(without_end, 0.03, "why", reach=0.01).ci)[0] == 0
-    both = widen_interval(slower, 0.03, "why", spread=0.02)
+    assert known(widen_interval(without_end, Widening(0.03, reach=0.01, reason="why")).ci)[0] == 0
+    both = widen_interval(slower, Widening(0.03, spread=0.02, reason="why"))
     assert math.log(known(both.ci)[1] / middle) == pytest.approx(math.hypot(math.log(high / middle), 0.02))
-    lost = widen_interval(slower, 0.03, "why", spread=0.2)
+    lost = widen_interval(slower, Widening(0.03, spread=0.2, reason="why"))
     assert (lost.verdict, lost.reason) == (Verdict.INCONCLUSIVE, "why")
     large = compared(noisy(1, level=9.8), noisy(2))
-    assert widen_interval(large, 0.03, "why", spread=0.2).verdict is Verdict.SLOWER
+    assert widen_interval(large, Widening(0.03, spread=0.2, reason="why")).verdict is Verdict.SLOWER
     equal = compared(noisy(1, spread=0.005), noisy(2, spread=0.005))
-    assert widen_interval(equal, 0.03, "why", reach=0.001).verdict is Verdict.NO_DIFFERENCE
-    assert widen_interval(equal, 0.03, "why", reach=0.04).reason == "why"
-    assert widen_interval(equal, 0.03, "why") is equal
+    assert widen_interval(equal, Widening(0.03, reach=0.001, reason="why")).verdict is Verdict.NO_DIFFERENCE
+    assert widen_interval(equal, Widening(0.03, reach=0.04, reason="why")).reason == "why"
+    assert widen_interval(equal, Widening(0.03, reason="why")) is equal
     # What no block can shrink neither keeps a run going nor is foretold to shrink.
     assert is_precise_enough(down, half_width((low, high)) * 1.0001)
     assert not is_precise_enough(
