@@ -56,17 +56,21 @@ def extend_plan(stored: StoredRun, request: ExtensionRequest) -> Plan:
             f"--blocks {request.blocks}: run {stored.id} has {done} blocks already",
             hint=f"N counts all blocks, e.g. --blocks {2 * done}",
         )
+    used_s = sum_spent_s(stored)
     policy = stopping.extend_policy(
         stored.plan.policy,
         stored.trials,
         blocks=request.blocks,
         precision=request.precision,
         time_limit_s=request.time_limit_s,
-        used_s=sum_spent_s(stored),
+        used_s=used_s,
     )
     extension = Extension(done, request.blocks, request.precision, request.time_limit_s)
     context = stored.plan.context
     context = replace(context, extended=(*context.extended, extension), iterations=_keep_iterations(stored))
+    # A budget that is used up would leave out what the run is now to measure.
+    if context.budget_s is not None:
+        context = replace(context, budget_s=used_s + (request.time_limit_s or context.budget_s))
     return replace(stored.plan, policy=policy, context=context)
 
 

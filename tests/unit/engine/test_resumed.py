@@ -99,3 +99,17 @@ def test_what_is_left_out_of_answers_is_at_most_the_pilot() -> None:
     matrix = iteration_matrix("wall_s", trials, {block: block for block in range(10)})
     assert matrix is not None
     assert (~np.isnan(matrix)).all(axis=1).sum() >= 9
+
+
+@pytest.mark.parametrize(
+    "further", [ExtensionRequest(blocks=500), *FURTHER[1:]], ids=["blocks", "precision", "time"]
+)
+def test_a_budget_that_is_used_up_begins_anew(further: ExtensionRequest) -> None:
+    """Otherwise all cells are left out, and the run that was to go on ends at once."""
+    run = host_uml_tcg()
+    plan = replace(run.plan, context=replace(run.plan.context, budget_s=100.0, elapsed_s=99.0))
+
+    extended = extend_plan(replace(run, plan=plan), further)
+
+    assert extended.context.budget_s == 99.0 + (further.time_limit_s or 100.0)
+    assert extend_plan(run, further).context.budget_s is None
