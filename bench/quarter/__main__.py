@@ -3,7 +3,8 @@
 Runs each as a user types it, in a ledger without earlier runs, and counts what its questions asked and got: each row
 that is compared, each group of which one is best. A table in Markdown has the answers, lines of the page, the wall
 time, where the time of trials went, and how many blocks took what the blocks before them had told, within ×1.3. Leave
-the machine alone meanwhile. Exits with 1 if an experiment answers less than nine tenths of what it asks.
+the machine alone meanwhile. With `--again 10` each runs ten times as long as well, and answers that changed are named.
+Exits with 1 if an experiment answers less than nine tenths of what it asks, or an answer changed.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ _ENOUGH = 0.9  # of the answers that are asked for
 _CLOSE = 1.3  # times that a forecast of a block may be off
 _LATE_S = 30.0  # after its time, when a run is taken to hang
 EXPERIMENTS: Mapping[str, Sequence[str]] = {
-    "backends": ("backends", "--on", "uml,tcg,tcg/uml,tcg/kvm"),
-    "upload": ("upload",),
-    "sysbench": ("sysbench", "--on", "host,uml,tcg"),
-    "netboot": ("netboot",),
-    "filesystems": ("filesystems",),
-    "filesystems on sparc64": ("filesystems", "--on", "host,tcg@sparc64"),
+    "backends": ("run", "backends", "--on", "uml,tcg,tcg/uml,tcg/kvm"),
+    "upload": ("run", "upload"),
+    "sysbench": ("run", "sysbench", "--on", "host,uml,tcg"),
+    "netboot": ("run", "netboot"),
+    "filesystems": ("run", "filesystems"),
+    "tour": ("tour",),
+    "filesystems on sparc64": ("run", "filesystems", "--on", "host,tcg@sparc64"),
 }
 
 
@@ -62,20 +64,20 @@ class Outcome:
         )
 
 
-def run(name: str, budget: str, folder: Path) -> Outcome:
-    """Run one experiment and read its document."""
-    from guestmark.core.units import parse_duration
-
-    document = folder / f"{name.replace(' ', '-')}.json"
-    words = ["run", *EXPERIMENTS[name], "--published", "--for", budget]
-    words += ["--ledger", str(folder / "ledger.sqlite"), "--json", str(document)]
+def run(name: str, budget_s: float, folder: Path) -> tuple[Outcome, Mapping[str, Any]]:
+    """Run one experiment; return what it took and its document."""
+    document = folder / f"{name.replace(' ', '-')}-{budget_s:.0f}.json"
+    words = list(EXPERIMENTS[name])
+    if words[0] == "run":
+        words += ["--published", "--for", f"{budget_s:.0f}s"]
+    words += ["--ledger", str(document.with_suffix(".sqlite")), "--json", str(document)]
     begun = time.monotonic()
     done = subprocess.run(
         [str(ROOT / "guestmark"), *words],
         env={**os.environ, "COLUMNS": "80"},
         stdout=subprocess.PIPE,
         text=True,
-        timeout=parse_duration(budget) + _LATE_S * 10,
+        timeout=budget_s + _LATE_S * 10,
         check=False,
     )
     seconds = time.monotonic() - begun
@@ -83,7 +85,7 @@ def run(name: str, budget: str, folder: Path) -> Outcome:
     found = json.loads(document.read_text()) if document.exists() else {}
     answers = [each for question in found.get("questions", ()) for each in question["answers"]]
     trials = _read_trials(found)
-    return Outcome(
+    outcome = Outcome(
         name,
         done.returncode,
         seconds,
@@ -96,6 +98,35 @@ def run(name: str, budget: str, folder: Path) -> Outcome:
         _shares(trials),
         *_score_forecasts(trials),
     )
+    return outcome, found
+
+
+def find_contradictions(short: Mapping[str, Any], long: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """Return how many answers both documents give, and the ones of the short run that the long one contradicts."""
+    known = {key: answer for key, answer in _list_answers(long) if _is_answered(answer)}
+    both = 0
+    wrong = []
+    for key, answer in _list_answers(short):
+        other = known.get(key)
+        if other is None or not _is_answered(answer):
+            continue
+        both += 1
+        if "best" in answer and answer["best"] not in (other["best"], *other["not_worse"]):
+            wrong.append(f"{' '.join(key)}: {answer['best']}, then {other['best']}")
+        elif answer.get("verdict") != other.get("verdict"):
+            wrong.append(f"{' '.join(key)}: {answer.get('verdict')}, then {other.get('verdict')}")
+    return both, wrong
+
+
+def _list_answers(document: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """Return each answer about which of some cells is best, or how two compare, by what it is about."""
+    found = []
+    for question in document.get("questions", ()):
+        for answer in question["answers"]:
+            about = answer.get("of", [answer.get("cell"), answer.get("against")])
+            if "best" in answer or "verdict" in answer:
+                found.append(((question["ask"], *map(str, about)), answer))
+    return found
 
 
 def _is_answered(answer: Mapping[str, Any]) -> bool:
@@ -157,17 +188,30 @@ def main() -> int:
         "names", nargs="*", choices=[[], *EXPERIMENTS], help="which experiments; all but sparc64"
     )
     parser.add_argument("--for", dest="budget", default="15m", help="wall time of each (default: 15m)")
+    parser.add_argument(
+        "--again", type=float, metavar="N", help="also run each N times as long, and name answers that change"
+    )
     given = parser.parse_args()
     names = given.names or [name for name in EXPERIMENTS if "sparc64" not in name]
     sys.path.insert(0, str(ROOT / "python"))
     print("| experiment | answered | wall time | lines | rows | blocks | starting / measuring | foretold |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    from guestmark.core.units import parse_duration
+
     outcomes = []
+    wrong: list[str] = []
     with tempfile.TemporaryDirectory(prefix="guestmark-quarter-") as folder:
         for name in names:
-            outcomes.append(run(name, given.budget, Path(folder)))
-            print(outcomes[-1].row, flush=True)
-    return int(any(each.answered < _ENOUGH * each.asked for each in outcomes))
+            outcome, found = run(name, parse_duration(given.budget), Path(folder))
+            outcomes.append(outcome)
+            print(outcome.row, flush=True)
+            if given.again and name != "tour":
+                _, longer = run(name, given.again * parse_duration(given.budget), Path(folder))
+                both, changed = find_contradictions(found, longer)
+                wrong += changed
+                print(f"{name}: {len(changed)} of {both} answers changed", file=sys.stderr)
+    print(*wrong, sep="\n", file=sys.stderr)
+    return int(bool(wrong)) or int(any(each.answered < _ENOUGH * each.asked for each in outcomes))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+"""How the bench of the published experiments scores what they answered."""
+
+from typing import Any
+
+from bench.quarter.__main__ import find_contradictions
+from bench.sharing.__main__ import judge, read_ratios
+
+
+def ask(*answers: dict[str, Any]) -> dict[str, Any]:
+    return {"questions": [{"ask": "Which?", "answers": list(answers)}]}
+
+
+def pair(verdict: str, *, answered: bool = True) -> dict[str, Any]:
+    return {"cell": "a", "against": "b", "verdict": verdict, "answered": answered}
+
+
+def best(cell: str, *alike: str) -> dict[str, Any]:
+    return {"of": ["tcg"], "best": cell, "not_worse": [cell, *alike], "answered": True}
+
+
+def test_only_answers_that_both_give_can_contradict() -> None:
+    assert find_contradictions(ask(pair("faster")), ask(pair("faster"))) == (1, [])
+    assert find_contradictions(ask(pair("faster")), ask(pair("slower", answered=False))) == (0, [])
+    assert find_contradictions(ask(pair("faster")), ask(pair("slower"))) == (
+        1,
+        ["Which? a b: faster, then slower"],
+    )
+    assert find_contradictions(ask(best("x")), ask(best("y", "x"))) == (1, [])
+    assert find_contradictions(ask(best("x")), ask(best("y"))) == (1, ["Which? tcg: x, then y"])
+
+
+def test_sharing_is_found_where_every_block_shows_it() -> None:
+    def cell(name: str, values: list[float], null_of: str | None = None) -> dict[str, Any]:
+        trials = [{"block": number, "measurements": {"wall_s": value}} for number, value in enumerate(values)]
+        return {"id": name, "null_of": null_of, "shared": {"status": "ok"}, "trials": trials}
+
+    own = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98]
+    document = {
+        "plan": {"metrics": [{"name": "wall_s"}]},
+        "cells": [cell("a", [1.2 * value for value in own]), cell("b", own[::-1])],
+        "null_cells": [cell("a#2", own, "a"), cell("b#2", own, "b")],
+    }
+
+    found = {name: judge(name, logs, 2) for name, logs in read_ratios(document).items()}
+
+    assert found["a"].is_found
+    assert round(found["a"].ratio, 6) == 1.2
+    assert not found["b"].is_found
