@@ -102,6 +102,19 @@ def test_a_server_that_never_is_ready_is_not_a_slow_one() -> None:
     assert "Connection refused" in error.message
 
 
+def test_a_server_that_accepts_too_early_is_waited_for() -> None:
+    """It answers with an error until its page is there."""
+    server = [
+        "sh",
+        "-c",
+        "(sleep 0.7; echo made > page) & exec python3 -m http.server {port} --bind {address}",
+    ]
+    ask = ["python3", "-c", "import urllib.request as u; u.urlopen('http://{address}:{port}/page')"]
+    assert "wall_s" in run(server=server, ready=ask, client=ask, metrics=[])
+    error = failure(server=WEB, ready=ask, ready_within="0.5s")
+    assert "404" in error.message
+
+
 def test_a_server_on_another_port_is_found_there() -> None:
     with socket.create_server(("0.0.0.0", 0)) as free:
         other = free.getsockname()[1]

@@ -71,7 +71,7 @@ def _check_ready_within(time: str) -> str:
 
 
 class ServiceParams(Params, frozen=True, kw_only=True, omit_defaults=True):
-    """Starts `server`, waits until it accepts a connection, runs `load` once and then `client`, and stops the server.
+    """Starts `server`, waits until it accepts a connection and `ready` succeeds, runs `load` once and then `client`.
 
     In all of them `{address}`, `{port}` and `{directory}` stand for the server's address as the client dials it (for
     the server itself: all addresses, 0.0.0.0), its port, and a new directory of the server's with `files` in it.
@@ -96,6 +96,13 @@ class ServiceParams(Params, frozen=True, kw_only=True, omit_defaults=True):
             "the server answers errors if the client's output matches this",
             "regular expression",
             parse=_check_expression,
+        ),
+    ] = None
+    ready: Annotated[
+        list[str] | None,
+        param(
+            "succeeds beside the client once the server is ready, where accepting a connection is not enough",
+            "words",
         ),
     ] = None
     ready_within: Annotated[

@@ -34,6 +34,8 @@ _SETUP_S = 300.0
 _STOP_S = 10.0
 # How often a server that is not ready yet is looked at.
 _LOOK_S = 0.25
+# Between two tests of readiness.
+_PAUSE_S = 0.02
 _LISTENING = "0A"  # the state of /proc/net/tcp
 
 
@@ -171,26 +173,30 @@ class ServiceTrial(ServiceWorkload):
         raise WorkloadError(f"{what} ended with {ended}: {said}", hint=f"it ran {shlex.join(result.argv)}")
 
     def _wait_until_ready(self, program: Background, server: Agent, client: Agent, before: set[int]) -> None:
-        limit_s = parse_duration(self.params.ready_within)
-        deadline = time.monotonic() + limit_s
-        words = [PROGRAM, "traffic", "reach", self._served.address, str(self._served.port)]
-        while True:
-            tried = client.exec([*words, str(round(_LOOK_S * 1e3))], timeout_s=_SETUP_S)
+        deadline = time.monotonic() + parse_duration(self.params.ready_within)
+        reached = [PROGRAM, "traffic", "reach", self._served.address, str(self._served.port)]
+        tests = [[*reached, str(round(_LOOK_S * 1e3))]]
+        if self.params.ready:
+            tests.append(self._words(self.params.ready, at_server=False))
+        while tests:
+            tried = client.exec(tests[0], env=_ENVIRONMENT, timeout_s=_SETUP_S)
             # A server whose port is taken may have ended while another one answers there.
             program.wait(0.0)
             self._check_alive("before it was ready")
             if tried.ok:
-                return
-            if time.monotonic() > deadline:
-                others = sorted(list_listening_ports(server) - before)
-                said = last_line(tried.stderr).removeprefix("guestmark-agent: ")
+                tests.pop(0)
+            elif time.monotonic() > deadline:
+                others = sorted(list_listening_ports(server) - before - {self.params.port})
+                said = last_line(tried.stderr) or last_line(tried.stdout)
                 where = f"; it listens on {', '.join(map(str, others))}" if others else ""
                 raise WorkloadError(
                     f"the server was not ready within {self.params.ready_within}: "
-                    f"port {self.params.port}: {said}{where}",
+                    f"port {self.params.port}: {said.removeprefix('guestmark-agent: ')}{where}",
                     hint=f"it has to listen on {{address}} and {{port}}; it said: "
                     f"{last_line(bytes(program.output)) or 'nothing'}",
                 )
+            else:
+                time.sleep(_PAUSE_S)
 
     def _check_alive(self, when: str) -> None:
         assert self._server is not None
