@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 _CALLS = """
@@ -82,8 +83,8 @@ for path in sorted(wanted.keys() | there.keys()):
 _NAMES = ("a", "b", "d/a", "d/b")
 
 
-def calls(seed: int) -> list[str]:
-    """The calls of a program, each a line of Python."""
+def calls(seed: int, *, complete: bool = False) -> list[str]:
+    """The calls of a program, each a line of Python; with `complete` its last ones sync each file and directory."""
     generator = random.Random(seed)
 
     def name() -> str:
@@ -104,7 +105,7 @@ def calls(seed: int) -> list[str]:
 
     made = [call() for _ in range(generator.randint(3, 10))]
     made.insert(0, "write('a', 5000, 'i')")
-    end = generator.randrange(4)
+    end = 1 if complete else generator.randrange(4)
     if end == 0:
         made.append("os.sync()")
     elif end < 3:  # every file and directory, of which one may be forgotten
@@ -121,6 +122,22 @@ def write_generated(seed: int, folder: Path) -> tuple[Path, list[str]]:
     program = folder / f"generated-{seed}.py"
     program.write_text(f"{_CALLS}{chr(10).join(made)}\n{_END}")
     return program, made
+
+
+def write_combined(seeds: Iterable[int], folder: Path) -> Path:
+    """Writes one program that does what several do that sync all they leave, each in a directory of its own.
+
+    A machine is started for all of them at once then.
+    """
+    body = []
+    for seed in seeds:
+        body += [
+            f"os.makedirs('of-{seed}/d')", f"os.chdir('of-{seed}')", *calls(seed, complete=True), "os.chdir('..')",
+        ]  # fmt: skip
+    program = folder / "combined.py"
+    # The directories themselves are names, too.
+    program.write_text(f"{_CALLS}{chr(10).join(body)}\nos.rmdir('d')\nsync('.')\n{_END}")
+    return program
 
 
 def write_check(seed: int, folder: Path, left: Path) -> str:

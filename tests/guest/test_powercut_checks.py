@@ -565,7 +565,7 @@ def test_a_program_is_named_from_where_the_user_is(
 def test_a_loop_device_that_got_no_flush_before_loses_nothing(guestmark: CommandLine, tmp_path: Path) -> None:
     """What was said of a device's cache outlasts its file since Linux 6.11, and later files get the same numbers."""
     (tmp_path / "before").write_bytes(bytes(1 << 20))
-    attach = ["losetup", "--find", "--show", tmp_path / "before"]
+    attach = ["losetup", "--find", "--show", str(tmp_path / "before")]
     # Others may take some of them first.
     devices = [subprocess.run(attach, capture_output=True, text=True, check=True) for _ in range(4)]
     names = [done.stdout.strip() for done in devices]

@@ -443,3 +443,45 @@ def test_what_is_changed_and_changed_back_during_a_sync_is_not_promised(tmp_path
         for one in found.expected_files(number, exact=False):
             assert one.least <= 40000
             assert all(block <= 1 for block in one.blocks), (number, sorted(one.blocks))
+
+
+MAPPED = (
+    "import mmap; fd = os.open('file', os.O); os.ftruncate(fd, 8192); view = mmap.mmap(fd, 8192)",
+    "view[:] = b'm' * 8192",
+)
+FORKED = (
+    "fd = os.open('file', os.O); os.write(fd, b'x' * 4096)",
+    "if os.fork() == 0:",
+    "    time.sleep(0.3); os.fsync(fd); os._exit(0)",
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "calls", "left"),
+    [
+        (["os.write(os.open('file', os.O), b'x' * 4096)"], [], ["file"]),
+        (
+            ["import atexit; fd = os.open('file', os.O); os.write(fd, b'x' * 4096)",
+             "atexit.register(lambda: (os.fsync(fd), os.sync()))"],
+            ["fsync", "sync"], [],
+        ),
+        (["os.write(os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR), b'x' * 4096)"], [], []),
+        ([*FORKED, "os.wait(); os.sync()"], ["fsync", "sync"], []),
+        (["fd = os.open('file', os.O); os.write(fd, b'x' * 4096); os.closerange(0, 99)"], [], ["file"]),
+        (["fd = os.open('file', os.O); os.write(fd, b'x'); os.closerange(0, 99); os.sync()"], ["sync"], []),
+        ([*MAPPED], [], ["file"]),
+        ([*MAPPED, "view.flush()"], ["msync"], []),  # a new file's first sync covers its name
+        ([*MAPPED, "view.flush(0, 4096)"], ["msync"], ["file"]),
+        ([*MAPPED, "os.fsync(fd); os.fsync(os.open('.', os.O_RDONLY))"], ["fsync", "fsync"], []),
+    ],
+    ids=[
+        "never", "at the end", "elsewhere", "by a child", "closed", "closed, all synced", "mapped", "mapped, synced",
+        "mapped, half synced", "mapped, by its file",
+    ],
+)  # fmt: skip
+def test_what_odd_programs_have_synced_and_left(
+    tmp_path: Path, lines: list[str], calls: list[str], left: list[str]
+) -> None:
+    found = python(tmp_path, *lines)
+    assert [call for call, _ in found.calls] == calls
+    assert [one.path.rpartition("/")[2] for one in found.unsynced] == left
