@@ -25,6 +25,7 @@ _ASK = (
     "exec 3<. && exec cat /proc/self/fdinfo/3 /proc/self/mountinfo"
 )
 _WRITTEN = re.compile(r"^write_bytes: (\d+)$", re.MULTILINE)
+_LAYERS = ("lowerdir=", "upperdir=", "workdir=")
 _MOUNT_ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 
 
@@ -81,6 +82,11 @@ def find_working_directory(agent: Agent, directory: str) -> WorkingDirectory | N
         text = agent.read_file("/proc/self/mountinfo", limit=1 << 20).decode(errors="surrogateescape")
     except AgentError:
         return None
+    return find_mount_by_path(text, directory)
+
+
+def find_mount_by_path(text: str, directory: str) -> WorkingDirectory | None:
+    """Return the mount of `/proc/self/mountinfo` that holds a directory whose path has no links; None without one."""
     path, found = Path(directory), None
     for mount in parsed_mounts(text):
         # Of two at one place the later one hides the other.
@@ -109,7 +115,8 @@ def parse_working_directory(text: str, directory: str) -> WorkingDirectory:
 
 
 def _describe_mount(mount: Mount, directory: str) -> WorkingDirectory:
-    options = dict.fromkeys(mount.options)
+    # The directories of an overlay are the machine's own, with other names in each trial.
+    options = dict.fromkeys(option for option in mount.options if not option.startswith(_LAYERS))
     # Either the mount or its whole filesystem is read-only.
     if "ro" in options:
         options.pop("rw", None)

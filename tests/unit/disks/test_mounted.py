@@ -3,7 +3,7 @@
 import pytest
 
 from guestmark.core.errors import AttestationError
-from guestmark.disks.mounted import parse_working_directory
+from guestmark.disks.mounted import find_mount_by_path, parse_working_directory
 
 MOUNTS = r"""22 1 0:21 / / rw,relatime shared:1 - overlay overlay rw,lowerdir=/a
 30 22 254:0 / /run/disk rw,noatime - ext4 /dev/vda rw,data=journal
@@ -35,3 +35,18 @@ def test_names_are_unescaped_and_optional_fields_skipped() -> None:
 def test_a_kernel_that_does_not_tell_is_no_evidence(text: str) -> None:
     with pytest.raises(AttestationError, match="does not show"):
         parse_working_directory(text, "/x")
+
+
+@pytest.mark.parametrize(
+    ("path", "filesystem", "options"),
+    [
+        ("/run/disk/work", "tmpfs", "rw,relatime,size=1k"),  # mounted later, over the other
+        ("/run/disks", "overlay", "rw,relatime"),
+        ("/with blank\\/sub", "btrfs", "ro,subvol=/sub"),
+    ],
+)
+def test_a_path_is_on_the_longest_and_last_mount(path: str, filesystem: str, options: str) -> None:
+    found = find_mount_by_path(MOUNTS, path)
+    assert found is not None
+    assert (found.filesystem, found.options) == (filesystem, options)
+    assert find_mount_by_path("", path) is None
