@@ -26,19 +26,21 @@ BLOCKS = {"host": 10, "uml": 8, "tcg": 8}
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """B runs `more` of A's work, or twice the work in one start of `one_in`; `beside` has a command of five times the
-    length measured between them.
+    """B runs `more` of A's work, or twice the work in one start of `one_in`; with `both`, A does so as well.
+
+    `beside` has a command of five times the length measured between them.
     """
 
     name: str
     more: float = 0.0
     threads: int = 1
     one_in: int = 0
+    both: bool = False
     beside: bool = False
 
     @property
     def differs(self) -> bool:
-        return self.more > 0 or self.one_in > 0
+        return self.more > 0 or (self.one_in > 0 and not self.both)
 
     def commands(self) -> list[list[str]]:
         """Return the commands A and B, and those measured beside them."""
@@ -47,8 +49,9 @@ class Scenario:
             return [str(peers.BUILD / "spin"), str(round(units)), *map(str, rest)]
 
         extra = (self.threads, self.one_in) if self.one_in else (self.threads,)
+        a = spin(UNITS, *(extra if self.both else (self.threads,)))
         b = spin(UNITS * (1 + self.more), *extra)
-        return [spin(UNITS, self.threads), b, *([spin(5 * UNITS, self.threads)] if self.beside else [])]
+        return [a, b, *([spin(5 * UNITS, self.threads)] if self.beside else [])]
 
 
 SCENARIOS = {
@@ -57,11 +60,13 @@ SCENARIOS = {
         Scenario("A/A"),
         Scenario("A/A beside ×5", beside=True),
         Scenario("A/A, 2 threads", threads=2),
+        Scenario("A/A, ×2 in every other start", one_in=2, both=True),
         Scenario("+1 %", 0.01),
         Scenario("+2 %", 0.02),
         Scenario("+5 %", 0.05),
         Scenario("+5 %, 2 threads", 0.05, threads=2),
         Scenario("×2 in one start of 10", one_in=10),
+        Scenario("×2 in one start of 20", one_in=20),
     )
 }
 

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scipy.stats import ttest_ind
+
 from guestmark.platforms.base import Machine
 
 BUILD = Path(__file__).resolve().parents[2] / "target" / "truth"
@@ -106,6 +108,13 @@ def judge_by_hyperfine(a: Sequence[float], b: Sequence[float]) -> Finding:
     return Finding(ratio, sigma / ratio, _claim(ratio) if abs(ratio - 1) > sigma else "")
 
 
+def judge_by_welch(a: Sequence[float], b: Sequence[float]) -> Finding:
+    """Welch's t test of hyperfine's runs, α = .05, as its `scripts/welch_ttest.py` does."""
+    ratio = statistics.mean(b) / statistics.mean(a)
+    p = float(ttest_ind(a, b, equal_var=False).pvalue)
+    return Finding(ratio, None, _claim(ratio) if p < 0.05 else "")
+
+
 def judge_by_pyperf(a: Sequence[float], b: Sequence[float]) -> Finding | None:
     """`pyperf compare_to`: Student's t test on the means, α = .05; None without pyperf."""
     if not _pyperf().exists():
@@ -144,4 +153,9 @@ def _claim(ratio: float) -> str:
     return "slower" if ratio > 1 else "faster"
 
 
-PEERS = {"hyperfine": judge_by_hyperfine, "pyperf": judge_by_pyperf, "benchstat": judge_by_benchstat}
+PEERS = {
+    "hyperfine": judge_by_hyperfine,
+    "with Welch": judge_by_welch,
+    "pyperf": judge_by_pyperf,
+    "benchstat": judge_by_benchstat,
+}

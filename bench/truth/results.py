@@ -7,7 +7,7 @@ from typing import Any
 from bench.truth.contest import SCENARIOS
 from scipy.special import ndtri
 
-TOOLS = ("guestmark", "hyperfine", "pyperf", "benchstat")
+TOOLS = ("guestmark", "hyperfine", "with Welch", "pyperf", "benchstat")
 Record = Mapping[str, Any]
 
 
