@@ -9,7 +9,7 @@ from tests.storm.storm import MODES, Outcome, Storm
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["exec", "disk", "sandboxes", "restored"])
+@pytest.mark.parametrize("mode", ["exec", "disk", "sandboxes", "restored", "own"])
 def test_kills_at_random_moments_leave_nothing_and_lose_nothing(mode: str, tmp_path: Path) -> None:
     outcome = Outcome()
     Storm(MODES[mode], tmp_path, seed=time.time_ns()).rage(12, time.monotonic() + 25, outcome)
@@ -21,7 +21,7 @@ def test_kills_at_random_moments_leave_nothing_and_lose_nothing(mode: str, tmp_p
 @pytest.mark.parametrize(
     ("way", "mode"),
     [("interrupt", "disk"), ("hangup", "oltp"), ("terminate", "exec"), ("terminal", "exec"), ("stop", "disk"),
-     ("sleep", "exec"), ("helper", "storage"), ("helper", "virtiofs"), ("helper", "oltp"), ("helper", "exec")],
+     ("sleep", "exec"), ("helper", "storage"), ("helper", "virtiofs"), ("helper", "oltp"), ("helper", "exec"), ("keepers", "own"), ("stop", "own")],
 )  # fmt: skip
 def test_other_ends_leave_nothing_and_lose_nothing(way: str, mode: str, tmp_path: Path) -> None:
     outcome = Outcome()
