@@ -275,7 +275,10 @@ class Syncing:
         self.promises = Promises()
 
     def run(self, agent: Agent, directory: str, mark: Callable[[int], None], limit_s: float) -> int:
-        """Runs it in the directory, marking each promise; returns how many there were. Raises `WorkloadError`."""
+        """Runs it in the directory, marking each promise; returns how many there were.
+
+        Raises `WorkloadError`, such as `CommandError` when it is not there.
+        """
         self._root, self.promises = directory, Promises()
         work = make_work_directory(agent, directory, **self._program.user)
         for name, text in self._program.files.items():
@@ -292,6 +295,8 @@ class Syncing:
                 )
         agent.exec(["sync"], timeout_s=limit_s)
         argv = [word.replace(DISK, work) for word in self._program.argv]
+        # The tracer could only say that something was not found.
+        agent.which(argv[0], path=self._program.env.get("PATH"), cwd=where["cwd"])
         tracer = [
             PROGRAM,
             "syncs",
