@@ -27,6 +27,8 @@ from guestmark.stats.special import student_t_critical, student_t_quantile
 # From fewer earlier runs a variance is so uncertain that no change would ever be shown.
 FEWEST_RUNS = 4
 CONFIDENCE = 0.95
+# A run's report has an error rate of its own, so that what it says of earlier runs has this small one in addition.
+_CHANGE_ERROR = 0.02
 # Sessions (or boots) of each side: a single one says nothing about how far they differ.
 FEWEST_SESSIONS = 2
 # Fewer null comparisons say so little about a variance that the floor of a sound run would nearly triple.
@@ -167,7 +169,7 @@ def compare_with_earlier(now: PastRatio, earlier: Sequence[PastRatio], claims: i
 
     The mean of J earlier log ratios has the variance (t² + v)/J, with t² as in `compare_two_runs`; this run's differs
     from it by its own variance and another t². Student's t with J - 1 degrees of freedom: a longer history makes the
-    test stronger. `claims` as in `compare_two_runs`.
+    test stronger. `claims` of one report share an error of `_CHANGE_ERROR`.
     """
     if len(earlier) < FEWEST_RUNS:
         return None
@@ -177,7 +179,7 @@ def compare_with_earlier(now: PastRatio, earlier: Sequence[PastRatio], claims: i
     d = math.log(now.ratio) - float(logs.mean())
     own = now.log_variance + float(inside.mean()) / len(earlier)
     half = 1.96 * math.sqrt(own)
-    reach = student_t_critical(len(earlier) - 1, 1 - CONFIDENCE, claims) * math.sqrt(
+    reach = student_t_critical(len(earlier) - 1, _CHANGE_ERROR, claims) * math.sqrt(
         own + between * (1 + 1 / len(earlier))
     )
     low, high = math.exp(d - reach), math.exp(d + reach)

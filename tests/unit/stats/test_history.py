@@ -314,5 +314,5 @@ def test_more_history_makes_the_test_of_a_change_stronger() -> None:
     few, many = found(5, 0.1), found(20, 0.1)
     assert many > 0.8
     assert few < many
-    assert found(5, 0.0) <= 0.09
-    assert found(20, 0.0) <= 0.09
+    assert found(5, 0.0) <= 0.045
+    assert found(20, 0.0) <= 0.045
