@@ -1,8 +1,10 @@
 """Networks of machines: that bytes pass, what attestation finds, and that nothing beyond the peer is reachable."""
 
+import contextlib
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,11 +14,13 @@ from guestmark.agent.binary import PROGRAM
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
 from guestmark.core.machine_facts import MachineFacts, NetworkFacts
 from guestmark.core.platform_kind import platform_kinds
+from guestmark.core.procfs import list_processes
 from guestmark.platforms.base import HasNetwork, Machine
 from guestmark.platforms.network import helpers
 from guestmark.platforms.network.trial_network import TrialNetwork
 from tests.framework.guests import start
 from tests.framework.marks import long
+from tests.framework.processes import wait_until
 
 BYTES = 3 << 20
 # A machine with a network, by what moves its bytes.
@@ -31,6 +35,8 @@ WAYS = [
     long("podman", "pasta", ("passt",)),
     long("gvisor", "veth", ("runsc",)),
     ("uml", "tap", ("linux.uml",)),
+    long("uml", "raw", ("linux.uml",)),
+    long("uml", "hybrid", ("linux.uml",)),
     ("tcg", "tap", ("qemu-system",)),
     long("tcg", "user", ("qemu-system",)),
     long("tcg", "passt", ("qemu-system", "passt")),
@@ -250,6 +256,43 @@ def test_slirp4netns_under_the_name_of_pasta_is_found(
 
 
 # --- faults
+
+
+def test_nothing_is_left_of_a_network_whose_owner_is_killed() -> None:
+    code = (
+        "import os, sys, time\nfrom tests.framework.guests import start\n"
+        "with start('host', network='veth') as machine:\n"
+        "    spaces = machine.network.namespaces\n"
+        "    print(*(os.fstat(fd).st_ino for fd in (spaces.peer, spaces.machine)), flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        inodes = set(map(int, owner.stdout.readline().split()))
+        assert len(inodes) == 2
+        assert inodes <= list_network_namespaces()
+        owner.kill()
+    assert wait_until(lambda: not inodes & list_network_namespaces(), 20)
+
+
+def list_network_namespaces() -> set[int]:
+    """Returns the network namespaces of all processes; one without a process, descriptor or name is gone."""
+    found = set()
+    for pid in list_processes():
+        with contextlib.suppress(OSError):
+            found.add(os.stat(f"/proc/{pid}/ns/net").st_ino)
+    return found
+
+
+def test_without_tun_one_line_says_what_is_needed() -> None:
+    code = (
+        "from guestmark.core.errors import GuestmarkError\nfrom tests.framework.guests import start\n"
+        "try:\n    with start('uml', network='tap'): print('started')\n"
+        "except GuestmarkError as error: print(f'{error.message} | {error.hint}')\n"
+    )
+    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh"]
+    done = subprocess.run([*hidden, sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "the machine's network cannot be made: /dev/net/tun" in done.stdout
+    assert "module tun" in done.stdout
 
 
 def test_a_link_that_goes_down_is_told_from_a_slow_one() -> None:

@@ -28,6 +28,8 @@ class Confinement:
     kvm: bool = False
     # Requests to a tap that it inherits.
     taps: bool = False
+    # Sockets for whole packets of the network namespace that it is started in, which is not the host's.
+    packets: bool = False
     # Capabilities to change its user: virtiofsd does not start without them.
     serves_files: bool = False
     # For User-Mode Linux, whose memory is a file, and which traces its guest's programs.
@@ -75,6 +77,7 @@ class Confinement:
             "--no-io-uring": not self.rings,
             "--kvm": self.kvm,
             "--taps": self.taps,
+            "--packets": self.packets,
             "--traces": self.memory_file,
             "--own-memory": self.own_memory,
             "--own-files": self.own_files,

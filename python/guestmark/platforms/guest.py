@@ -99,10 +99,11 @@ class Guest:
         self.phases[steps.GONE] = gone - self.process.started_at
 
     def remarks(self) -> list[str]:
-        """Returns what a reader must know about a guest that was not booted."""
-        if self.restored is None:
-            return []
-        return ["restored guests of a block share one layout of memory: they are copies of one boot"]
+        """Returns what a reader must know about a guest that was not booted, and about its network."""
+        found = self.network.remarks() if self.network else []
+        if self.restored is not None:
+            found.append("restored guests of a block share one layout of memory: they are copies of one boot")
+        return found
 
     def console(self) -> str:
         """Returns what the guest's kernel and the hypervisor have printed."""

@@ -104,6 +104,10 @@ class Host:
             network=self.network.attest() if self.network else None,
         )
 
+    def remarks(self) -> list[str]:
+        """Returns what a reader must know about its network."""
+        return self.network.remarks() if self.network else []
+
     def console(self) -> str:
         """Returns what a runtime around the agent printed; empty on the host itself."""
         return self.within.read_console()

@@ -276,6 +276,8 @@ pub struct Refused {
     pub kvm: bool,
     /// Requests to taps.
     pub taps: bool,
+    /// Sockets of whole packets.
+    pub packets: bool,
     /// Connections of sockets, where some can be made.
     pub connections: Answer,
 }
@@ -380,7 +382,14 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
     for &command in OF_FILES {
         program.extend(refuse_value(libc::SYS_fcntl, 1, command as u32));
     }
-    program.extend(allow_families(!refused.network, !refused.local_sockets));
+    let mut families = Vec::new();
+    if !refused.network {
+        families.extend([libc::AF_INET, libc::AF_INET6]);
+    }
+    if !refused.packets {
+        families.push(libc::AF_PACKET);
+    }
+    program.extend(allow_families(&families, !refused.local_sockets));
     program.extend(allow_pairs());
     let connections = match refused.connections {
         Answer::Allowed => ALLOW,
@@ -521,13 +530,11 @@ fn allow_types() -> Vec<libc::sock_filter> {
 }
 
 /// Sockets of these families, and no others; what follows decides about anything else.
-fn allow_families(network: bool, local: bool) -> Vec<libc::sock_filter> {
+fn allow_families(families: &[libc::c_int], local: bool) -> Vec<libc::sock_filter> {
     let mut tests = vec![step(LOAD, ARGUMENTS, 0, 0)];
-    if network {
-        for family in [libc::AF_INET, libc::AF_INET6] {
-            tests.push(step(EQUAL, family as u32, 0, 1));
-            tests.push(step(RETURN, ALLOW, 0, 0));
-        }
+    for &family in families {
+        tests.push(step(EQUAL, family as u32, 0, 1));
+        tests.push(step(RETURN, ALLOW, 0, 0));
     }
     if local {
         let mut types = allow_types();
@@ -586,6 +593,7 @@ mod tests {
         queues: false,
         kvm: false,
         taps: false,
+        packets: false,
         connections: Answer::Allowed,
     };
     const METADATA: Refused = Refused {
@@ -601,6 +609,7 @@ mod tests {
         queues: true,
         kvm: true,
         taps: true,
+        packets: true,
         connections: Answer::Refused,
     };
     const REFUSE: u32 = ERRNO | libc::EPERM as u32;
@@ -671,6 +680,13 @@ mod tests {
         };
         assert_eq!(made(network, libc::AF_INET6), ALLOW);
         assert_ne!(made(network, libc::AF_UNIX), ALLOW);
+        assert_ne!(made(network, libc::AF_PACKET), ALLOW);
+        let packets = Refused {
+            packets: false,
+            ..ALL
+        };
+        assert_eq!(made(packets, libc::AF_PACKET), ALLOW);
+        assert_ne!(made(packets, libc::AF_INET), ALLOW);
         assert_ne!(made(NOTHING, libc::AF_NETLINK), ALLOW);
         assert_eq!(outcome(ALL, libc::SYS_connect, [3, 0, 0]), REFUSE);
         for (connections, verdict) in [

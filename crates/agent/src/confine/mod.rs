@@ -62,6 +62,7 @@ struct Options {
     no_io_uring: bool,
     kvm: bool,
     taps: bool,
+    packets: bool,
     traces: bool,
     no_thp: bool,
     stops: Option<PathBuf>,
@@ -93,6 +94,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
             "no-io-uring" => options.no_io_uring = true,
             "kvm" => options.kvm = true,
             "taps" => options.taps = true,
+            "packets" => options.packets = true,
             "no-thp" => options.no_thp = true,
             "traces" => options.traces = true,
             "stops" => options.stops = Some(absolute(parser.value()?)?),
@@ -307,6 +309,7 @@ fn restrict(
             .any(|path| std::fs::metadata(path).is_ok_and(|found| found.uid() != user.as_raw())),
         serves_files: options.serves_files,
         builds_files: options.metadata,
+        packets: options.packets,
     })?;
     let refused = filter::Refused {
         // Landlock lets modes, owners and times of files be changed, which read-only mounts do not.
@@ -315,6 +318,7 @@ fn restrict(
         io_uring: options.no_io_uring,
         kvm: !options.kvm,
         taps: !options.taps,
+        packets: !options.packets,
         local_sockets: !options.sockets,
         network: !options.network,
         queues: !(options.own_files || options.metadata),

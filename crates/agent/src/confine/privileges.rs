@@ -13,6 +13,7 @@ const KILL: u32 = 5;
 const SETGID: u32 = 6;
 const SETUID: u32 = 7;
 const SETPCAP: u32 = 8;
+const NET_RAW: u32 = 13;
 const IPC_LOCK: u32 = 14;
 const SYS_CHROOT: u32 = 18;
 const SYS_PTRACE: u32 = 19;
@@ -54,6 +55,8 @@ pub struct Keeps {
     pub others_files: bool,
     pub serves_files: bool,
     pub builds_files: bool,
+    /// Has sockets for whole packets, in a network namespace of its own.
+    pub packets: bool,
 }
 
 impl Keeps {
@@ -61,6 +64,7 @@ impl Keeps {
         let hypervisor = OF_HYPERVISORS.contains(&capability)
             || (self.others_files && capability == DAC_OVERRIDE);
         (self.is_root && hypervisor)
+            || (self.packets && capability == NET_RAW)
             || (self.is_root && self.builds_files && OF_BUILDERS.contains(&capability))
             || (self.serves_files && (OF_FILE_SERVERS.contains(&capability) || hypervisor))
     }

@@ -27,7 +27,7 @@ def is_debug_build(path: str, _identity: tuple[int, int]) -> bool | None:
     None if its file does not tell, as those of distributions, whose debugging information is removed.
     """
     with (
-        contextlib.suppress(OSError, ValueError, struct.error, zlib.error),
+        contextlib.suppress(OSError, ValueError, IndexError, struct.error, zlib.error),
         open(path, "rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):

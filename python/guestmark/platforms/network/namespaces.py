@@ -49,6 +49,8 @@ class JointOptions:
     headers: bool = False
     # Whether a tap is opened by its name, by a program in its namespace, instead of being handed over.
     named: bool = False
+    # Whether the machine's end of a pair has an address; another kernel has it where it has not.
+    addressed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,9 @@ def _format_joint(joint: Joint, options: JointOptions) -> list[str]:
         if options.named:
             words.append("--stays")
         return words
-    words += ["--veth", options.name, MACHINE_INTERFACE, f"--machine={MACHINE_ADDRESS}/{PREFIX}"]
+    words += ["--veth", options.name, MACHINE_INTERFACE]
+    if options.addressed:
+        words.append(f"--machine={MACHINE_ADDRESS}/{PREFIX}")
     if options.offloads is Offloads.OFF:
         words.append("--offloads=off")
     return words

@@ -68,6 +68,8 @@ class TrialNetwork:
     leaves_work: bool = False
     # Name of the tap that joins them.
     tap: str = ""
+    # The last attestation.
+    found: NetworkFacts | None = None
 
     def answer_by_sockets(self, peer_address: str, machine_address: str, *, forwards: bool) -> None:
         """Says that a process answers the machine by sockets of its own on the peer's loopback.
@@ -120,7 +122,7 @@ class TrialNetwork:
         """Returns what the path really is. Raises `AttestationError` if that is not what the cell asked for."""
         if self.machine is None:
             raise MachineError("its network was never connected")
-        return attest_network(
+        self.found = attest_network(
             Path(
                 self.levels,
                 self.namespaces,
@@ -134,6 +136,16 @@ class TrialNetwork:
                 tap=self.tap,
             )
         )
+        return self.found
+
+    def remarks(self) -> list[str]:
+        """Returns what a reader must know about the programs that moved the bytes."""
+        movers = self.found.movers if self.found else []
+        return [
+            f"{mover.program}, which moves the network's bytes, was built to be debugged"
+            for mover in movers
+            if mover.debug
+        ]
 
 
 def read_joint_options(levels: Levels, *, headers: bool = False) -> JointOptions:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from guestmark.agent.client import Agent
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
-from guestmark.platforms.network.namespaces import Joint, open_namespaces
+from guestmark.platforms.network.namespaces import MACHINE_INTERFACE, Joint, open_namespaces
 from guestmark.platforms.network.trial_network import (
     MACHINE_MAC,
     TrialNetwork,
@@ -20,7 +20,7 @@ from guestmark.platforms.place import HERE, HypervisorProcess, Place
 from guestmark.platforms.process import SupervisedProcess
 from guestmark.setting.network import NETWORK, Network
 
-_JOINTS = {Network.TAP: Joint.TAP}
+_JOINTS = {Network.TAP: Joint.TAP, Network.HYBRID: Joint.TAP, Network.RAW: Joint.VETH}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +62,19 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[UmlLink]:
         raise PlatformUnusableError(
             "a guest inside another one cannot have a network", hint="leave out network, or use uml"
         )
-    # UML opens the tap itself: only then it gives packets a virtio header, without which there are no offloads.
-    options = replace(read_joint_options(levels), named=True)
+    # UML opens the interface itself: only then it gives packets a virtio header, without which there are no offloads.
+    options = replace(read_joint_options(levels), named=True, addressed=False)
     with open_namespaces(joint, options) as namespaces, start_peer(namespaces) as (peer, pid):
+        taps = joint is Joint.TAP
         network = TrialNetwork(
-            levels,
-            namespaces,
-            peer,
-            pid,
-            options.name,
-            machine_mac=MACHINE_MAC,
-            drivers=("uml-vector",),
-            tap=options.name,
-        )
-        network.leaves_work = True
-        # Whatever it was told of, UML asks the tap for packets as long as the kernel makes them, and has room for them
-        # only with gro=1; without that the first long one stops all that arrive.
-        words = f"vec0:transport=tap,ifname={options.name},gro=1,mac={MACHINE_MAC}"
-        within = namespaces.enter_command(namespaces.peer)
+            levels, namespaces, peer, pid, options.name,
+            machine_mac=MACHINE_MAC, drivers=("uml-vector",), tap=options.name if taps else "",
+        )  # fmt: skip
+        network.leaves_work = taps
+        inside = namespaces.peer if namespaces.machine is None else namespaces.machine
+        interface = options.name if taps else MACHINE_INTERFACE
+        # Whatever it was told of, UML asks for packets as long as the kernel makes them. It has room for them only with
+        # gro=1: without that the first long one stops all that arrive.
+        words = f"vec0:transport={level},ifname={interface},gro=1,mac={MACHINE_MAC}"
+        within = namespaces.enter_command(inside)
         yield UmlLink(network, (words,), namespaces.list_descriptors(), tuple(within))

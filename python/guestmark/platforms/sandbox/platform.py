@@ -249,10 +249,11 @@ class SandboxMachine(Host):
         return found
 
     def remarks(self) -> list[str]:
-        """Returns what the machine lacks of what was asked for."""
+        """Returns what the machine lacks of what was asked for, and what is to be known about its network."""
+        found = super().remarks()
         if self._unlimited:
-            return ["no memory limit was set: this process may not make control groups for memory"]
-        return []
+            found.append("no memory limit was set: this process may not make control groups for memory")
+        return found
 
     def _require_sandboxed(self, found: Sandboxed) -> None:
         here = os.uname()

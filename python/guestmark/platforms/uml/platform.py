@@ -109,8 +109,13 @@ class UmlPlatform:
         )
         watch = Watch.for_cell(cell)
         served = any(disk.bus is Bus.VHOST_USER for disk in cell.view(Disks))
-        networked = levels[NETWORK] is not Network.NONE
-        process = place.make_process(self.name, replace(WITH_MEMORY_FILE, sockets=served, network=networked))
+        confinement = replace(
+            WITH_MEMORY_FILE,
+            sockets=served,
+            network=levels[NETWORK] is not Network.NONE,
+            packets=levels[NETWORK] in (Network.RAW, Network.HYBRID),
+        )
+        process = place.make_process(self.name, confinement)
         line = place.make_serial_line()
         with (
             take_seat(cell, emulator=False) as seat,
