@@ -141,3 +141,9 @@ def test_a_run_without_a_network_fails_in_one_line(guestmark: CommandLine, tmp_p
         "guestmark: host: network needs a network, and the machine has none",
         "  add one: --set network=tap for guests, --set network=veth for others",
     ]
+
+
+@pytest.mark.parametrize("name", ["rootless-network", "uml-network", "web", "redis", "postgres", "move"])
+def test_the_plans_made_of_networks_load(name: str) -> None:
+    outline = load_outline(read_builtin(name), name)
+    assert outline.questions
