@@ -135,6 +135,7 @@ class PolicyOptions:
             "--share-machine/--no-share-machine",
             "Run cells of a block that ask for the same machine on one fresh machine (default: as the plan says).",
             key="share_machine",
+            only_for=("run",),
         ),
     ] = None
     seed: Annotated[int | None, Option("--seed", "Seed of the random order.", metavar="N", minimum=0)] = None
