@@ -6,7 +6,7 @@ sharing does to it. A table in Markdown has the ratio of each cell, with an inte
 (Student's t of the logarithms, divided among the rows), and the ratio over all cells. Exits with 1 if an interval
 excludes 1.
 
-Leave the machine alone meanwhile. Built-in plans have `share_machine = true` where this found nothing.
+Leave the machine alone meanwhile. A built-in plan must not have `share_machine = true` where this finds something.
 """
 
 from __future__ import annotations
