@@ -14,14 +14,19 @@ from pathlib import Path
 
 from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
-from guestmark.disks import sparse
+from guestmark.disks import preflight, sparse
+from guestmark.disks.location import is_in_memory
 from guestmark.powercut import recovery
 from guestmark.powercut.check_answer import Answer
 from guestmark.powercut.cuts import Cut
 from guestmark.powercut.recovery import Reader
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
+from guestmark.setting.image import Format
 
 _HOLE = 4096
+_MEMORY = Path("/dev/shm")
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
+_MEMORY_SHARE = 0.5  # of what is free there
 
 
 class Replay:
@@ -81,6 +86,36 @@ class Replay:
             return
         data = self._log.read_data(entry)[skip : skip + length]
         os.pwrite(descriptor, data, entry.offset + skip)
+
+
+def choose_image_parent(base: Path, log: Path, form: str, parent: Path, workers: int) -> Path:
+    """Return where the images of crash states are made: in memory if it has room for all of them, else in `parent`.
+
+    What recovers an image syncs it, which takes longer than all its other work and is of no use here. A check may fill
+    its disk, so each image counts as large as its disk is.
+    """
+    if form != Format.RAW or not _MEMORY.is_dir() or not is_in_memory(str(_MEMORY)):
+        return parent
+    about = base.stat()
+    most = workers * (about.st_size + about.st_blocks * 512 + log.stat().st_size)
+    free = min(preflight.free_bytes(str(_MEMORY)), _free_in_control_group())
+    return _MEMORY if most <= _MEMORY_SHARE * free else parent
+
+
+def _free_in_control_group() -> int:
+    """Return how many bytes of memory this process's control groups leave it; a very large number without a limit."""
+    free = 1 << 63
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        number, _, path = line.split(":", 2)
+        if number != "0":
+            continue
+        group = _CONTROL_GROUPS / path.lstrip("/")
+        while group != _CONTROL_GROUPS.parent:
+            with contextlib.suppress(OSError, ValueError):
+                limit = int((group / "memory.max").read_text())
+                free = min(free, limit - int((group / "memory.current").read_text()))
+            group = group.parent
+    return max(free, 0)
 
 
 def copy_without_zeroes(source: Path, target: Path) -> None:

@@ -21,11 +21,12 @@ from guestmark.core.units import format_duration
 from guestmark.powercut import recovery
 from guestmark.powercut.check_answer import Answer, Ending, mask_numbers
 from guestmark.powercut.cuts import ChosenCuts, Cut
-from guestmark.powercut.judge import Replay
+from guestmark.powercut.judge import Replay, choose_image_parent
 from guestmark.powercut.recovery import Recovery
 from guestmark.powercut.user_check import Check
 from guestmark.powercut.writelog import Entry, WriteLog
 
+_LESS_WAITING = 2
 # Seconds of judging between two looks at the time and at Ctrl-C.
 _BATCH_S = 4.0
 _LARGEST_BATCH = 400
@@ -161,13 +162,22 @@ def start_bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
     """Yield workers for states of the disk, with images below `parent`. Raises `MachineError`."""
     directory = keeper().directory("cut", parent, mode=0o711)
     count = recovery.count_workers(disk.filesystem, mounted=True) if check.apart else 1
+    # What is mounted stays below `parent`: a check's world has a /dev/shm of its own.
+    images = directory
+    # Who does not wait for a disk needs fewer of them.
+    fewer = max(count // _LESS_WAITING, 1)
+    where = choose_image_parent(disk.base, disk.log.path, disk.form, parent, fewer + 1)
+    if where != parent:
+        images, count = keeper().directory("cut", where), fewer
     try:
         with contextlib.ExitStack() as stack:
 
             def worker(number: int, reader: Check) -> _Worker:
                 own = directory / str(number)
                 own.mkdir()
-                replay = Replay(disk.base, disk.log, disk.entries, own)
+                made_in = images / f"images-{number}"
+                made_in.mkdir()
+                replay = Replay(disk.base, disk.log, disk.entries, made_in)
                 stack.callback(replay.close)
                 recovers = recovery.start_recovery(disk.filesystem, disk.form, own, reader)
                 return _Worker(replay, stack.enter_context(recovers))
@@ -185,6 +195,7 @@ def start_bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
         ) from error
     finally:
         keeper().remove(directory)
+        keeper().remove(images)
 
 
 @dataclass(slots=True)

@@ -4,12 +4,13 @@ The format is described in the kernel's Documentation/admin-guide/device-mapper/
 entries of one sector each, with the data of a write behind its entry. The superblock is updated only from time to time,
 so its number of entries is ignored: the first empty entry is the end. In the field for the length of data, the agent
 stores for a flush how many entries it covers, plus one (not those written while it was going on), and for a mark its
-number.
+number. Its superblock also has the number of the error with which it refused a request first.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from guestmark.core.errors import MachineError
 
 # Magic, version, entries, bytes of a sector.
 _SUPERBLOCK = struct.Struct("<QQQI")
+_REFUSED = struct.Struct("<Q")
+_REFUSED_AT = 32  # bytes into the superblock
 _ENTRY = struct.Struct("<QQQQ")  # sector, sectors, flags, bytes of data
 _MAGIC = 0x6A736677736872
 
@@ -63,10 +66,18 @@ def count_requests(path: Path) -> int:
         return len(log)
 
 
+def read_refusal(path: Path) -> int:
+    """Return the number of the error with which the agent refused a write, a flush or a mark first; 0 if it did not."""
+    with path.open("rb") as file:
+        found = os.pread(file.fileno(), _REFUSED.size, _REFUSED_AT)
+    return int(_REFUSED.unpack(found)[0]) if len(found) == _REFUSED.size else 0
+
+
 class WriteLog:
     """A log, mapped rather than read, so that its size does not matter."""
 
     def __init__(self, path: Path, sector: int = 512) -> None:
+        self.path = path
         self._file = path.open("rb")
         size = path.stat().st_size
         # An empty file cannot be mapped.
