@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::changes::Change;
-use super::files::{files_below, hex, key, names, path_now, Blocks, Content, Key, BLOCK};
+use super::files::{files_below, hex, hex_list, key, names, path_now, Blocks, Content, Key, BLOCK};
 
 /// Files that are followed at a time, each by an open descriptor.
 const MOST_FILES: usize = 500;
@@ -233,12 +233,12 @@ impl Disk {
 
     /// Promises the names in a directory.
     pub fn list(&mut self, path: &Path) {
+        // Read once: another thread of the program may change it meanwhile.
         if let Ok(names) = names(path) {
-            let inside = fs::read_dir(path).into_iter().flatten().flatten();
             self.safe_names
-                .extend(keyed(inside.map(|entry| entry.path())));
+                .extend(keyed(names.iter().map(|name| path.join(name))));
             let path = hex(path.as_os_str().as_bytes());
-            let _ = writeln!(self.lines, "directory {path} {names}");
+            let _ = writeln!(self.lines, "directory {path} {}", hex_list(&names));
         }
     }
 

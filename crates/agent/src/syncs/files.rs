@@ -72,7 +72,7 @@ pub fn print_digests(_arguments: impl Iterator<Item = OsString>) -> io::Result<E
 
 fn state(path: &Path) -> io::Result<String> {
     if fs::symlink_metadata(path)?.is_dir() {
-        return Ok(format!("= {}", names(path)?));
+        return Ok(format!("= {}", hex_list(&names(path)?)));
     }
     let content = Content::of(&File::open(path)?)?;
     let size = content.size.to_string();
@@ -119,13 +119,19 @@ pub fn files_below(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-pub fn names(directory: &Path) -> io::Result<String> {
-    let mut names: Vec<String> = fs::read_dir(directory)?
+/// The names in a directory, in order.
+pub fn names(directory: &Path) -> io::Result<Vec<OsString>> {
+    let mut names: Vec<OsString> = fs::read_dir(directory)?
         .flatten()
-        .map(|entry| hex(entry.file_name().as_bytes()))
+        .map(|entry| entry.file_name())
         .collect();
     names.sort();
-    Ok(names.join(","))
+    Ok(names)
+}
+
+pub fn hex_list(names: &[OsString]) -> String {
+    let names: Vec<String> = names.iter().map(|name| hex(name.as_bytes())).collect();
+    names.join(",")
 }
 
 pub fn hex(bytes: &[u8]) -> String {
