@@ -8,12 +8,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from guestmark.core.errors import GuestmarkError
 from guestmark.disks import logged, loop
 from guestmark.disks.logged import SERVER
+from guestmark.platforms.base import Machine
+from guestmark.workloads.base import Workload
 from tests.framework.cells import cell_of
 from tests.framework.guests import prepared
 from tests.framework.processes import others, wait_until
@@ -36,15 +39,28 @@ def small(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(directory)], check=False, capture_output=True)
 
 
-def trouble(platform: str, location: Path, *, records: int, limit_s: float = LIMIT_S) -> str:
-    """What the workload says when its records cannot be written; nothing of it is left then."""
+def run_with_room(workload: Workload[Any], machine: Machine, location: Path, leave: int | None) -> None:
+    if leave is not None:
+        there = os.statvfs(location)
+        with (location / "filler").open("wb") as filler:
+            os.posix_fallocate(filler.fileno(), 0, there.f_bavail * there.f_frsize - leave)
+    workload.run(machine)
+
+
+def trouble(
+    platform: str, location: Path, *, records: int, limit_s: float = LIMIT_S, leave: int | None = None
+) -> str:
+    """What the workload says when its records cannot be written; nothing of it is left then.
+
+    With `leave` the location has so many bytes left when the first one is written.
+    """
     factors = {"location": str(location)}
     cell = cell_of(platform, "powercut", factors, records=records, method="replace", states=10)
     with (
         pytest.raises(GuestmarkError) as caught,
         prepared(cell, limit_s=limit_s) as (machine, workload),
     ):
-        workload.run(machine)
+        run_with_room(workload, machine, location, leave)
     assert "\n" not in caught.value.message
     return caught.value.message
 
@@ -72,9 +88,16 @@ def signalled(number: signal.Signals, location: Path) -> threading.Thread:
 
 @pytest.mark.parametrize("platform", ["uml", "host", "tcg"])
 def test_no_room_for_the_log_is_said(platform: str, small: Path) -> None:
-    said = trouble(platform, small, records=20_000, limit_s=60)
+    said = trouble(platform, small, records=20_000, limit_s=60, leave=4 << 20)
     assert f"{small} is full, where the image and the log of its writes are" in said
     assert wait_until(lambda: not mounts(small), 10)
+
+
+def test_records_that_are_only_slow_are_not_said_to_hang(tmp_path: Path) -> None:
+    said = trouble("host", tmp_path, records=90_000)
+    assert "hangs" not in said
+    assert f"of 90,000 records were written within {LIMIT_S:g} s" in said
+    assert wait_until(lambda: not mounts(tmp_path), 10)
 
 
 @pytest.mark.parametrize("platform", ["uml", "host", "tcg"])

@@ -286,12 +286,16 @@ class Explanation(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     """Why a check failed, found by experiment: the fewest files that had to differ from what the program left."""
 
     said: str  # by the check, each time
-    # The difference in words: `refs/heads/master is missing`.
+    # The difference in words: `refs/heads/master is missing`; empty if none was found that is enough.
     files: list[str]
     # The operations that left them unsynced, in words.
     calls: list[str] = []
     # The calls after which a sync was added to try it: `rename refs/heads/master`.
     added: list[str] = []
+    # Whether a sync was added before each acknowledgement as well.
+    each: bool = False
+    # The settings of a server that were left to their defaults to try it, instead of a sync.
+    without: list[str] = []
     # Crash states that were judged with these syncs.
     states: int = 0
     losing: int = 0  # of them fail

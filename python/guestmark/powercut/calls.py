@@ -96,6 +96,14 @@ class UnsyncedCall:
         return self.call.kind.value, "" if str(path) == "." else f"{path}/"
 
 
+@dataclass(frozen=True, slots=True)
+class AddedSyncs:
+    """The syncs that are added to a program: after calls, by their kind and path, and before each acknowledgement."""
+
+    after: tuple[tuple[str, str], ...] = ()
+    each: bool = False
+
+
 def calls_before_record(done: Sequence[Call], lines: int, newest: int) -> Sequence[Call]:
     """Return the calls before record `newest` of `lines` was acknowledged; all calls if that is unknown."""
     acknowledgements = [number for number, call in enumerate(done) if call.kind is CallKind.SAID]
@@ -124,6 +132,18 @@ def find_unsynced_call(done: Sequence[Call], difference: Difference) -> Unsynced
             f"what was written to {path}{as_now} was never followed by a sync of it", done[written]
         )
     return _unsynced_name(done[bare]) if bare is not None else None
+
+
+def describe_late_change(later: Sequence[Call], difference: Difference) -> str:
+    """Return that a file was changed only by calls after its acknowledgement, in words; empty if it was not."""
+    changed, _ = _last_content_change(later, difference.path)
+    if difference.change is Change.CONTENT and changed is not None:
+        return f"{later[changed].path} was written only after the acknowledgement"
+    named = _last_call(later, difference.path, _OF_NAMES)
+    if named is None:
+        return ""
+    done = {CallKind.RENAME: "renamed", CallKind.LINK: "linked", CallKind.REMOVE: "removed"}
+    return f"{difference.path} was {done.get(later[named].kind, 'created')} only after the acknowledgement"
 
 
 def list_unsynced_writes(done: Sequence[Call]) -> list[UnsyncedCall]:

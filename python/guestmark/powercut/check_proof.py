@@ -66,6 +66,7 @@ class CheckRequest:
     tell: Callable[[str], None] = lambda _: None
     # The calls of the program, which is followed to explain a failure.
     calls: Sequence[Call] | None = None
+    explain_s: float | None = None  # how long that may take; None: as long as usual
 
     @property
     def only_consistency(self) -> bool:
@@ -140,7 +141,9 @@ def _explain_failure(
     state = next(reversed(whole_writes or answered), None)
     if state is None or asked.calls is None:
         return None
-    until = time.monotonic() + _EXPLAINED_S
+    until = time.monotonic() + (
+        _EXPLAINED_S if asked.explain_s is None else min(asked.explain_s, _EXPLAINED_S)
+    )
     acknowledged = asked.lines[: state.newest + 1]
     try:
         with scratch_directory("explained", _ROOM, 0o711) as room:
@@ -153,20 +156,23 @@ def _explain_failure(
     except (MachineError, OSError):
         return None
     if not differ:
-        return None
+        return Explanation(said=state.fault, files=[]), []
     files = [str(difference) for difference in differ]
     if not whole_writes:
-        torn = f"a write to {differ[0].path} was torn, which no sync prevents"
+        torn = f"a write to {differ[0].path} was torn"
         return Explanation(said=state.fault, files=files, calls=[torn]), []
     before = calls.calls_before_record(asked.calls, len(asked.lines), state.newest)
-    guilty = []
+    later = asked.calls[len(before) :]
+    guilty, late = [], list[str]()
     for difference in differ:
         if (found := calls.find_unsynced_call(before, difference)) is not None:
             guilty.append(found)
-    if not guilty:
+        elif words_of_late := calls.describe_late_change(later, difference):
+            late.append(words_of_late)
+    if not guilty and not late:
         # What is missing was first written to another file, such as a log.
         guilty = calls.list_unsynced_writes(before)[:_SUSPECTS]
-    words = list(dict.fromkeys(unsynced.words for unsynced in guilty))
+    words = list(dict.fromkeys([*(unsynced.words for unsynced in guilty), *late]))
     # Writes through a mapping are no calls, so there is no call to sync after.
     cures = list(
         dict.fromkeys(unsynced.sync_point for unsynced in guilty if unsynced.call.kind is not CallKind.MAP)
@@ -245,12 +251,11 @@ def _run_control(
 ) -> Control:
     """Judge the log as a hypervisor that drops flushes would have left it; one lost state is enough."""
     start = max(request.written.start, seen.first_request)
-    dropped = cuts.drop_flushes(entries, start)
     if asked.only_consistency:
-        chosen = cuts.choose_scrambled_cuts(dropped, start=start, count=_SCRAMBLED_STATES, seed=request.seed)
+        chosen = cuts.choose_scrambled_cuts(entries, start=start, count=_SCRAMBLED_STATES, seed=request.seed)
     else:
         chosen = cuts.choose_cuts(
-            dropped,
+            cuts.drop_flushes(entries, start),
             seen.acknowledgement_moments,
             start=start,
             count=0,

@@ -10,6 +10,7 @@ import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
+from typing import TypeVar
 
 import msgspec
 
@@ -26,8 +27,13 @@ _TORN_AT = (0.5, 0.25, 0.75)
 # Attempts for each random state that is wanted, since many cuts have the same outcome.
 _ATTEMPTS = 8
 _MOST = 6000  # states of one log
+# Flushes that follow a write which is missing alone: later, it has often been written again.
+_FLUSHES_AFTER = 6
 # Writes that a disk which honours no flush has lost; at most half of those in flight.
 _MISSING = (1, 1, 2, 4, 16, 1 << 30)
+
+
+T = TypeVar("T")
 
 
 class Survival(StrEnum):
@@ -213,10 +219,14 @@ def choose_cuts(
 def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, seed: int) -> ChosenCuts:
     """Return states of a disk that honours no flush, of a log whose first `start` requests are not cut.
 
-    One, some or half of the writes in flight are missing, at random, and every other time one more is torn.
+    In up to half of them only the first write before a flush is missing, and all that came after it is there: a program
+    syncs what later writes rely on. In the others one, some or half of the writes in flight are missing, at random, and
+    every other time one more is torn.
     """
+    flushes = [position for position, entry in enumerate(entries) if entry.is_flush and position >= start]
+    entries = drop_flushes(entries, start)
     flushed, generator = _flushed_counts(entries), random.Random(seed)
-    found: dict[Outcome, Cut] = {}
+    found = _omit_first_writes(entries, flushed, flushes, start, count // 2)
     for number in range(count * _ATTEMPTS if start < len(entries) else 0):
         if len(found) == count:
             break
@@ -235,6 +245,32 @@ def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, s
     in_order = tuple(sorted(found.values(), key=lambda cut: (cut.kept, cut.after)))
     kinds: dict[CutKind, tuple[Outcome, ...]] = dict.fromkeys(CutKind, ())
     return ChosenCuts(in_order, coverage, {**kinds, CutKind.RANDOM: tuple(found)})
+
+
+def _omit_first_writes(
+    entries: Sequence[Entry], flushed: Sequence[int], flushes: Sequence[int], start: int, count: int
+) -> dict[Outcome, Cut]:
+    """Return cuts at flushes, in each of which one write is missing: the first one before an earlier flush."""
+    firsts: list[tuple[int, int]] = []
+    before = start
+    for number, flush in enumerate(flushes):
+        writes = [position for position in range(before, flush) if entries[position].is_write]
+        if writes:
+            firsts.append((number, writes[0]))
+        before = flush + 1
+    pairs: list[tuple[int, int]] = []
+    for number, first in firsts:
+        pairs += [(first, flush + 1) for flush in flushes[number + 1 : number + 1 + _FLUSHES_AFTER]]
+    found: dict[Outcome, Cut] = {}
+    for first, after in _pick_evenly(pairs, count):
+        pieces = [
+            Piece(position, 0, entries[position].length)
+            for position in range(flushed[after], after)
+            if entries[position].length and position != first
+        ]
+        cut = _normalize_cut(entries, after, flushed[after], Survival.SUBSET, pieces)
+        found.setdefault(cut.outcome, cut)
+    return found
 
 
 def _torn_length(entry: Entry, part: float = 0.5) -> int:
@@ -269,7 +305,7 @@ def _cut_torn_write(entries: Sequence[Entry], flushed: Sequence[int], number: in
     )
 
 
-def _pick_evenly(values: Sequence[int], most: int) -> list[int]:
+def _pick_evenly(values: Sequence[T], most: int) -> list[T]:
     """Return `most` of the values, evenly spread, always with the last one."""
     if len(values) <= most:
         return list(values)

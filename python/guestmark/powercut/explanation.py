@@ -80,13 +80,14 @@ def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)
 ) -> list[Difference]:
     """Return the fewest differences with which the check fails with the same `message`.
 
-    `whole` are the files as the program left them, `failing` those of the failing state. Empty if files do not explain
-    the failure, or if time ran out at `until` (monotonic clock).
+    `whole` are the files as the program left them, `failing` those of the failing state. When time is up at `until`
+    (monotonic clock), the fewest that were found by then are returned. Empty if files do not explain the failure.
     """
     runs = 0
+    fewest: list[Difference] = []
 
     def fails(differences: Sequence[Difference]) -> bool:
-        nonlocal runs
+        nonlocal runs, fewest
         runs += 1
         if runs > _MOST_RUNS or time.monotonic() > until:
             raise TimeoutError
@@ -98,13 +99,16 @@ def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)
             for difference in differences:
                 _apply_difference(difference, work, failing)
             answer = run_check_here(check, room, work, acknowledged)
-        return answer.ending is Ending.FAILED and mask_numbers(answer.summary) == mask_numbers(message)
+        failed = answer.ending is Ending.FAILED and mask_numbers(answer.summary) == mask_numbers(message)
+        if failed and (not fewest or len(differences) < len(fewest)):
+            fewest = list(differences)
+        return failed
 
     every = list(list_differences(whole, failing))
     try:
         return minimize_failing(every, fails) if every and not fails([]) and fails(every) else []
     except TimeoutError:
-        return []
+        return fewest
 
 
 def minimize_failing(every: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:

@@ -14,6 +14,7 @@ from guestmark.powercut.calls import (
     Change,
     Difference,
     calls_before_record,
+    describe_late_change,
     find_unsynced_call,
     list_unsynced_writes,
     parse_calls,
@@ -118,3 +119,21 @@ def test_files_are_compared_by_what_a_program_sees(tmp_path: Path) -> None:
         "link has other content",
         "tree is missing",
     ]
+
+
+@pytest.mark.parametrize(
+    ("later", "path", "change", "words"),
+    [
+        (("write log", "fsync log"), "log", CONTENT, "log was written only after the acknowledgement"),
+        (("write new", "rename new all"), "all", CONTENT, "new was written only after the acknowledgement"),
+        (("rename new all",), "all", MISSING, "all was renamed only after the acknowledgement"),
+        (("create d",), "d", MISSING, "d was created only after the acknowledgement"),
+        (("remove old",), "old", BACK, "old was removed only after the acknowledgement"),
+        (("write other",), "log", CONTENT, ""),
+        ((), "log", MISSING, ""),
+    ],
+)
+def test_what_was_done_only_after_the_acknowledgement(
+    later: tuple[str, ...], path: str, change: Change, words: str
+) -> None:
+    assert describe_late_change(done(*later), Difference(path, change)) == words

@@ -1,5 +1,6 @@
 """Power cuts: reading logs of writes, choosing what survives, replaying it, and judging what is left."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from guestmark.powercut.cuts import Cut, Piece, Survival
 from guestmark.powercut.judge import Replay, copy_without_zeroes
 from guestmark.powercut.records import Acknowledged, Method
 from guestmark.powercut.recovery import convert_to_raw, start_recovery, why_not_recoverable
-from guestmark.powercut.writelog import Entry, Flag, WriteLog
+from guestmark.powercut.writelog import Entry, Flag, WriteLog, read_refusal
 from tests.framework import write_logs
 from tests.framework.known import known
 from tests.framework.marks import long
@@ -42,6 +43,18 @@ def test_a_log_is_read_with_its_data(log: WriteLog) -> None:
     assert [entry.offset for entry in log.entries] == [0, 4096, 0, 0, 8192, 4096]
     assert [entry.is_flush for entry in log.entries] == [False, False, True, False, False, False]
     assert log.read_data(log.entries[5]) == block("e")
+
+
+def test_a_log_says_with_which_error_it_refused_a_request(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    assert write_logs.write(path, [(0, block("a"), 0)]) == path
+    assert read_refusal(path) == 0
+    with path.open("r+b") as file:
+        file.seek(32)
+        file.write((28).to_bytes(8, "little"))
+    assert read_refusal(path) == errno.ENOSPC
+    path.write_bytes(b"")
+    assert read_refusal(path) == 0
 
 
 def test_a_log_without_any_flush_has_no_superblock_yet(tmp_path: Path) -> None:
@@ -146,6 +159,29 @@ def test_dropped_flushes_leave_everything_in_flight(log: WriteLog) -> None:
     without = cuts.drop_flushes(log.entries, 0)
     assert cuts.cut_at(without, 6, Survival.NONE).pieces == ()
     assert not cuts.is_write_through(without, 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_scrambled_disk_lacks_what_later_writes_rely_on(seed: int) -> None:
+    """Of files that are each written, synced and renamed, many states have the new name and not the content."""
+    entries: list[Entry] = []
+    content = []
+    for number in range(12):
+        content.append(len(entries))
+        journal = 1 << 20
+        entries += [
+            Entry(number * 4096, 4096, Flag(0)), Entry(journal, 8192, Flag(0)), Entry(0, 0, Flag.FLUSH),
+            Entry(journal, 4096, Flag(0)), Entry(0, 0, Flag.FLUSH),
+        ]  # fmt: skip
+    chosen = cuts.choose_scrambled_cuts(entries, start=0, count=96, seed=seed)
+    found = 0
+    for cut in chosen.cuts:
+        there = {piece.entry for piece in cut.pieces}
+        missing = [position for position in range(cut.kept, cut.after) if entries[position].length]
+        missing = [position for position in missing if position not in there]
+        found += len(missing) == 1 and missing[0] in content and cut.after >= missing[0] + 5
+    assert len(chosen.cuts) > 60
+    assert found >= 12
 
 
 def test_a_record_is_acknowledged_from_its_mark_on(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 //! A log of writes as Linux's `dm-log-writes` has it (Documentation/admin-guide/device-mapper/log-writes.rst).
 //!
 //! The length of data, which is nothing otherwise, says of a flush how many entries it covers, plus one (those behind
-//! were written while it went on), and of a mark its number.
+//! were written while it went on), and of a mark its number. Behind what the format has, the superblock says with which
+//! error a request was refused first: the number of the last word; nothing otherwise.
 
 use std::fs::File;
 use std::io;
@@ -19,6 +20,7 @@ pub struct Log {
     file: File,
     end: u64,
     entries: u64,
+    refused: i32,
 }
 
 impl Log {
@@ -32,6 +34,7 @@ impl Log {
             file,
             end: SECTOR as u64,
             entries: 0,
+            refused: 0,
         };
         log.superblock()?;
         Ok(log)
@@ -51,6 +54,17 @@ impl Log {
 
     pub fn discard(&mut self, offset: u64, length: u64) -> io::Result<()> {
         self.append(offset, length, DISCARD, 0, &[])
+    }
+
+    /// Notes that a request could not be carried out, for want of room in the log or in the image, or by a fault below
+    /// them. What is not supported is no such error.
+    pub fn refuse(&mut self, error: i32) {
+        let failed = [libc::ENOSPC, libc::EDQUOT, libc::EFBIG, libc::EIO].contains(&error);
+        if failed && self.refused == 0 {
+            self.refused = error;
+            // The block is there already, so that this needs no room; nobody is left to be told otherwise.
+            let _ = self.superblock();
+        }
     }
 
     /// A flush that is complete and covers the first `covers` entries.
@@ -85,7 +99,8 @@ impl Log {
     }
 
     fn superblock(&self) -> io::Result<()> {
-        let mut block = [MAGIC, 1, self.entries, SECTOR as u64]
+        let refused = self.refused as u64;
+        let mut block = [MAGIC, 1, self.entries, SECTOR as u64, refused]
             .iter()
             .flat_map(|word| word.to_le_bytes())
             .collect::<Vec<u8>>();

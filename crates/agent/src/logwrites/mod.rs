@@ -141,7 +141,8 @@ impl Server {
                 Ok(Some(data)) => self.reply(request.unique, 0, &data)?,
                 Ok(None) => {}
                 Err(error) => {
-                    let number = error.raw_os_error().unwrap_or(libc::EIO);
+                    let number = error_number(&error);
+                    self.log.refuse(number);
                     self.reply(request.unique, -number, &[])?;
                 }
             }
@@ -157,8 +158,9 @@ impl Server {
         {
             if let Some(flush) = self.flushes.pop_front() {
                 let logged = self.log.flush(flush.covers);
-                let error = logged.err().and_then(|error| error.raw_os_error());
-                self.reply(flush.unique, -error.unwrap_or(0), &[])?;
+                let error = logged.err().map_or(0, |error| error_number(&error));
+                self.log.refuse(error);
+                self.reply(flush.unique, -error, &[])?;
             }
         }
         Ok(())
@@ -306,6 +308,10 @@ impl Server {
         }
         Ok(())
     }
+}
+
+fn error_number(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
 }
 
 fn invalid() -> io::Error {

@@ -3,8 +3,9 @@
 //! The program keeps its standard streams. A line for each call that did not fail, `CALL PATH…` with paths below the
 //! disk in hexadecimal: what changes a file's content (`write`, `truncate`, `map`), its name (`create`, `rename`,
 //! `link`, `remove`), or promises one of both (`fsync`, `sync`, `write-synced`). `said` stands for the end of each
-//! line of its standard output. With `--sync-after CALL:PATH` everything is synced after each such call, before the
-//! program goes on, as if its author had added that; a path that ends in `/` stands for all below it.
+//! line of its standard output. With `--sync-after CALL:PATH` everything on the disk is synced after each such call,
+//! before the program goes on, as if its author had added that; a path that ends in `/` stands for all below it. With
+//! `--sync-before-said` it is synced before anybody can read a line.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -27,12 +28,15 @@ use super::tracer::RWF_SYNCS;
 
 const WRITE: &str = "write";
 const CREATE: &str = "create";
+const SAID: &str = "said";
 
 struct Job {
     disk: PathBuf,
     log: PathBuf,
     /// Call and path after which everything is synced.
     after: Vec<(String, PathBuf)>,
+    /// Whether everything is synced before each line as well.
+    before_said: bool,
     argv: Vec<OsString>,
 }
 
@@ -58,6 +62,7 @@ struct Deed {
 pub fn follow(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let job = parse(arguments).map_err(|error| to_io_error(&error))?;
     let mut follower = Follower {
+        disk: File::open(&job.disk)?,
         log: io::BufWriter::new(File::create(&job.log)?),
         job,
         begun: HashMap::new(),
@@ -68,11 +73,12 @@ pub fn follow(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode>
 }
 
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Job, lexopt::Error> {
-    let (mut disk, mut log, mut after) = (None, None, Vec::new());
+    let (mut disk, mut log, mut after, mut before_said) = (None, None, Vec::new(), false);
     let argv = read_until_command(arguments, |name, parser| {
         match name {
             "disk" => disk = Some(PathBuf::from(parser.value()?)),
             "log" => log = Some(parser.value()?.into()),
+            "sync-before-said" => before_said = true,
             "sync-after" => {
                 let value = parser.value()?.string()?;
                 let (call, path) = value
@@ -88,11 +94,13 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Job, lexopt::Error
         disk: disk.ok_or("--disk is missing")?,
         log: log.ok_or("--log is missing")?,
         after,
+        before_said,
         argv,
     })
 }
 
 struct Follower {
+    disk: File,
     log: io::BufWriter<File>,
     job: Job,
     begun: HashMap<libc::pid_t, Option<Deed>>,
@@ -149,28 +157,36 @@ impl Follower {
             Stop::Entry(number, arguments, _) => {
                 let deed = self.deed(pid, number, &arguments);
                 // What nobody may read before it is written down.
-                if let Some(deed) = deed.as_ref().filter(|deed| deed.call == "said") {
+                if let Some(deed) = deed.as_ref().filter(|deed| deed.call == SAID) {
+                    if self.job.before_said {
+                        self.sync_disk()?;
+                    }
                     self.tell(deed)?;
                 }
                 self.begun.insert(pid, deed);
             }
             Stop::Exit(result) => {
                 let deed = self.begun.insert(pid, None).flatten();
-                let done = deed.filter(|deed| result.is_some() && deed.call != "said");
+                let done = deed.filter(|deed| result.is_some() && deed.call != SAID);
                 if let Some(deed) = done {
                     self.tell(&deed)?;
                     if self.job.asks_for_sync(&deed) {
-                        sync_now(pid)?;
-                        self.tell(&Deed {
-                            call: "sync",
-                            paths: Vec::new(),
-                        })?;
+                        self.sync_disk()?;
                     }
                 }
             }
             Stop::Neither => {}
         }
         Ok(())
+    }
+
+    /// Syncs the disk while the task that made the call is stopped, as if it had done so itself.
+    fn sync_disk(&mut self) -> io::Result<()> {
+        rustix::fs::syncfs(&self.disk)?;
+        self.tell(&Deed {
+            call: "sync",
+            paths: Vec::new(),
+        })
     }
 
     fn tell(&mut self, deed: &Deed) -> io::Result<()> {
@@ -194,7 +210,7 @@ impl Follower {
                 let Some(path) = self.open_path(pid, descriptor) else {
                     return (descriptor == 1 && is_ours(pid) && ends_line(pid, number, arguments))
                         .then(|| Deed {
-                            call: "said",
+                            call: SAID,
                             paths: Vec::new(),
                         });
                 };
@@ -299,42 +315,4 @@ fn ends_line(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> bo
         memory.bytes::<1>(end.checked_sub(1)?)
     });
     number != libc::SYS_write || last == Some(*b"\n")
-}
-
-/// Has a task that has just left a call make another one, `sync`, and be as if it had not.
-#[cfg(target_arch = "x86_64")]
-fn sync_now(pid: libc::pid_t) -> io::Result<()> {
-    const CALL_BYTES: u64 = 2; // of the instruction `syscall`
-    let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::zeroed();
-    let at = registers.as_mut_ptr() as usize;
-    ptrace(libc::PTRACE_GETREGS as _, pid, 0, at)?;
-    // SAFETY: plain numbers, which the kernel has filled in.
-    let before = unsafe { registers.assume_init() };
-    let mut other = before;
-    other.rip -= CALL_BYTES;
-    other.rax = libc::SYS_sync as u64;
-    let set = |of: &libc::user_regs_struct| {
-        ptrace(
-            libc::PTRACE_SETREGS as _,
-            pid,
-            0,
-            std::ptr::from_ref(of) as usize,
-        )
-    };
-    set(&other)?;
-    for _ in 0..2 {
-        resume(pid, 0);
-        let (_, status) = wait(pid)?;
-        if !libc::WIFSTOPPED(status) {
-            return Ok(()); // it was killed meanwhile, which the next wait cannot say
-        }
-    }
-    set(&before).map(drop)
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn sync_now(_pid: libc::pid_t) -> io::Result<()> {
-    Err(io::Error::other(
-        "no sync can be added on this kind of processor",
-    ))
 }

@@ -22,7 +22,7 @@ from guestmark.core.own_program import find_agent_binary
 from guestmark.core.units import format_size
 from guestmark.disks.mounted import DISK, make_work_directory
 from guestmark.powercut import calls
-from guestmark.powercut.calls import Call
+from guestmark.powercut.calls import AddedSyncs, Call
 from guestmark.powercut.recovery import Recovered
 from guestmark.powercut.syncs import FileState, Promises
 
@@ -47,27 +47,27 @@ class Acknowledging:
         self._command = command
         self._pattern = pattern
         self._note = note
-        self._cures: Sequence[tuple[str, str]] | None = None
+        self._syncs: AddedSyncs | None = None
         self.lines: list[bytes] = []
         # On the files of its disk, if it was followed.
         self.calls: list[Call] | None = None
 
-    def follow_program(self, cures: Sequence[tuple[str, str]]) -> None:
-        """Has the program followed from now on, and everything synced after these calls, given by kind and path."""
-        self._cures = cures
+    def follow_program(self, syncs: AddedSyncs) -> None:
+        """Has the program followed from now on, with syncs added to it."""
+        self._syncs = syncs
 
     def run(self, agent: Agent, directory: str, mark: Callable[[int], None], limit_s: float) -> int:
         """Runs it in the directory, marking each line; returns how many there were. Raises `WorkloadError`."""
         argv = [word.replace(DISK, directory) for word in self._command]
         # Following a program slows it down, so that this is done only when a loss has to be explained.
-        if self._cures is None:
+        if self._syncs is None:
             return self._run_program(agent, argv, directory, mark, limit_s)
         log = f"/tmp/guestmark-{secrets.token_hex(6)}.calls"
-        after = [
-            word for call, path in self._cures for word in ("--sync-after", f"{call}:{directory}/{path}")
-        ]
+        added = ["--sync-before-said"] if self._syncs.each else []
+        for call, path in self._syncs.after:
+            added += ["--sync-after", f"{call}:{directory}/{path}"]
         try:
-            followed = [PROGRAM, "follow", "--disk", directory, "--log", log, *after, "--", *argv]
+            followed = [PROGRAM, "follow", "--disk", directory, "--log", log, *added, "--", *argv]
             count = self._run_program(agent, followed, directory, mark, limit_s)
             self.calls = calls.parse_calls(agent.read_file(log).decode())
         finally:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from guestmark.core import registry
-from guestmark.core.findings import Again, Durability, Proof, Proven, Unsynced
+from guestmark.core.findings import Again, Durability, Explanation, Proof, Proven, Unsynced
 from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -127,15 +127,29 @@ def describe_explanation(found: Proven) -> str:
     if len(why.files) > _FILES_NAMED:
         more = f" and {format_count(len(why.files) - _FILES_NAMED, 'more file')}"
     said = f"it is enough for '{why.said}' that {', '.join(why.files[:_FILES_NAMED])}{more}"
+    if why.without:
+        settings = ", ".join(why.without)
+        if why.losing:
+            return f"{why.losing:,} of {why.states:,} crash states lose a row without {settings}, too"
+        return f"a commit does not wait for its sync with {settings}: without that, none of {why.states:,} loses a row"
+    if not why.files:
+        said = f"no files were found that are enough for '{why.said}'"
     if why.calls:
         said += f": {'; '.join(why.calls[:_FILES_NAMED])}"
     if not why.states:
         return said
-    after = ", ".join(why.added[:_FILES_NAMED])
     left = f"none of {why.states:,} fails"
     if why.losing:
-        left = f"{why.losing:,} of {why.states:,} crash states fail"
-    return f"{said}. With a sync added after {after}, {left}"
+        left = f"{why.losing:,} of {why.states:,} crash states still fail"
+    return f"{said}. With a sync added {_describe_places(why)}, {left}"
+
+
+def _describe_places(why: Explanation) -> str:
+    """Says where syncs were added: `after rename refs/heads/master`."""
+    places = [f"after {', '.join(why.added[:_FILES_NAMED])}"] if why.added else []
+    if why.each:
+        places.append("before each acknowledgement")
+    return " and ".join(places)
 
 
 def list_limits(found: Proven) -> list[str]:

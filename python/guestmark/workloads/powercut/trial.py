@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError
 from guestmark.core import regex
+from guestmark.core.cause import Cause, classify_errno
 from guestmark.core.errors import (
     AgentError,
     GuestmarkError,
@@ -36,6 +37,7 @@ from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.traffic import read_block_columns
 from guestmark.platforms.base import Machine, Platform
 from guestmark.powercut import check_proof, proof, records, recovery, writelog
+from guestmark.powercut.calls import AddedSyncs
 from guestmark.powercut.records import Method
 from guestmark.powercut.survey import INTERRUPTED
 from guestmark.setting.disk import Disks, DiskSpec, Role
@@ -49,10 +51,12 @@ from guestmark.workloads.powercut.databases import Rows
 
 _ASKED_S = 20.0
 _DEEPEST = 2  # layers
-_FULL_BYTES = 1 << 20
+# No record within this part of the time that the records have is a flush that hangs; else they are only slow.
+_HANGS_SHARE = 0.25
 _STAT_FLUSHES = 15  # the field of a disk's statistics
 _BAD = frozenset({Durability.LOST, Durability.BROKEN})
-_FIRST_SHARE = 0.7  # of the time, for the first log
+# Of the time that is left: for the first log, and for each of those that explain what it lost.
+_FIRST_SHARE, _LATER_SHARE, _EXPLAIN_SHARE = 0.4, 0.6, 0.2
 _CURES = 3  # how often syncs are added
 _BARRIERS = frozenset({"ext3", "ext4"})  # that can be told not to flush
 
@@ -73,9 +77,10 @@ class PowercutTrial(powercut.PowercutWorkload):
         # Calls after which a sync would mend what the last log lost.
         self._cures: list[tuple[str, str]] = []
         account = Account.choose_account(plan.context.uid or 0, plan.context.gid or 0)
+        self._account = account
         self._rows: Rows | None = None
         if self._method.is_served:
-            self._rows = Rows(self._method, account, self.params.settings, self.params.records)
+            self._rows = self._make_rows(self.params.settings)
         self._command = self._make_program(plan)
         self._disk: AttachedDisk | None = None
 
@@ -183,6 +188,8 @@ class PowercutTrial(powercut.PowercutWorkload):
             explained, found.again = self._record_again()
             if explained is not None:
                 found.explanation = self._try_cures(explained)
+            elif self._rows is not None and self.params.settings and found.again.losing and self._has_time:
+                found.explanation = self._try_default_settings(found)
         except Interrupted:
             found.stopped = INTERRUPTED
         if found.again is not None and found.again.word != found.word:
@@ -255,11 +262,12 @@ class PowercutTrial(powercut.PowercutWorkload):
     ) -> tuple[Proven, list[tuple[str, str]]]:
         """Judge a log by the user's check; a second log, which confirms a loss, only as far as needed."""
         assert disk.image.logged is not None
-        deadline = None
+        deadline = explain_s = None
         # A part of the time is left for the second log, which confirms a loss.
         if self.share_s is not None:
             left_s = self.share_s - (time.monotonic() - self._began)
-            deadline = time.monotonic() + (left_s if self._confirms else left_s * _FIRST_SHARE)
+            deadline = time.monotonic() + left_s * (_LATER_SHARE if self._confirms else _FIRST_SHARE)
+            explain_s = left_s * _EXPLAIN_SHARE
         request = proof.ProofRequest(
             files=disk.image.logged, filesystem=disk.spec.filesystem, form=disk.spec.format,
             location=disk.spec.location, method=self._method, states=self.params.states, seed=self._seed, written=part,
@@ -269,12 +277,14 @@ class PowercutTrial(powercut.PowercutWorkload):
             request,
             check_proof.CheckRequest(
                 command=self.params.check, lines=program.lines, limit_s=self.params.check_limit_s, deadline=deadline,
-                confirms=self._confirms, tell=self.tell, calls=program.calls,
+                confirms=self._confirms, tell=self.tell, calls=program.calls, explain_s=explain_s,
             ),
         )  # fmt: skip
 
     def _await_settled_log(self, agent: Agent, disk: AttachedDisk, log: Path) -> int:
         """Returns the log's length once the machine, and those around it, have written everything."""
+        if self._disk is not None:
+            self._check_log_room(self._disk)
         self._unmount_disk(agent)
         disk.image.flush()
         return writelog.count_requests(log)
@@ -290,7 +300,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         self.tell("writing a second log, to confirm the loss")
         try:
             if isinstance(self._command, Acknowledging):
-                self._command.follow_program(())
+                self._command.follow_program(AddedSyncs())
             found = self._prove_on_fresh_machine()
             self._stopped = found.stopped == INTERRUPTED
         except GuestmarkError as error:
@@ -313,38 +323,75 @@ class PowercutTrial(powercut.PowercutWorkload):
                 self._unmount_disk(machine.agent)
 
     def _try_cures(self, explained: Explanation) -> Explanation:
-        """Adds syncs where they were missing until nothing fails or none helps; returns the explanation with that."""
+        """Adds syncs where they were missing until nothing fails or none helps, in the end before each acknowledgement
+        as well; returns the explanation with that.
+        """
         assert isinstance(self._command, Acknowledging)
-        files, calls = list(explained.files), list(explained.calls)
-        added: list[tuple[str, str]] = []
+        added = AddedSyncs()
         found: Proven | None = None
         for _ in range(_CURES):
             # The log with syncs added may lose something else, which other syncs cure.
-            new = [cure for cure in self._cures if cure not in added]
+            new = tuple(cure for cure in self._cures if cure not in added.after)
             if not new or not self._has_time:
                 break
-            added += new
-            self.tell(f"judging once more with {format_count(len(added), 'sync')} added")
-            try:
-                self._command.follow_program(added)
-                found = self._prove_on_fresh_machine()
-                self._stopped = found.stopped == INTERRUPTED
-            except GuestmarkError as error:
-                self.warnings.append(f"a sync could not be added to the program: {error.message}")
+            added = AddedSyncs((*added.after, *new))
+            found = self._try_syncs(added) or found
+            if found is None or found.explanation is None:
                 break
-            if found.explanation is None:
-                break
-            files += [file for file in found.explanation.files if file not in files]
-            calls += [call for call in found.explanation.calls if call not in calls]
-        explained = msgspec.structs.replace(explained, files=files, calls=calls)
+            explained = _add_causes(explained, found.explanation)
+        holds = found is not None and not found.losing
+        if not holds and self._command.lines and self._has_time:
+            tried = self._try_syncs(AddedSyncs(added.after, each=True))
+            if tried is not None:
+                added, found = AddedSyncs(added.after, each=True), tried
+                # What is left, such as a torn write, has a cause of its own.
+                if tried.explanation is not None:
+                    explained = _add_causes(explained, tried.explanation)
         if found is None:
             return explained
         return msgspec.structs.replace(
             explained,
-            added=[f"{call} {path}" for call, path in added],
+            added=[f"{call} {path}" for call, path in added.after],
+            each=added.each,
             states=found.states,
             losing=found.losing,
         )
+
+    def _try_default_settings(self, found: Proven) -> Explanation | None:
+        """Has the same rows written by a server with its own settings; returns whether they are lost as well."""
+        assert self._rows is not None
+        configured, self._rows = self._rows, self._make_rows({})
+        settings = [f"{name}={value}" for name, value in sorted(self.params.settings.items())]
+        self.tell(f"judging once more without {', '.join(settings)}")
+        try:
+            judged = self._prove_on_fresh_machine()
+        except GuestmarkError as error:
+            self.warnings.append(f"the server could not be tried with its own settings: {error.message}")
+            return None
+        finally:
+            self._rows = configured
+        self._stopped = judged.stopped == INTERRUPTED
+        return Explanation(
+            said=found.first_loss, files=[], without=settings, states=judged.states, losing=judged.losing
+        )
+
+    def _make_rows(self, settings: Mapping[str, str]) -> Rows:
+        return Rows(self._method, self._account, settings, self.params.records)
+
+    def _try_syncs(self, syncs: AddedSyncs) -> Proven | None:
+        """Judges a log of the program with these syncs added; returns None, and warns, if there is none."""
+        assert isinstance(self._command, Acknowledging)
+        several = format_count(len(syncs.after), "sync") if syncs.after else "syncs"
+        each = " and one before each acknowledgement" if syncs.each else ""
+        self.tell(f"judging once more with {several}{each} added")
+        try:
+            self._command.follow_program(syncs)
+            found = self._prove_on_fresh_machine()
+        except GuestmarkError as error:
+            self.warnings.append(f"a sync could not be added to the program: {error.message}")
+            return None
+        self._stopped = found.stopped == INTERRUPTED
+        return found
 
     @property
     def _has_time(self) -> bool:
@@ -369,18 +416,22 @@ class PowercutTrial(powercut.PowercutWorkload):
         with logged.open_marker(files) as mark:
             # Mark 0 separates the records from what preparing the disk has written.
             mark(0)
-            if self._command is not None:
-                count = self._command.run(agent, disk.directory, mark, self.limit_s)
-            elif self._rows is not None:
-                checkpoints = self._rows.commit_rows(
-                    tag.text,
-                    count,
-                    mark,
-                    functools.partial(writelog.count_requests, files.log),
-                    unsafe=tag is proof.CONTROL,
-                )
-            else:
-                self._write_acknowledged(agent, disk, tag, count, mark)
+            try:
+                if self._command is not None:
+                    count = self._command.run(agent, disk.directory, mark, self.limit_s)
+                elif self._rows is not None:
+                    checkpoints = self._rows.commit_rows(
+                        tag.text,
+                        count,
+                        mark,
+                        functools.partial(writelog.count_requests, files.log),
+                        unsafe=tag is proof.CONTROL,
+                    )
+                else:
+                    self._write_acknowledged(agent, disk, tag, count, mark)
+            except (AgentError, MachineError, WorkloadError):
+                self._check_log_room(disk)
+                raise
         end = writelog.count_requests(files.log)
         return proof.LogPart(tag, count, start, end, end, checkpoints)
 
@@ -396,12 +447,12 @@ class PowercutTrial(powercut.PowercutWorkload):
             argv = records.command(path, tag.text, count)
         program = agent.background(argv, stdin=True)
         deadline = time.monotonic() + self.limit_s
-        heard = 0
+        heard, last = 0, time.monotonic()
         try:
             while program.wait(deadline - time.monotonic(), functools.partial(has_further_lines, heard)):
                 if not program.is_running:
                     break
-                heard += 1
+                heard, last = heard + 1, time.monotonic()
                 mark(heard)
                 # The program waits for this line before the next record, so that no write precedes the mark of an
                 # earlier one.
@@ -409,34 +460,52 @@ class PowercutTrial(powercut.PowercutWorkload):
         except CallError:
             raise
         except AgentError as error:  # what hangs in a flush cannot be killed, and the agent waits for its end
-            raise self._not_written(disk, error.message, late=True) from error
+            raise self._not_written(disk, error.message, hangs=True) from error
         except MachineError as error:  # the server of the log died between a record and its mark
-            raise self._not_written(disk, error.message, late=False) from error
+            raise self._not_written(disk, error.message) from error
         if program.ended is None:
             program.send_signal(signal.SIGKILL)
-            raise self._not_written(disk, "", late=True)
+            hangs = time.monotonic() - last > _HANGS_SHARE * self.limit_s
+            slow = f"{heard:,} of {count:,} records were written within {self.limit_s:g} s"
+            raise self._not_written(
+                disk, slow, hangs=hangs, hint="write fewer --records, or see --trial-limit"
+            )
         if program.ended.status != 0 or heard != count:
             said = program.read_text().strip().splitlines()
-            raise self._not_written(disk, said[-1] if said else f"status {program.ended.status}", late=False)
+            raise self._not_written(disk, said[-1] if said else f"status {program.ended.status}")
 
-    def _not_written(self, disk: AttachedDisk, said: str, *, late: bool) -> WorkloadError:
+    def _not_written(
+        self, disk: AttachedDisk, said: str, *, hangs: bool = False, hint: str = "see the console"
+    ) -> WorkloadError:
         """Returns why the records were not written; afterwards nothing hangs in the disk any more."""
         files = disk.image.logged
         assert files is not None
-        there = os.statvfs(files.log.parent)
-        if there.f_bavail * there.f_frsize < _FULL_BYTES:
-            said, hint = (
-                f"{disk.spec.location} is full, where the image and the log of its writes are",
-                "choose another directory with --set location=DIRECTORY, or fewer --records",
-            )
-        elif late:
-            said, hint = f"not done within {self.limit_s:g} s: a flush hangs", "see the console"
-        else:
+        if hangs:
+            said = f"not done within {self.limit_s:g} s: a flush hangs"
             hint = "see the console"
-        if late and files.kill is not None:
-            self._disk = None  # it would hang in unmounting, too
-            files.kill()
+            if files.kill is not None and not self._is_log_full(disk):
+                self._disk = None  # it would hang in unmounting, too
+                files.kill()
         return WorkloadError(f"the records cannot be written: {said}", hint=hint)
+
+    @staticmethod
+    def _is_log_full(disk: AttachedDisk) -> bool:
+        """Tells whether a write was refused because there was no room for the image or for the log."""
+        assert disk.image.logged is not None
+        return classify_errno(writelog.read_refusal(disk.image.logged.log)) is Cause.NO_ROOM
+
+    def _check_log_room(self, disk: AttachedDisk) -> None:
+        """Raises `WorkloadError` if there was no room for the image or for the log of its writes."""
+        if not self._is_log_full(disk):
+            return
+        # A hypervisor may stop its guest when there is no room, and then nothing can be unmounted either.
+        if disk.image.logged is not None and disk.image.logged.kill is not None:
+            self._disk = None
+            disk.image.logged.kill()
+        raise WorkloadError(
+            f"{disk.spec.location} is full, where the image and the log of its writes are",
+            hint="choose another directory with --set location=DIRECTORY, or write less",
+        )
 
     def _write_without_barriers(self, agent: Agent, disk: AttachedDisk) -> proof.LogPart | None:
         """Writes once more on a disk mounted without barriers; None where the filesystem cannot be."""
@@ -457,6 +526,15 @@ class PowercutTrial(powercut.PowercutWorkload):
         if self._disk is not None:
             self._disk.umount(agent, drop_caches=False)
             self._disk = None
+
+
+def _add_causes(explained: Explanation, more: Explanation) -> Explanation:
+    """Returns an explanation with the files and calls of another one, each once."""
+    return msgspec.structs.replace(
+        explained,
+        files=list(dict.fromkeys([*explained.files, *more.files])),
+        calls=list(dict.fromkeys([*explained.calls, *more.calls])),
+    )
 
 
 @functools.cache
