@@ -1,4 +1,4 @@
-"""Makes a table of docs/results/powercut.md from documents of `guestmark run programs --for 25m --json FILE`.
+"""Makes a table of docs/results/powercut.md from documents of `guestmark run programs --for 15m --json FILE`.
 
 Of several documents, the one counts that has judged the most crash states of a program on a filesystem.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from guestmark.report import shared_facts
 
 _FILESYSTEMS = ("ext4", "xfs", "btrfs")
-_CURED = "With a sync there"
+_CURED = "With a sync"
 
 
 def table_rows(
@@ -58,11 +58,17 @@ def _reason_for_loss(proof: Mapping[str, Any]) -> str:
     explanation = proof.get("explanation")
     if not explanation:
         return "; ".join(reason["said"] for reason in proof.get("reasons", [])[:2])
+    if settings := explanation.get("without"):
+        counted = f"{explanation.get('losing', 0) or 'none'} of {explanation['states']} lost"
+        return f"a commit does not wait for its sync. Without {', '.join(settings)}: {counted}"
     said = "; ".join((explanation.get("calls") or explanation["files"])[:2])
     if explanation.get("states"):
         left = explanation.get("losing", 0)
-        cured = "none" if not left else f"{left}"
-        said += f". {_CURED}: {cured} of {explanation['states']} lost"
+        counted = f"{left or 'none'} of {explanation['states']}"
+        places = ["there"] if explanation.get("added") else []
+        if explanation.get("each"):
+            places.append("before each acknowledgement")
+        said += f". {_CURED} {' and '.join(places)}: {counted} {'still lost' if left else 'lost'}"
     return said
 
 
