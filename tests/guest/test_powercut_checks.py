@@ -592,20 +592,3 @@ def test_a_program_whose_servers_outlive_it_is_judged(guestmark: CommandLine, pr
     found = proof(guestmark(*HERE, "--json", "-", "--check", check, "--", "sh", "-c", leaves, timeout=250))
     assert (found["word"], found["acknowledged"]) == ("proven", 1), found
     assert not subprocess.run(["pgrep", "-f", f"{ALONE}-server"], capture_output=True, check=False).stdout
-
-
-@pytest.mark.long
-def test_a_program_that_prints_very_many_lines_is_judged(guestmark: CommandLine, programs: Programs) -> None:
-    """Binary ones, of which the last has no end, without waiting for an answer."""
-    prints = (
-        "import os, sys; data = os.open('data', os.O_CREAT | os.O_WRONLY); os.write(data, b'all'); os.fsync(data); "
-        "os.fsync(os.open('.', os.O_RDONLY)); os.write(2, b'x' * 100000); "
-        "sys.stdout.buffer.write(b''.join(b'\\xff\\x00 %d\\n' % n for n in range(99999)) + b'\\x80')"
-    )
-    check = 'set -- $(wc -c); [ "$1" = 0 ] || [ "$(cat data)" = all ]'
-    found = proof(
-        guestmark(
-            *HERE, "--json", "-", "--check", check, "--", sys.executable, "-I", "-c", prints, timeout=290
-        )
-    )
-    assert (found["acknowledged"], found["losing"]) == (100_000, 0), found
