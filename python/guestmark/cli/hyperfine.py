@@ -74,6 +74,10 @@ class KnownOptions:
             return True
         return word[:2] in self.numbers and word[2:].isdecimal()
 
+    def is_known(self, word: str) -> bool:
+        """Returns whether the word is one of these options, or several of one letter each."""
+        return self.is_option(word) or (not word.startswith("--") and word[:2] in self.word_counts)
+
     def count_value_words(self, word: str) -> int:
         """Counts the words after the option that are its value."""
         whole = "=" not in word if word.startswith("--") else len(word) == 2
@@ -103,6 +107,9 @@ def put_options_first(arguments: Sequence[str], known: KnownOptions) -> list[str
                 return join_option_words(arguments)
             commands.append(word)
             continue
+        # How many words an unknown option takes is not known either: the parser refuses it.
+        if not known.is_known(word):
+            return join_option_words(arguments)
         options.append(word)
         options += _take_words(rest, known.count_value_words(word))
     # A `--` decides where the command begins, so the line is as it should be.
@@ -125,6 +132,9 @@ def split_at_command(arguments: Sequence[str], known: KnownOptions) -> tuple[lis
         word = rest.pop(0)
         if not word.startswith("-") or word in {"-", SEPARATOR}:
             return options, [word, *rest]
+        # The parser refuses an unknown option; whatever follows it may be its value.
+        if not known.is_known(word):
+            break
         options.append(word)
         options += _take_words(rest, known.count_value_words(word))
     return options, []

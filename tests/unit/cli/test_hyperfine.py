@@ -385,6 +385,17 @@ def test_an_option_after_the_command_is_nobody_s_in_silence(before: str, after: 
         put_options_first(shlex.split(typed), KNOWN)
 
 
+@pytest.mark.parametrize("unknown", ["--list", "--no-such=1", "-Z", "--lst x"])
+@pytest.mark.parametrize(
+    "typed", ["{} --on tcg --set thp=on -- true", "-q {} true -r 3", "{} 'sleep 1' -r 3"]
+)
+def test_an_unknown_option_is_what_is_refused(guestmark: CommandLine, unknown: str, typed: str) -> None:
+    """And not an option behind it, in lines that cannot work."""
+    done = guestmark("exec", *shlex.split(typed.format(unknown)))
+    assert done.status == 2
+    assert done.stderr.startswith(f"guestmark: no such option: {re.split('[= ]', unknown)[0]}\n")
+
+
 @pytest.mark.parametrize("options", ["", "-q -r 1", "-L y 1,2"])
 @pytest.mark.parametrize(
     ("typed", "several"),

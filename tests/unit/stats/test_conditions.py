@@ -12,6 +12,7 @@ from guestmark.core.findings import (
     Fact,
     Facts,
     Findings,
+    ShellStart,
     Storage,
     StoredDisk,
     WorkingDirectory,
@@ -327,6 +328,20 @@ def test_rows_that_write_to_different_ground_are_named(facts: Sequence[Fact], sa
 def test_commands_that_write_to_memory_everywhere_have_one_ground() -> None:
     everywhere = {name: [*made, on_ground("tmpfs"), Written(least=0)] for name, made in FACTS.items()}
     assert "different ground" not in findings(sound(facts=everywhere))
+
+
+# --- shells ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("start_s", "severity"), [(0.5, None), (1.5, Severity.WARNING), (20.0, Severity.SEVERE)]
+)
+def test_a_command_that_is_shorter_than_its_shell(start_s: float, severity: Severity | None) -> None:
+    start = ShellStart(wall_s=start_s, guest_wall_s=start_s, user_s=0.0, system_s=0.0)
+    run = sound(facts={**FACTS, "host": [HOST_FACTS, start]})
+    found = findings(run).get("shell start")
+    assert (found and found.severity) == severity
+    assert ("shell start" in refused(run).values()) is (severity is Severity.SEVERE)
 
 
 # --- clocks ---------------------------------------------------------------------------------------------------------

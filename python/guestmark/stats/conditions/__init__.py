@@ -19,6 +19,7 @@ from guestmark.stats.conditions.cells import (
     check_ground,
     check_placement,
     check_processor_parity,
+    check_shell_starts,
     check_storage,
     check_unwritten_disks,
 )
@@ -53,6 +54,7 @@ CELL_CHECKS: tuple[Callable[[ComparedCells], Iterable[Finding]], ...] = (
     check_unwritten_disks,
     check_ground,
     check_builds,
+    check_shell_starts,
     check_clocks,
     check_foreign_load,
     check_steal,

@@ -1,12 +1,22 @@
 """Checks whether cells that are compared had the same processors, disks, binaries and clocks."""
 
-from collections.abc import Collection, Iterator
+import statistics
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
 
 from guestmark.core import registry
 from guestmark.core.cause import Cause
-from guestmark.core.findings import Build, Facts, Flushes, Storage, Traffic, WorkingDirectory, Written
+from guestmark.core.findings import (
+    Build,
+    Facts,
+    Flushes,
+    ShellStart,
+    Storage,
+    Traffic,
+    WorkingDirectory,
+    Written,
+)
 from guestmark.core.machine_facts import (
     GuestMachine,
     HostMachine,
@@ -356,6 +366,50 @@ def check_builds(compared: ComparedCells) -> Iterator[Finding]:
 
 def _describe_build(build: Build) -> tuple[str, bool]:
     return build.said, build.same_source is not False
+
+
+# A shell's start varies by about this part of itself: a command that takes less was not measured.
+_SHELL_SPREAD = 0.1
+
+
+def check_shell_starts(compared: ComparedCells) -> Iterator[Finding]:
+    """Check for commands that take less time than their shell's start: a warning, severe if it hides them."""
+    short: dict[str, float] = {}
+    hidden: list[str] = []
+    for cell in compared.cells:
+        times = _shell_times(compared.good_trials(cell))
+        if cell.null_of is not None or not times:
+            continue
+        start_s = statistics.median(start_s for start_s, _ in times)
+        wall_s = statistics.median(wall_s for _, wall_s in times)
+        if wall_s < start_s:
+            short[cell.id] = start_s
+        if wall_s < start_s * _SHELL_SPREAD:
+            hidden.append(cell.id)
+    if not short:
+        return
+    one, their = ("takes", "its") if len(short) == 1 else ("take", "their")
+    yield Finding(
+        "shell start",
+        Severity.SEVERE if hidden else Severity.WARNING,
+        f"{name_cells(short, compared.cells)} {one} less time than {their} shell's start, which was subtracted "
+        f"({max(short.values()) * 1e3:.3g} ms)",
+        cells=compared.cells_spoilt_by(hidden),
+        advice="-N runs a program without a shell; else let one run do more",
+    )
+
+
+def _shell_times(trials: Iterable[Trial]) -> list[tuple[float, float]]:
+    """Return how long the shell's start and the command took, in each trial that has a shell."""
+    times = []
+    for trial in trials:
+        start = trial.facts.find_fact(ShellStart)
+        if start is None:
+            continue
+        for measured in trial.measurements:
+            if measured.metric.name == _HOST:
+                times.append((start.wall_s, measured.value))
+    return times
 
 
 _HOST, _GUEST = "wall_s", "guest_wall_s"
