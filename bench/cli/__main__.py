@@ -1,12 +1,17 @@
-"""Time how quickly the command line answers, beside that of another checkout.
+"""Time how quickly the command line answers, beside that of another checkout and beside hyperfine.
 
 Run from the checkout: `.venv/bin/python -m bench.cli [--against DIR] [--rounds 20] [--seed 1]`. Every call is the
 checkout's own `./guestmark` as a new process; all are made once a round in random order, so that other work on the host
 disturbs both checkouts alike. Aims: `--version` at most 0.1 s, `--help` 0.15 s, `show` of a run with 400 trials 0.8 s.
+
+Where hyperfine is installed, both measure the same commands: `-r 10 'sleep 0.01'`, of which the processor time counts
+(aim: 0.3 s more than hyperfine's), and `'sleep 0.3'`, of which the duration counts (aim: 1.2 times hyperfine's).
 """
 
 import argparse
 import os
+import resource
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -20,6 +25,10 @@ HERE = Path(__file__).parents[2]
 CELLS, BLOCKS = 4, 100  # 400 trials
 AIMS_S = {"--version": 0.1, "--help": 0.15, "show": 0.8}
 
+PEER = "hyperfine"
+SHORT, LONGER = ("-r", "10", "sleep 0.01"), ("sleep 0.3",)
+MORE_PROCESSOR_S, RATIO = 0.3, 1.2
+
 
 def time_call(checkout: Path, *arguments: str) -> float:
     """Return the seconds until `./guestmark` has printed everything and exited."""
@@ -27,6 +36,47 @@ def time_call(checkout: Path, *arguments: str) -> float:
     begin = time.monotonic()
     subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
     return time.monotonic() - begin
+
+
+def count_processor_time(command: list[str], environment: dict[str, str]) -> float:
+    """Return the seconds of processor time that a command and all of its processes took."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, env=environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def time_command(command: list[str], environment: dict[str, str]) -> float:
+    """Return the seconds that a command took."""
+    begin = time.monotonic()
+    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, env=environment)
+    return time.monotonic() - begin
+
+
+def compare_with_peer(folder: str, rounds: int, seed: int) -> None:
+    """Print what guestmark and hyperfine take for the same commands, with their ratios."""
+    environment = {**os.environ, "GUESTMARK_LEDGER": os.path.join(folder, "peer.sqlite")}
+    for name, arguments, measure in (
+        ("processor time", SHORT, count_processor_time),
+        ("duration", LONGER, time_command),
+    ):
+        contenders: dict[str, Contender] = {
+            "guestmark": partial(measure, [str(HERE / "guestmark"), "exec", *arguments], environment),
+            PEER: partial(measure, [PEER, *arguments], environment),
+        }
+        values = measure_contenders(contenders, rounds, seed)
+        contenders_table(f"{name} of {' '.join(arguments)}", values, [PEER], "ms")
+        if measure is count_processor_time:
+            more = statistics.median(a - b for a, b in zip(*values.values(), strict=True))
+            met = "met" if more <= MORE_PROCESSOR_S else "missed"
+            output().print(
+                f"{more * 1e3:.0f} ms more than {PEER}, aim {MORE_PROCESSOR_S * 1e3:.0f} ms: {met}",
+                highlight=False,
+            )
+        else:
+            ratio = median_ratio(values["guestmark"], values[PEER])
+            met = "met" if ratio <= RATIO else "missed"
+            output().print(f"{ratio:.2f} of {PEER}, aim {RATIO}: {met}", highlight=False)
 
 
 def make_ledger(checkout: Path, folder: str) -> str:
@@ -50,12 +100,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cli")
     parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout, set up")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--peer-rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as folder:
         ours = list_contenders(HERE, "", folder)
         other = list_contenders(options.against.resolve(), " before", folder) if options.against else {}
         values = measure_contenders(ours | other, options.rounds, options.seed)
+        if shutil.which(PEER):
+            compare_with_peer(folder, options.peer_rounds, options.seed)
     load = os.getloadavg()[0]
     contenders_table(
         f"{options.rounds} rounds, load {load:.1f} on {os.cpu_count()} processors", values, [], "ms"

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from guestmark.cli.console import Console
 from guestmark.cli.exit_status import derive_unjudged_status
-from guestmark.cli.live_progress import LiveProgress
 from guestmark.cli.outputs import Outputs, check_published
 from guestmark.cli.plain_progress import PlainProgress
 from guestmark.cli.present import show_result
@@ -130,6 +129,9 @@ def _observe_measuring(outputs: Outputs) -> Iterator[Observer]:
 def _choose_observer(outputs: Outputs) -> AbstractContextManager[Observer]:
     is_terminal = sys.stderr.isatty()
     if outputs.style.redraws(by_default=is_terminal and os.environ.get("TERM") != "dumb"):
+        # A log needs nothing of what redraws a screen.
+        from guestmark.cli.live_progress import LiveProgress
+
         console = Console(stderr=True, style=outputs.style)
         return LiveProgress(console, show_output=outputs.show_output, show_forecast=outputs.details)
     width = os.get_terminal_size(sys.stderr.fileno()).columns if is_terminal else None

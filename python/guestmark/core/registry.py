@@ -49,12 +49,16 @@ def factors() -> Mapping[str, Factor]:
     return index_by_name(found, "factor")
 
 
-def programs(workloads: Iterable[str] | None = None) -> tuple[Program, ...]:
-    """Return the programs that platforms and these workloads (None: all) run on this host."""
-    kinds = workload_kinds()
-    named = kinds.values() if workloads is None else [kinds[name] for name in workloads if name in kinds]
-    found = [program for kind in platform_kinds().values() for program in kind.programs]
-    found += [program for kind in named for program in kind.programs]
+def programs(
+    workloads: Iterable[str] | None = None, platforms: Iterable[str] | None = None
+) -> tuple[Program, ...]:
+    """Return the programs that these workloads and kinds of platforms (None: all) run on this host."""
+    made, hosts = workload_kinds(), platform_kinds()
+    found: list[Program] = []
+    for name in hosts if platforms is None else platforms:
+        found += hosts[name].programs if name in hosts else ()
+    for name in made if workloads is None else workloads:
+        found += made[name].programs if name in made else ()
     return tuple(dict.fromkeys(found))
 
 

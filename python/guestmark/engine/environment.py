@@ -23,6 +23,7 @@ from guestmark.core.platform_kind import Program, start_version_queries
 from guestmark.core.redaction import redact_words
 from guestmark.core.workload_kind import find_measured_packages
 from guestmark.engine.quiet_host import attest_settings
+from guestmark.setting.disk import has_disks
 
 LIBRARIES = (
     "msgspec",
@@ -38,6 +39,7 @@ LIBRARIES = (
 )
 VULNERABILITIES = "sys/devices/system/cpu/vulnerabilities"
 _VERSION_LIMIT_S = 5.0
+_COMMIT_LINE = "# branch.oid "
 _DIRECTORIES = ("/", "/dev/shm", "/tmp", "/var/tmp")
 
 
@@ -97,14 +99,23 @@ def record_environment(
 
 
 def record_run_environment(plan: Plan) -> Environment:
-    """Record the environment for a plan: with the programs that its workloads need, and the packages they measure."""
-    used = registry.programs(cell.workload.name for cell in plan.cells)
+    """Record the environment for a plan: with the programs that its cells run, and the packages they measure."""
     workloads = {repr(cell.workload): cell.workload for cell in plan.cells}
     return record_environment(
-        programs=used,
+        programs=_list_used_programs(plan),
         agent=find_agent_binary(),
         measured=find_measured_packages(workloads.values()),
     )
+
+
+def _list_used_programs(plan: Plan) -> tuple[Program, ...]:
+    """List the programs that the plan's cells run on this host. To ask others takes as long as a short run."""
+    platforms: dict[str, None] = {}
+    for cell in plan.cells:
+        platforms |= dict.fromkeys(layer.kind for layer in cell.platform.layers)
+    # Disks are made and served by programs that are listed with other platforms than the cell's own.
+    disks = any(map(has_disks, plan.cells))
+    return registry.programs([cell.workload.name for cell in plan.cells], None if disks else platforms)
 
 
 def _read_line(file: Path) -> str:
@@ -268,9 +279,15 @@ def _describe_guestmark(agent: Path | None) -> dict[str, Any]:
             found["version"] = metadata.version("guestmark")
     here = Path(guestmark.__file__).resolve().parent
     checkout = here.parent.parent
-    if (checkout / ".git").exists() and (commit := _run_git(checkout, "rev-parse", "HEAD")):
-        found["commit"] = commit
-        found["modified"] = bool(_run_git(checkout, "status", "--porcelain", "--untracked-files=no"))
+    if (checkout / ".git").exists():
+        # Both answers from one process: the lines with # are about the branch, the others about changed files.
+        lines = _run_git(
+            checkout, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no"
+        ).splitlines()
+        for line in lines:
+            if line.startswith(_COMMIT_LINE):
+                found["commit"] = line.removeprefix(_COMMIT_LINE)
+                found["modified"] = not all(each.startswith("#") for each in lines)
     if agent is not None:
         with contextlib.suppress(OSError):
             found["agent_sha256"] = hashlib.sha256(agent.read_bytes()).hexdigest()
@@ -296,7 +313,10 @@ def _list_libraries() -> dict[str, str]:
     found = {}
     for library in LIBRARIES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[library] = metadata.version(library)
+            # `metadata.version` parses the whole text as an e-mail, which takes ten times as long.
+            text = metadata.distribution(library).read_text("METADATA") or ""
+            version = _VERSION_PATTERN.search(text)
+            found[library] = metadata.version(library) if version is None else version[1]
     return found
 
 

@@ -30,7 +30,7 @@ from guestmark.engine.trial_schedule import count_iterations, count_warmups, fin
 from guestmark.ledger.attempts import TrialAttempts
 from guestmark.ledger.store import Ledger
 from guestmark.platforms import registry
-from guestmark.powercut import evidence
+from guestmark.powercut.evidence_directory import keep_beside
 from guestmark.setting.machine import START, Start
 from guestmark.stats import stopping
 from guestmark.stats.analysis import analyse_run
@@ -83,7 +83,7 @@ def run(
         )
         file = Path(ledger.where) if ledger.is_file else None
         try:
-            with evidence.keep_beside(file), loop.run_hooks():
+            with keep_beside(file), loop.run_hooks():
                 loop.prove_durability()
                 state = loop.run_blocks()
         except Interrupted:

@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -231,12 +231,18 @@ def find_owner(path: str, info: Path = _INFO) -> str | None:
         return None
     lines = [f"\n{name}\n".encode() for name in names]
     likely = [info / f"{name}.list" for name in (os.path.basename(path), *_FIRST)]
-    for file in (*likely, *sorted(info.glob("*.list"))):
+    for file in _list_lists(info, likely):
         with contextlib.suppress(OSError):
             held = file.read_bytes()
             if any(line in held for line in lines):
                 return file.stem.partition(":")[0]
     return None
+
+
+def _list_lists(info: Path, first: Iterable[Path]) -> Iterator[Path]:
+    """Yields dpkg's lists of files, those `first`; the others are looked for only by who gets to them."""
+    yield from first
+    yield from sorted(info.glob("*.list"))
 
 
 def _query_dpkg(*question: str) -> str:

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from guestmark.core.errors import UsageError
-from guestmark.core.home import default_path
 from guestmark.core.temporary import scratch_directory
 from guestmark.disks import daemon
 from guestmark.disks.logged import LoggedFiles
 from guestmark.powercut import cuts, recovery
 from guestmark.powercut.cuts import Cut, Piece, Survival
+from guestmark.powercut.evidence_directory import evidence_directory
 from guestmark.powercut.judge import Crash, JudgedStates, Replay, copy_without_zeroes
 from guestmark.powercut.records import Method
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
 
 _KEPT = 64
 _KEPT_BYTES = 512 << 20
-_beside: ContextVar[Path | None] = ContextVar("_beside", default=None)
 _ABOUT, _BASE, _LOG, _UNDER, _TOLD = "about.json", "base", "writes.log", "under", "told"
 
 
@@ -45,21 +42,6 @@ class KeptLog:
     under: Path | None = None
     check: str = ""
     lines: tuple[bytes, ...] = ()  # that the check was told
-
-
-def evidence_directory(ledger: Path | None = None) -> Path:
-    """Return the directory of kept logs: beside that ledger, else the one in use, else the default one."""
-    return (ledger or _beside.get() or default_path()).parent / "powercut"
-
-
-@contextlib.contextmanager
-def keep_beside(ledger: Path | None) -> Iterator[None]:
-    """Keep logs beside that ledger while the context lasts; beside the default ledger if it is not a file."""
-    token = _beside.set(ledger)
-    try:
-        yield
-    finally:
-        _beside.reset(token)
 
 
 @dataclass(frozen=True, slots=True)

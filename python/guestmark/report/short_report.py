@@ -15,7 +15,6 @@ from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Part, Sect
 from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure_cell, word_cell
 from guestmark.page.text import Inline, Span, Tone, line, make_inert, plain_text, spans
 from guestmark.report.commands import resume_command
-from guestmark.report.full_report import make_page
 from guestmark.report.sections import gate_outcomes, published, question_answers, validity
 from guestmark.report.sections.conclusion import describe_slow_runs, describe_undecided
 from guestmark.report.sections.results import ESTIMATE, estimate_cell
@@ -52,6 +51,9 @@ def make_short_report(run: StoredRun, analysis: Analysis, *, width: int, latest:
     """
     # A race has no baseline, so it has no rows to compare.
     if run.plan.context.tune is not None:
+        # Only a race needs the sections of a whole report, which take long to import.
+        from guestmark.report.full_report import make_page
+
         return make_page(run, analysis, with_published=False, with_environment=False, details=False)
     title = run.plan.title or run.plan.name
     sections = [] if run.origin is None else [make_origin_section(run, run.origin, whole=False)]

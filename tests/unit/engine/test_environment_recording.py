@@ -49,6 +49,27 @@ def test_the_checkout_is_named() -> None:
     assert record_environment([], programs=())["guestmark"]["commit"] == head
 
 
+@pytest.mark.parametrize(
+    ("platform", "factors", "asked", "others"),
+    [
+        ("host", {}, set(), {"bwrap", "podman", "virsh", "qemu-img", "linux.uml"}),
+        ("tcg", {}, {"qemu-system-x86_64", "qemu-img"}, {"bwrap", "podman", "virsh", "linux.uml"}),
+        ("tcg/uml", {}, {"qemu-system-x86_64", "linux.uml"}, {"bwrap", "podman", "virsh"}),
+        ("bwrap", {}, {"bwrap"}, {"podman", "virsh", "qemu-img", "linux.uml"}),
+        # What makes the disk is listed with another platform.
+        ("host", {"filesystem": "ext4"}, {"qemu-img"}, set()),
+    ],
+)
+def test_only_programs_that_a_plan_runs_are_asked(
+    platform: str, factors: dict[str, str], asked: set[str], others: set[str]
+) -> None:
+    """To start ten programs that nothing uses took longer than a short run."""
+    found = record_run_environment(plan_of(cell_of(platform, "exec", factors, command=["true"])))
+    answered = set(found.get("programs", {}))
+    assert {name for name in asked if shutil.which(name)} <= answered
+    assert not answered & others
+
+
 def script(folder: Path, name: str, body: str) -> str:
     file = folder / name
     file.write_text(f"#!/bin/sh\n{body}\n")

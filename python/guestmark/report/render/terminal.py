@@ -27,7 +27,6 @@ from guestmark.page.nodes import (
 )
 from guestmark.page.tables import Align, RowName, Table, TableBuilder, word_cell
 from guestmark.page.text import Inline, Tone, make_inert
-from guestmark.report.full_report import make_live_section
 from guestmark.report.render.terminal_table import (
     draw_key,
     draw_table,
@@ -88,6 +87,9 @@ def draw_page(page: Page, console: Console) -> str:
 
 def draw_results(analysis: Analysis, width: int) -> RenderableType:
     """Return the results so far, for the screen of a run that is going on."""
+    # The sections of a whole report take longer to import than a short answer takes to be drawn.
+    from guestmark.report.full_report import make_live_section
+
     return draw_sections([make_live_section(workload) for workload in analysis.workloads], width)
 
 

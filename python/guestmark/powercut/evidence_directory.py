@@ -1,0 +1,25 @@
+"""Where kept logs of proofs are. Every run says so, and only those that prove something import what writes them."""
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+
+from guestmark.core.home import default_path
+
+_beside: ContextVar[Path | None] = ContextVar("_beside", default=None)
+
+
+def evidence_directory(ledger: Path | None = None) -> Path:
+    """Return the directory of kept logs: beside that ledger, else the one in use, else the default one."""
+    return (ledger or _beside.get() or default_path()).parent / "powercut"
+
+
+@contextlib.contextmanager
+def keep_beside(ledger: Path | None) -> Iterator[None]:
+    """Keep logs beside that ledger while the context lasts; beside the default ledger if it is not a file."""
+    token = _beside.set(ledger)
+    try:
+        yield
+    finally:
+        _beside.reset(token)
