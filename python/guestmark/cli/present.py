@@ -10,7 +10,8 @@ from guestmark.page import figures
 from guestmark.page.nodes import Page
 from guestmark.report.render import terminal
 from guestmark.report.row_order import order_cells
-from guestmark.report.short_report import make_short_report, make_then_and_now
+from guestmark.report.screen_report import LINES, make_screen_report
+from guestmark.report.short_report import make_then_and_now
 from guestmark.stats.analysis import Analysis
 
 
@@ -35,7 +36,7 @@ def show_result(
         if outputs.takes_stdout or outputs.style is Style.NONE:
             return
         console = Console(style=outputs.style)
-        page = own_page or _build_page(stored, outputs, analysis, console.width, is_latest=is_latest)
+        page = own_page or _build_page(stored, outputs, analysis, console, is_latest=is_latest)
         with report_failed_writes():
             text = terminal.draw_page(page, console)
             if may_page and not outputs.quiet:
@@ -57,7 +58,7 @@ def _write_files(stored: StoredRun, outputs: Outputs, analysis: Analysis, own_pa
 
 
 def _build_page(
-    stored: StoredRun, outputs: Outputs, analysis: Analysis, width: int, *, is_latest: bool
+    stored: StoredRun, outputs: Outputs, analysis: Analysis, console: Console, *, is_latest: bool
 ) -> Page:
     if outputs.details or outputs.environment:
         # So do the sections of the whole report.
@@ -71,5 +72,13 @@ def _build_page(
             details=outputs.details,
         )
     if outputs.published:
-        return make_then_and_now(stored, analysis, width=width, latest=is_latest)
-    return make_short_report(stored, analysis, width=width, latest=is_latest)
+        return make_then_and_now(stored, analysis, width=console.width, latest=is_latest)
+    return make_screen_report(
+        stored,
+        analysis,
+        width=console.width,
+        latest=is_latest,
+        # The prompt takes a line of a terminal's own.
+        lines=max(LINES, console.height - 1),
+        count_lines=lambda page: terminal.draw_page(page, console).count("\n"),
+    )

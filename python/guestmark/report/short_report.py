@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from guestmark.core.metric import Metric
 from guestmark.core.metric_spec import SYSTEM, USER
@@ -43,7 +44,27 @@ _MOST_REMARKS = 3
 _ENDED = {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
 
 
-def make_short_report(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> Page:
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a run its short report tells; None everywhere means all of it."""
+
+    # Nodes that explain figures, of each table; without their small print.
+    explanations: int | None = None
+    # Answers in fewer words.
+    brief: bool = False
+    # Rows of each table, and tables.
+    rows: int | None = None
+    tables: int | None = None
+    # Nodes of the answers.
+    answers: int | None = None
+
+
+WHOLE = Extent()
+
+
+def make_short_report(
+    run: StoredRun, analysis: Analysis, *, width: int, latest: bool, extent: Extent = WHOLE
+) -> Page:
     """Return the answer for a screen of `width` columns; `latest`: the run is the newest of its ledger.
 
     A race of configurations, and workloads that are not compared, are shown whole. If every workload of the run
@@ -51,23 +72,54 @@ def make_short_report(run: StoredRun, analysis: Analysis, *, width: int, latest:
     """
     # A race has no baseline, so it has no rows to compare.
     if run.plan.context.tune is not None:
-        # Only a race needs the sections of a whole report, which take long to import.
-        from guestmark.report.full_report import make_page
-
-        return make_page(run, analysis, with_published=False, with_environment=False, details=False)
+        return _make_race_report(run, analysis, width=width, latest=latest, extent=extent)
     title = run.plan.title or run.plan.name
     sections = [] if run.origin is None else [make_origin_section(run, run.origin, whole=False)]
-    if answers := question_answers.make_nodes(analysis):
+    if answers := question_answers.make_nodes(analysis, brief=extent.brief):
         asked = title in (question.ask for question in run.plan.questions)
-        sections.append(Section(Part.CONCLUSION, title, tuple(answers), titled=not asked))
+        told = _cut_short(answers, extent.answers, "answer")
+        sections.append(Section(Part.CONCLUSION, title, told, titled=not asked))
     # Explanations of some workloads alone would bury the answers of the others.
     explained = all(kind_sections(workload, run) for workload in analysis.workloads)
-    for group in _group_into_tables(analysis.workloads):
-        sections.append(_result_section(group, run, width, explained=explained))
+    tables = _group_into_tables(analysis.workloads)
+    for group in tables[: extent.tables]:
+        sections.append(_result_section(group, run, width, extent, explained=explained))
+    if left := len(tables[extent.tables :]) if extent.tables is not None else 0:
+        more = Note(line(f"{format_count(left, 'table')} of figures: --details"))
+        sections.append(Section(Part.WORKLOAD, "Left out", (more,), titled=False))
     gates = gate_outcomes.make_nodes(gate_outcomes.judge_own_gates(analysis), analysis, run)
     closing = [*gates, *_main_limit(analysis, width), *_closing_nodes(analysis, run, latest=latest)]
     sections.append(_closing_section(closing))
     return Page(title, run.id, tuple(sections))
+
+
+def _make_race_report(
+    run: StoredRun, analysis: Analysis, *, width: int, latest: bool, extent: Extent
+) -> Page:
+    """Return the race as the whole report tells it, or the first nodes of each section with their first rows."""
+    # Only a race needs the sections of a whole report, which take long to import.
+    from guestmark.report.full_report import make_page
+
+    page = make_page(run, analysis, with_published=False, with_environment=False, details=False)
+    if extent == WHOLE:
+        return page
+    sections = []
+    for section in page.sections:
+        # What limits it most is said once, at the end.
+        if section.part in {Part.FOOTER, Part.VALIDITY}:
+            continue
+        nodes = [_cut_rows(node, extent.rows) for node in section.nodes if not _is_small_print(node)]
+        # Even the shortest tells who is left.
+        kept = None if extent.explanations is None else max(extent.explanations, 1)
+        sections.append(replace(section, nodes=tuple(nodes[:kept]), key=None))
+    closing = [*_main_limit(analysis, width), *_closing_nodes(analysis, run, latest=latest)]
+    return replace(page, sections=(*sections, _closing_section(closing)))
+
+
+def _cut_short(nodes: Sequence[Node], most: int | None, what: str) -> tuple[Node, ...]:
+    if most is None or len(nodes) <= most:
+        return tuple(nodes)
+    return (*nodes[:most], Note(line(f"{format_count(len(nodes) - most, f'more {what}')}: --details")))
 
 
 def make_then_and_now(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> Page:
@@ -109,20 +161,34 @@ def _fit_into_one_table(workloads: Sequence[WorkloadResult]) -> bool:
 
 
 def _result_section(
-    workloads: Sequence[WorkloadResult], run: StoredRun, width: int, *, explained: bool
+    workloads: Sequence[WorkloadResult], run: StoredRun, width: int, extent: Extent, *, explained: bool
 ) -> Section:
     failures = [node for workload in workloads for node in list_failures(workload)][:_MOST_REMARKS]
     first, title = workloads[0], join_names(workload.title for workload in workloads)
     if not is_compared(first) or not first.metrics:
         nodes = [node for node in kind_sections(first, run) if not _is_small_print(node)]
-        return Section(Part.WORKLOAD, title, (*nodes, *failures, *kind_conclusion(first, run)))
+        # The first of them says what was found.
+        kept = None if extent.explanations is None else max(extent.explanations, 1)
+        shortened = [_cut_rows(node, extent.rows) for node in nodes[:kept]]
+        return Section(Part.WORKLOAD, title, (*shortened, *failures, *kind_conclusion(first, run)))
     remarks: list[Node] = [*_undecided_notes(workloads)]
     explanations: list[Node] = []
     for workload in workloads:
         remarks += _claims_beside_typical(workload, f"{workload.title}, " if len(workloads) > 1 else "")
         explanations += kind_sections(workload, run) if explained else []
-    table = _ResultTable(workloads, width).build()
+    if extent.explanations is not None:
+        explanations = [node for node in explanations if not _is_small_print(node)][: extent.explanations]
+        explanations = [_cut_rows(node, extent.rows) for node in explanations]
+    table = _cut_rows(_ResultTable(workloads, width).build(), extent.rows)
     return Section(Part.WORKLOAD, title, (table, *remarks[:_MOST_REMARKS], *explanations, *failures))
+
+
+def _cut_rows(node: Node, most: int | None) -> Node:
+    """Return the table with its first rows, and how many more there are; other nodes as they are."""
+    if not isinstance(node, Table) or most is None or len(node.rows) <= most:
+        return node
+    more = line(f"{format_count(len(node.rows) - most, 'more row')}: --details")
+    return replace(node, rows=node.rows[:most], legend=(*node.legend, more))
 
 
 def _is_small_print(node: Node) -> bool:

@@ -150,7 +150,7 @@ def _answer_sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[In
     brief = brief and (_has_only(answer, Ranking) or _has_only(answer, Breakdown))
     names = _pair_names(answer)
     breakdowns = [finding.result for finding in answer.findings if isinstance(finding, Breakdown)]
-    short_names = name_across_workloads(breakdowns) if brief else {}
+    short_names = _name_breakdowns(breakdowns) if brief else {}
     sentences = []
     for finding in answer.findings:
         match finding:
@@ -167,6 +167,14 @@ def _answer_sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[In
 
 
 # --- the best cell ------------------------------------------------------------------------------------------
+
+
+def _name_breakdowns(results: Sequence[CellResult]) -> Mapping[str, str]:
+    """Return short names by id, with the platforms where they alone tell two from each other."""
+    names = name_across_workloads(results)
+    if len(set(names.values())) == len(names):
+        return names
+    return {result.cell.id: f"{names[result.cell.id]} {result.cell.platform}" for result in results}
 
 
 def _describe_ranking(ranking: Ranking, *, brief: bool) -> Inline:
