@@ -20,6 +20,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
 # A parameter in a command, whose program may be another at each level.
 _LEVEL = re.compile(r"\{[\w-]+\}")
 _MOST_LEVELS = 1000
+# What the caller's shell has left in a word only if the word was quoted as a whole: blanks, and quotes within.
+_HOLDS_SEVERAL = re.compile(r"""[\s'"\\]""")
 
 # What looks like an option that does not exist: what to type instead.
 REPLACEMENTS: Mapping[str, str] = {SEPARATOR: "commands stand after --, e.g. -- ./old --- ./new"}
@@ -258,10 +260,10 @@ def _scan_levels(name: str, first: str, last: str, step: str | None) -> list[str
 def find_command_texts(argv: Sequence[str]) -> list[str]:
     """Returns the words if each of them is a whole command as hyperfine takes it (`'sleep 0.1' 'sleep 0.2'`).
 
-    That is so if the first one holds blanks and is not a program itself, and each begins with a program or needs a
-    shell. Otherwise the list is empty.
+    That is so if the first one holds blanks or quotes and is not a program itself, and each begins with a program or
+    needs a shell. Otherwise the list is empty.
     """
-    if not argv or SEPARATOR in argv or not re.search(r"\s", argv[0]) or shutil.which(argv[0]):
+    if not argv or SEPARATOR in argv or not _HOLDS_SEVERAL.search(argv[0]) or shutil.which(argv[0]):
         return []
     return list(argv) if all(map(_begins_with_program, argv)) else []
 

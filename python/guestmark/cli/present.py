@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+from functools import partial
+
 from guestmark.cli.console import Console, show_in_pager
 from guestmark.cli.outputs import Outputs, report_failed_writes, write_document
 from guestmark.cli.style import Style
@@ -80,5 +83,10 @@ def _build_page(
         latest=is_latest,
         # The prompt takes a line of a terminal's own.
         lines=max(LINES, console.height - 1),
-        count_lines=lambda page: terminal.draw_page(page, console).count("\n"),
+        count_lines=partial(_count_lines, width=console.width),
     )
+
+
+def _count_lines(page: Page, width: int) -> int:
+    """Counts the lines of a page without touching standard output, which may be closed or full."""
+    return terminal.draw_page(page, Console(file=io.StringIO(), width=width)).count("\n")

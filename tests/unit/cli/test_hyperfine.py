@@ -438,6 +438,18 @@ SHELL_TEXTS = [
 ]
 
 
+@pytest.mark.parametrize(
+    "text", ['"./old"', "'./old'", "./ol\\d", '"./my prog"', "./my\\ prog", '"./my prog" x', "./o'l'd x"]
+)
+def test_a_text_may_quote_its_program(guestmark: CommandLine, tmp_path: Path, text: str) -> None:
+    """As scripts do that put a path into a line for hyperfine."""
+    for name in ("old", "my prog"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    done = guestmark("exec", "-q", "-r", "1", text, cwd=tmp_path)
+    assert done.status == 0, done.stderr
+
+
 @pytest.mark.parametrize("text", SHELL_TEXTS)
 def test_a_text_for_a_shell_gets_one_and_that_is_said(guestmark: CommandLine, text: str) -> None:
     done = guestmark("exec", "-r", "1", text)
