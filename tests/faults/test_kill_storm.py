@@ -21,7 +21,8 @@ def test_kills_at_random_moments_leave_nothing_and_lose_nothing(mode: str, tmp_p
 @pytest.mark.parametrize(
     ("way", "mode"),
     [("interrupt", "disk"), ("hangup", "oltp"), ("terminate", "exec"), ("terminal", "exec"), ("stop", "disk"),
-     ("sleep", "exec"), ("helper", "storage"), ("helper", "virtiofs"), ("helper", "oltp"), ("helper", "exec"), ("keepers", "own"), ("stop", "own")],
+     ("sleep", "exec"), ("helper", "storage"), ("helper", "virtiofs"), ("helper", "oltp"), ("helper", "exec"),
+     ("keepers", "own"), ("stop", "own")],
 )  # fmt: skip
 def test_other_ends_leave_nothing_and_lose_nothing(way: str, mode: str, tmp_path: Path) -> None:
     outcome = Outcome()

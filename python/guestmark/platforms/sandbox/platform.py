@@ -100,7 +100,7 @@ class SandboxPlatform(HostLike):
             if self.runtime.own_kernel:
                 command.append("--unset=TMPDIR")
                 if sandbox.networked:
-                    # It takes a namespace with this directory's files for the host's own, but since Linux 6.13 every
+                    # It takes a namespace with this directory's files for the host's own, but on newer kernels every
                     # namespace has some of them.
                     command.append("--hide=/proc/sys/net/core")
             command += ["--", *self.runtime.command(sandbox)]
