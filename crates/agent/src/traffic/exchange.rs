@@ -55,7 +55,7 @@ pub fn connect_for_requests(to: SocketAddr) -> io::Result<TcpStream> {
 }
 
 /// Makes a connection one of requests. Its waits have no limit of their own: the kernel would set a timer for each, which
-/// takes a twentieth of a request's time. [`repeat`] watches instead, and a server ends with its client.
+/// takes time of each request. [`repeat`] watches instead, and a server ends with its client.
 pub fn expect_requests(stream: &TcpStream) -> io::Result<()> {
     wait_without_limit(stream)?;
     stream.set_nodelay(true)
