@@ -104,6 +104,8 @@ def test_an_installation_that_is_changed_under_a_run_is_no_bug(tmp_path: Path) -
     shutil.copytree(
         PACKAGES / "guestmark", package / "guestmark", ignore=shutil.ignore_patterns("__pycache__")
     )
+    # What was copied has to be older than the process, by a clock of 10 ms.
+    time.sleep(0.1)
     code = (
         "import sys, time; from guestmark.cli import error_report; print('ready', flush=True); sys.stdin.readline()\n"
         "sys.exit(error_report.report_error(ImportError('no such module')))"

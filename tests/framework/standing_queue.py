@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+HERE = "127.0.0.1"
 _PIECE = 1448
 
 
@@ -54,7 +55,7 @@ class _Relay:
 
     def accept(self, listener: socket.socket) -> None:
         client, _ = listener.accept()
-        server = socket.create_connection(("127.0.0.1", self.ways[listener]))
+        server = socket.create_connection((HERE, self.ways[listener]))
         for ours, other, direction in (
             (client, server, self.directions[0]),
             (server, client, self.directions[1]),
@@ -116,7 +117,7 @@ def standing_queue(*ports: int, rate: float, queue_s: float) -> Iterator[list[in
     with contextlib.ExitStack() as stack:
         ways = {}
         for port in ports:
-            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            listener = stack.enter_context(socket.create_server((HERE, 0)))
             ways[listener] = port
         relay = _Relay(ways, rate, queue_s)
         thread = threading.Thread(target=relay.run)

@@ -63,11 +63,21 @@ def own_network() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def dumping(path: Path, snaplen: int = 0, device: str = "lo") -> Iterator[None]:
+def dumping(path: Path, snaplen: int = 0, device: str = "lo", only: str = "tcp or udp") -> Iterator[None]:
     """Capture `device` into `path` while the block runs; every packet is in it when the block is left."""
     options = ["-s", str(snaplen)] if snaplen else []
     process = subprocess.Popen(
-        ["dumpcap", "-q", "-i", device, "-f", "tcp or udp", "-w", str(path), *options],
+        [
+            "dumpcap",
+            "-q",
+            "-i",
+            device,
+            "-f",
+            only,
+            "-w",
+            str(path),
+            *options,
+        ],
         stderr=subprocess.PIPE,
         text=True,
     )

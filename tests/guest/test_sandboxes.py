@@ -142,8 +142,7 @@ def home_of_nobody() -> Iterator[Path]:
 @pytest.mark.parametrize("name", [name for name in HERE if RUNTIMES[name].for_users])
 def test_another_user_has_it_and_leaves_nothing(name: str, home_of_nobody: Path) -> None:
     program = f"""
-        from tests.framework.command_line import CommandLine
-from tests.framework.guests import start
+        from tests.framework.guests import start
         with start({name!r}) as machine:
             found = machine.attest()
             done = machine.agent.exec(["sh", "-c", "echo x >/etc/{MARK[1:]} && id -u"], timeout_s=30)
@@ -218,8 +217,7 @@ def test_one_whose_root_is_the_hosts_own_is_refused(tmp_path: Path, monkeypatch:
 def test_nothing_is_left_of_one_whose_guestmark_is_killed(name: str) -> None:
     program = f"""
         import time
-        from tests.framework.command_line import CommandLine
-from tests.framework.guests import start
+        from tests.framework.guests import start
         with start({name!r}) as machine:
             machine.agent.background(["sleep", "1000"])
             print(machine.pid, *machine.within.groups, machine.within.console, flush=True)

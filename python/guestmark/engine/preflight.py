@@ -25,6 +25,7 @@ from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.probe import PlatformVariant, Startable, list_deciding_factors, recall_findings
 from guestmark.setting.machine import KERNEL, MACHINE, MEMORY
 from guestmark.setting.memory import check_memory
+from guestmark.setting.network import MTU, NETWORK, NIC, NIC_QUEUES, NIC_RING, OFFLOADS, Network
 from guestmark.workloads import base as workloads
 
 
@@ -420,10 +421,11 @@ def check_workloads(plan: Plan, cells: Sequence[Cell]) -> list[str]:
     for cell in cells:
         by_workload.setdefault(cell.workload.name, []).append(cell)
     # Every check runs, so that the user learns of all problems at once.
-    try:
-        _check_disk_space(cells)
-    except GuestmarkError as error:
-        errors.append(error)
+    for check in (_check_disk_space, _check_network_levels):
+        try:
+            check(cells)
+        except GuestmarkError as error:
+            errors.append(error)
     for name, theirs in by_workload.items():
         try:
             remarks += workloads.find_trial_class(name).preflight(plan, theirs)
@@ -436,6 +438,22 @@ def check_workloads(plan: Plan, cells: Sequence[Cell]) -> list[str]:
         lines = [f"{error.message} ({error.hint})" if error.hint else error.message for error in errors]
         raise kind(f"the plan cannot be measured here for {len(errors)} reasons", hint="\n".join(lines))
     return list(dict.fromkeys(remarks))
+
+
+def _check_network_levels(cells: Sequence[Cell]) -> None:
+    """Raise `UsageError` for a level that is about a network, where the machine has none."""
+    for cell in cells:
+        # A workload with a network of its own decides what it means.
+        if NETWORK in workload_kind(cell.workload.name).factors:
+            continue
+        if cell.levels.get(NETWORK) not in (None, Network.NONE):
+            continue
+        for factor in (NIC, MTU, OFFLOADS, NIC_QUEUES, NIC_RING):
+            if factor.name in cell.factors:
+                raise UsageError(
+                    f"{cell.id}: {factor.name} is about a network, and this machine has none",
+                    hint="give it one: --set network=tap for guests, network=veth for sandboxes and the host",
+                )
 
 
 def _check_disk_space(cells: Sequence[Cell]) -> None:

@@ -68,9 +68,13 @@ def extend_plan(stored: StoredRun, request: ExtensionRequest) -> Plan:
     extension = Extension(done, request.blocks, request.precision, request.time_limit_s)
     context = stored.plan.context
     context = replace(context, extended=(*context.extended, extension), iterations=_keep_iterations(stored))
-    # A budget that is used up would leave out what the run is now to measure.
+    # A budget that is used up would leave out what the run is now to measure; what it has left out may fit into the new.
     if context.budget_s is not None:
-        context = replace(context, budget_s=used_s + (request.time_limit_s or context.budget_s))
+        context = replace(
+            context,
+            budget_s=used_s + (request.time_limit_s or context.budget_s),
+            no_time=(),
+        )
     return replace(stored.plan, policy=policy, context=context)
 
 

@@ -420,7 +420,7 @@ def test_a_missing_binary_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_agent_is_static_and_small() -> None:
     binary = find_agent_binary()
-    assert binary.stat().st_size <= 11 << 18  # a checkout makes it a seventh larger than a wheel's
+    assert binary.stat().st_size <= 13 << 18  # a checkout makes it a seventh larger than a wheel's
     with contextlib.suppress(FileNotFoundError):
         headers = subprocess.run(["readelf", "-lW", str(binary)], capture_output=True, text=True, check=True)
         assert "INTERP" not in headers.stdout

