@@ -68,7 +68,7 @@ def extend_plan(stored: StoredRun, request: ExtensionRequest) -> Plan:
     extension = Extension(done, request.blocks, request.precision, request.time_limit_s)
     context = stored.plan.context
     context = replace(context, extended=(*context.extended, extension), iterations=_keep_iterations(stored))
-    # A budget that is used up would leave out what the run is now to measure. What it left out may fit into the new one.
+    # A used-up budget would leave out what the run is now to measure, and what it left out may fit into the new one.
     if context.budget_s is not None:
         context = replace(
             context,
