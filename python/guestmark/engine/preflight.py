@@ -111,6 +111,7 @@ def _explain_misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str
         )
 
 
+_ABOUT_NETWORKS = (NIC, MTU, OFFLOADS, NIC_QUEUES, NIC_RING)
 # A hypervisor takes at least this much besides its guest's memory.
 HYPERVISOR_BYTES = 64 << 20
 
@@ -443,17 +444,15 @@ def check_workloads(plan: Plan, cells: Sequence[Cell]) -> list[str]:
 def _check_network_levels(cells: Sequence[Cell]) -> None:
     """Raise `UsageError` for a level that is about a network, where the machine has none."""
     for cell in cells:
+        named = [factor.name for factor in _ABOUT_NETWORKS if factor.name in cell.factors]
+        if not named or cell.levels.get(NETWORK) not in (None, Network.NONE):
+            continue
         # A workload with a network of its own decides what it means.
-        if NETWORK in workload_kind(cell.workload.name).factors:
-            continue
-        if cell.levels.get(NETWORK) not in (None, Network.NONE):
-            continue
-        for factor in (NIC, MTU, OFFLOADS, NIC_QUEUES, NIC_RING):
-            if factor.name in cell.factors:
-                raise UsageError(
-                    f"{cell.id}: {factor.name} is about a network, and this machine has none",
-                    hint="give it one: --set network=tap for guests, network=veth for sandboxes and the host",
-                )
+        if NETWORK not in workload_kind(cell.workload.name).factors:
+            raise UsageError(
+                f"{cell.id}: {named[0]} is about a network, and this machine has none",
+                hint="give it one: --set network=tap for guests, network=veth for sandboxes and the host",
+            )
 
 
 def _check_disk_space(cells: Sequence[Cell]) -> None:
