@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ from guestmark.setting.base import Check
 from guestmark.setting.network import MTU, NETWORK, NIC_QUEUES, NIC_RING, OFFLOADS, Network, Offloads
 
 PROBE_BYTES = 256 << 10
+_CARRIER_S = 6.0
+_PAUSE_S = 0.1
 _PROBE_S = 30.0
 # The hardware address that libslirp gives itself: these two bytes, and its IPv4 address.
 _OF_LIBSLIRP = "52:55:"
@@ -73,7 +76,7 @@ class Path:
 
 def attest_network(path: Path) -> NetworkFacts:
     """Returns the facts of a network. Raises `AttestationError` with both values where they are not what was asked."""
-    machine_before = describe_link(path.machine.agent, path.machine.interface)
+    machine_before = _await_carrier(path.machine)
     peer_before = describe_link(path.peer.agent, path.peer.interface)
     around = find_processes(path.namespaces, path.roots, path.tap)
     _require_no_strangers(path, around)
@@ -117,6 +120,17 @@ def _require_no_strangers(path: Path, around: list[Found]) -> None:
             program = procfs.read_link(procfs.PROC / str(found.pid) / "exe") or f"process {found.pid}"
             tie = " and ".join(found.ties)
             _require(Check(f"processes in it, found by their {tie}", "machine and peer only", program))
+
+
+def _await_carrier(end: End) -> LinkState:
+    """Returns the state of an interface once its link is up, or after some seconds: e1000e's takes two to come up."""
+    deadline = time.monotonic() + _CARRIER_S
+    state = describe_link(end.agent, end.interface)
+    # What has no driver, such as gVisor's interfaces, has no link either.
+    while state.up and state.driver and not state.carrier and time.monotonic() < deadline:
+        time.sleep(_PAUSE_S)
+        state = describe_link(end.agent, end.interface)
+    return state
 
 
 def _require_movers(path: Path, movers: list[Mover]) -> None:
