@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A network interface, and what of its namespace concerns it.
+/// A network interface, with the settings of its namespace that affect it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools)]
 pub struct LinkState {
@@ -48,7 +48,7 @@ pub struct LinkState {
     /// Most queues that it could use.
     #[serde(default)]
     pub most_channels: Option<u32>,
-    /// Descriptors of a ring of sending.
+    /// Descriptors of the ring for sending.
     #[serde(default)]
     pub tx_ring: Option<u32>,
     /// Descriptors of a ring of receiving.

@@ -444,7 +444,7 @@ class Forked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LinkState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A network interface, and what of its namespace concerns it."""
+    """A network interface, with the settings of its namespace that affect it."""
 
     name: str
     index: int

@@ -129,7 +129,7 @@ def _observe_measuring(outputs: Outputs) -> Iterator[Observer]:
 def _choose_observer(outputs: Outputs) -> AbstractContextManager[Observer]:
     is_terminal = sys.stderr.isatty()
     if outputs.style.redraws(by_default=is_terminal and os.environ.get("TERM") != "dumb"):
-        # A log needs nothing of what redraws a screen.
+        # A log is never redrawn.
         from guestmark.cli.live_progress import LiveProgress
 
         console = Console(stderr=True, style=outputs.style)

@@ -1,4 +1,4 @@
-"""Which firmware boots a disk image, and what is said of images that cannot be booted or entered."""
+"""Which firmware boots a disk image, and how images are refused that cannot be booted or entered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One server and its client: started, asked, stopped; how it fails is told from how slow it is."""
+"""One server and its client: started, asked, stopped; a failure is distinguished from slowness."""
 
 from __future__ import annotations
 
