@@ -7,6 +7,7 @@ program. Only Debian's have been tried; the others are tested against faked root
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -88,6 +89,12 @@ def _read_package_table() -> tuple[Mapping[str, str], ...]:
     text = (Path(__file__).parent / "packages.tsv").read_text()
     head, *rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
     return tuple(dict(zip(head, row, strict=True)) for row in rows)
+
+
+def read_pretty_name(release: str) -> str:
+    """Return the name for display in the text of an os-release file; empty if it has none."""
+    found = re.search(r'^PRETTY_NAME="?([^"\n]*)"?', release, re.MULTILINE)
+    return found[1] if found else ""
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from guestmark.core.cause import Speaker, classify_message
 from guestmark.core.distribution import install_hint
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.keeper import keeper
+from guestmark.setting.base import quote_qemu_value
 
 _DEADLINE_S = 300.0
 PACKAGES = {
@@ -111,11 +112,6 @@ def serve_image(
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.communicate()
-
-
-def quote_qemu_value(path: Path) -> str:
-    """Return the path as a value among QEMU's options, where a comma has to be doubled."""
-    return str(path).replace(",", ",,")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from guestmark.agent.results import CallError
 from guestmark.core.machine_facts import Backing, Disk, Inside
 from guestmark.disks.attached import AttachedDisk
 from guestmark.platforms.guest import Guest, make_mismatch
-from guestmark.setting.base import AttestedDrive, Check, ServedDisk, iterate_disk_levels
+from guestmark.setting.base import AttestedDrive, Check, ServedDisk, iterate_disk_levels, quote_qemu_value
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem, choose_security_model, choose_share_cache
 from guestmark.setting.memory import BALLOON, FREE_PAGE_REPORTING
@@ -80,7 +80,7 @@ def _attest_directory(guest: Guest, disk: AttachedDisk) -> Disk:
         words = guest.place.read(f"/proc/{guest.vmm_pid}/cmdline").split("\0")
         option = next((word for word in words if word.startswith(f"local,id={spec.name},")), "")
         # QEMU's option syntax writes a comma in a value twice.
-        path = str(directory).replace(",", ",,")
+        path = quote_qemu_value(directory)
         found = option.removeprefix(f"local,id={spec.name},path={path},")
         _require_disk_value(disk, "security model", f"security_model={wanted}", found, guest)
         how += f", security model {wanted}"

@@ -20,7 +20,7 @@ from guestmark.disks.attached import AttachedDisk, find_device
 from guestmark.disks.daemon import DAEMON
 from guestmark.disks.image import Image
 from guestmark.platforms.place import Place
-from guestmark.setting.base import collect_options, format_switch, join_with_leading_comma
+from guestmark.setting.base import collect_options, format_switch, join_with_leading_comma, quote_qemu_value
 from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem, choose_security_model
@@ -168,7 +168,7 @@ def plan9_arguments(
 ) -> list[str]:
     """Returns QEMU's arguments that share a directory of the host with a guest by 9p."""
     return [
-        "-fsdev", f"local,id={tag},path={_escape_commas(directory)},security_model={security_model}"
+        "-fsdev", f"local,id={tag},path={quote_qemu_value(directory)},security_model={security_model}"
         f"{',readonly=on,multidevs=remap' if read_only else ''}",
         "-device", f"{virtio.format_device('virtio-9p')},fsdev={tag},mount_tag={tag}",
     ]  # fmt: skip
@@ -202,7 +202,7 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
         drive += collect_options(spec, lambda factor: factor.drive)
         arguments += [
             "-drive",
-            f"if=none,id={spec.name},file={_escape_commas(image.open_path)}{join_with_leading_comma(drive)}",
+            f"if=none,id={spec.name},file={quote_qemu_value(image.open_path)}{join_with_leading_comma(drive)}",
         ]
         for made_once in collect_options(spec, lambda factor: factor.objects):
             if made_once not in arguments:
@@ -227,13 +227,9 @@ def replace_paths(arguments: Sequence[str], made: Sequence[Image]) -> list[str]:
     """
     words = list(arguments)
     for image in made:
-        path = _escape_commas(image.path if image.spec.is_directory else image.open_path)
+        path = quote_qemu_value(image.path if image.spec.is_directory else image.open_path)
         words = [word.replace(path, f"{image.spec.name} of {image.spec.size}") for word in words]
     return words
-
-
-def _escape_commas(path: Path | str) -> str:
-    return str(path).replace(",", ",,")
 
 
 def list_writable_paths(made: Sequence[Image]) -> list[Path]:

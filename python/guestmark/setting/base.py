@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from guestmark.core.discovery import list_settings
@@ -14,6 +15,11 @@ from guestmark.core.model import Cell
 # The type of a factor's levels.
 L = TypeVar("L")
 EXCLUDE = "or exclude the combination"
+
+
+def quote_qemu_value(path: Path | str) -> str:
+    """Return the path as a value among QEMU's options, where a comma has to be doubled."""
+    return str(path).replace(",", ",,")
 
 
 class DiskKind(Flag):

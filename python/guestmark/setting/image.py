@@ -19,6 +19,7 @@ from guestmark.setting.base import (
     DiskSetting,
     Refusal,
     format_switch,
+    quote_qemu_value,
 )
 
 KEY_ID = "image-key"
@@ -83,7 +84,7 @@ class Format(StrEnum):
         """Return the arguments that name the image to `qemu-img`."""
         if not self.encrypted:
             return "-f", self, str(image)
-        path = str(image).replace(",", ",,")
+        path = quote_qemu_value(image)
         return (
             *self.object_arguments,
             "--image-opts",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from guestmark.agent.client import Agent
+from guestmark.core.distribution import read_pretty_name
 from guestmark.core.errors import AttestationError
 from guestmark.core.machine_facts import OwnInside, OwnKernel, RemoteMachine
 from guestmark.core.units import format_size, parse_size
@@ -55,7 +56,7 @@ def look_inside(agent: Agent, found: RemoteMachine) -> OwnInside:
         processors=min(float(allowed), quota) if quota else float(allowed),
         memory_bytes=min(found.memory_bytes, limit) if limit else found.memory_bytes,
         root_filesystem=root[2] if len(root) > 2 else "",
-        distribution=_pretty_name(parts.get("os", "")),
+        distribution=read_pretty_name(parts.get("os", ""))[:_LIMIT],
     )
 
 
@@ -124,8 +125,3 @@ def _memory_limit(text: str) -> int:
     word = next(filter(_NUMBER.fullmatch, text.split()), "")
     # Version 1 of control groups writes a number near 2**63 for no limit.
     return int(word) if word and int(word) < 1 << 60 else 0
-
-
-def _pretty_name(release: str) -> str:
-    found = re.search(r'^PRETTY_NAME="?([^"\n]*)"?', release, re.MULTILINE)
-    return found[1][:_LIMIT] if found else ""

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from guestmark.appliance.kernel import Notify
 from guestmark.appliance.paths import cache_directory, file_identity
 from guestmark.core.architectures import Architecture
 from guestmark.core.context import Caller
+from guestmark.core.distribution import read_pretty_name
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import DiskImage, ImageEntry, ImageFirmware
@@ -33,11 +34,13 @@ from guestmark.page.text import last_inert_line, make_inert
 from guestmark.platforms import libguestfs
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.guest import Guest
+from guestmark.platforms.login import read_caller
 from guestmark.platforms.phases import FIRST_LINE, SETTLED
 from guestmark.platforms.phases import KERNEL as KERNEL_DONE
 from guestmark.platforms.phases import ROOT as ROOT_DONE
 from guestmark.platforms.place import HypervisorProcess, Place
 from guestmark.platforms.qemu.firmware import find_ovmf
+from guestmark.setting.base import quote_qemu_value
 from guestmark.setting.machine import IMAGE, KERNEL, KERNEL_ARGS, MODULES, ROOTFS, START, Start
 
 # A whole system boots: under TCG on a busy host that takes minutes.
@@ -52,7 +55,6 @@ _MEBIBYTE = 1 << 20
 _INSPECT_S = 600.0
 _CREATE_S = 60.0
 _SETTLE_S = 120.0
-_ENVIRONMENT_BYTES = 64 << 10
 _SECTOR = 512
 # Sectors that hold the boot record, the header of a GUID partition table, and its 128 entries.
 _HEAD_SECTORS = 34
@@ -122,11 +124,11 @@ class ImageBoot:
         disk = process.scratch / "image.qcow2"
         _run_in_place(place, _create_command(place.locate_file(self.overlay), disk))
         arguments = [
-            "-blockdev", f"driver=qcow2,node-name={NODE},file.driver=file,file.filename={_escape(str(disk))}",
+            "-blockdev", f"driver=qcow2,node-name={NODE},file.driver=file,file.filename={quote_qemu_value(disk)}",
             "-device", f"{virtio.format_device('virtio-blk')},drive={NODE},bootindex=0",
         ]  # fmt: skip
         if self.seed is not None:
-            seed = _escape(place.locate_file(self.seed))
+            seed = quote_qemu_value(place.locate_file(self.seed))
             arguments += [
                 "-drive", f"file={seed},format=raw,if=none,id={NODE}-seed,readonly=on",
                 "-device", f"{virtio.format_device('virtio-blk')},drive={NODE}-seed",
@@ -137,7 +139,7 @@ class ImageBoot:
             _run_in_place(place, ["cp", place.locate_file(Path(template)), str(variables)])
             arguments += [
                 "-drive", f"if=pflash,format=raw,readonly=on,file={place.locate_file(Path(code))}",
-                "-drive", f"if=pflash,format=raw,file={_escape(str(variables))}",
+                "-drive", f"if=pflash,format=raw,file={quote_qemu_value(variables)}",
             ]  # fmt: skip
         return arguments
 
@@ -154,7 +156,7 @@ class ImageGuest(Guest):
         return "/var/tmp"
 
     def await_settled(self) -> None:
-        """Wait until systemd has started all that starts at boot: what is measured shall not share the machine with it.
+        """Wait until systemd has started all that starts at boot: measured commands do not compete with it.
 
         Other systems cannot be asked; there the agent is among what is started last.
         """
@@ -183,22 +185,12 @@ class ImageGuest(Guest):
     def find_distribution(self) -> str:
         """Return the name that the image's system gives itself; empty if it has none."""
         done = self.agent.exec(["cat", "/etc/os-release"], timeout_s=20.0, question=True)
-        for line in done.stdout.decode(errors="replace").splitlines():
-            name, _, value = line.partition("=")
-            if name == "PRETTY_NAME":
-                return make_inert(value.strip().strip('"'))[:80]
-        return ""
+        return make_inert(read_pretty_name(done.stdout.decode(errors="replace")))[:80]
 
     def caller(self) -> Caller:
         """Return root there, with the environment that its system gives to services."""
         if self._caller is None:
-            hello = self.agent.hello()
-            done = self.agent.exec(
-                ["cat", "/proc/self/environ"], timeout_s=20.0, output_limit=_ENVIRONMENT_BYTES, question=True
-            )
-            words = (word.partition("=") for word in done.stdout.decode(errors="replace").split("\0") if word)
-            env = {name: value for name, _, value in words}
-            self._caller = Caller(env.get("HOME", "/root"), env, hello.uid, hello.uid, ())
+            self._caller = read_caller(self.agent, home="/root")
         return self._caller
 
 
@@ -264,13 +256,8 @@ def _choose_entry() -> ImageEntry:
     )
 
 
-def _create_command(backing: str, overlay: Path) -> list[str]:
-    return ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", backing, str(overlay)]
-
-
-def _escape(path: str) -> str:
-    """Return a path as QEMU's option syntax wants it, where a comma is written twice."""
-    return path.replace(",", ",,")
+def _create_command(backing: str, overlay: Path, backing_format: str = "qcow2") -> list[str]:
+    return ["qemu-img", "create", "-q", "-f", "qcow2", "-F", backing_format, "-b", backing, str(overlay)]
 
 
 def _run_in_place(place: Place, command: Sequence[str]) -> None:
@@ -331,18 +318,7 @@ def _make_overlay(path: Path, overlay: Path, entry: ImageEntry) -> DiskImage:
     """Make an overlay of an image; return what the image is. Raises `PlatformUnusableError` where it cannot boot."""
     described = _describe_image(path)
     firmware = _find_firmware(path)
-    command = [
-        "qemu-img",
-        "create",
-        "-q",
-        "-f",
-        "qcow2",
-        "-F",
-        described.format,
-        "-b",
-        str(path),
-        str(overlay),
-    ]
+    command = _create_command(str(path), overlay, described.format)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise PlatformUnusableError(f"no overlay of {path.name} can be made: {last_inert_line(done.stderr)}")
@@ -358,9 +334,9 @@ def _make_overlay(path: Path, overlay: Path, entry: ImageEntry) -> DiskImage:
     )
 
 
-def _check_architecture(path: Path, said: Mapping[str, str], architecture: Architecture) -> None:
+def _check_architecture(path: Path, said: str, architecture: Architecture) -> None:
     # What is no name of an architecture is an error about a program that is not there.
-    named = [line for line in said.get("architecture", "").splitlines() if line.replace("_", "").isalnum()]
+    named = [line for line in said.splitlines() if line.replace("_", "").isalnum()]
     if named and named[0] != architecture.machine_name:
         raise PlatformUnusableError(
             f"{path.name} holds a system for {named[0]}, and this host is {architecture.machine_name}",
@@ -405,8 +381,8 @@ def _find_firmware(path: Path) -> ImageFirmware:
     return firmware
 
 
-def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> dict[str, str]:
-    """Put the agent and what starts it into the overlay; return what the image says about itself, by section.
+def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> str:
+    """Put the agent and what starts it into the overlay; return the architectures of programs in the image.
 
     Raises `PlatformUnusableError` when libguestfs finds no Linux in it.
     """
@@ -415,8 +391,7 @@ def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> d
         (room / "script").write_text(_SCRIPT)
         # A command after a hyphen may fail: which init there is decides which of them do.
         script = [
-            "echo == architecture", *(f"-file-architecture {program}" for program in _PROGRAMS),
-            "echo == end",
+            *(f"-file-architecture {program}" for program in _PROGRAMS),
             "mkdir-p /usr/local/bin", f"upload {agent} {_AGENT}", f"chmod 0755 {_AGENT}",
             "-mkdir-p /etc/systemd/system/multi-user.target.wants",
             f"-upload {room}/service {_UNIT}", f"-chmod 0644 {_UNIT}",
@@ -428,13 +403,12 @@ def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> d
         done = libguestfs.run_script(
             ["--format=qcow2", "-a", str(overlay), "-i"], script, accelerator, _INSPECT_S, [overlay, room]
         )
-    sections = _split_sections(done.output)
-    if done.status != 0 or "end" not in sections:
+    if done.status != 0:
         raise PlatformUnusableError(
             f"{path.name} cannot be entered: libguestfs says {_find_error(done.output)}",
             hint="it needs a Linux system on a filesystem that is not encrypted; its file stays as it is",
         )
-    return sections
+    return done.output
 
 
 def _find_error(output: str) -> str:
@@ -453,15 +427,3 @@ def _list_init_commands(script: Path) -> Iterator[str]:
     yield "chmod 0755 /etc/init.d/guestmark"
     for level in range(2, 6):
         yield f"ln-sf ../init.d/guestmark /etc/rc{level}.d/S99guestmark"
-
-
-def _split_sections(output: str) -> dict[str, str]:
-    """Return the lines below each line `== NAME`."""
-    found: dict[str, list[str]] = {}
-    lines: list[str] = []
-    for line in output.splitlines():
-        if line.startswith("== "):
-            lines = found.setdefault(line[3:].strip(), [])
-        else:
-            lines.append(line)
-    return {name: "\n".join(content).strip() for name, content in found.items()}

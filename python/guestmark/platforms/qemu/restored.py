@@ -33,6 +33,7 @@ from guestmark.core.model import Cell
 from guestmark.core.units import format_size
 from guestmark.platforms.process import SupervisedProcess, make_watchdog
 from guestmark.platforms.qmp import Monitor
+from guestmark.setting.base import quote_qemu_value
 from guestmark.setting.disk import Disks
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import START, Start
@@ -138,7 +139,7 @@ def template_key(command: Sequence[str], program: str) -> str:
 
 def memory_arguments(template: Path, size: int, *, shared: bool) -> list[str]:
     """Returns QEMU's arguments for the guest's memory: the template's own file, or a private view of it."""
-    path = str(template).replace(",", ",,")
+    path = quote_qemu_value(template)
     share = "on" if shared else "off"
     return [
         "-object", f"memory-backend-file,id=memory,size={format_size(size)},mem-path={path},share={share}",

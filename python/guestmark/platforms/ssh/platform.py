@@ -35,6 +35,7 @@ from guestmark.page.text import make_inert
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.commands import Ended, await_success, run_command
 from guestmark.platforms.exclusive import encode_own_holder, lock_remote
+from guestmark.platforms.login import read_caller
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.ssh.connections import Connections
 from guestmark.platforms.ssh.freshness import READY, RESTART
@@ -86,7 +87,6 @@ READY_DEADLINE_S = 60.0
 RESTART_S = 300.0
 # A clock that NTP disciplines never runs so much faster or slower: the kernel limits its correction to 500 ppm.
 _DRIFT = 500e-6
-_ENV_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -127,13 +127,7 @@ class Remote:
     def caller(self) -> Caller:
         """Returns the user that ssh logs in as, with the environment of a command of theirs there."""
         if self._caller is None:
-            hello = self.agent.hello()
-            # A child inherits the agent's environment, and the script has used `cat` already.
-            environment = ["cat", "/proc/self/environ"]
-            done = self.agent.exec(environment, timeout_s=20.0, output_limit=_ENV_BYTES, question=True)
-            words = (word.partition("=") for word in done.stdout.decode(errors="replace").split("\0") if word)
-            env = {name: value for name, _, value in words if not name.startswith("SSH_")}
-            self._caller = Caller(env.get("HOME", self.scratch), env, hello.uid, hello.uid, ())
+            self._caller = read_caller(self.agent, home=self.scratch)
         return self._caller
 
     def console(self) -> str:
