@@ -148,13 +148,32 @@ def test_failed_cells_are_said_with_their_reason() -> None:
         (12345.0, (12000.0, 12700.0), "12 300 times slower"),
         (6.0, (3.0, 12.0), "3 to 12 times slower"),
         (0.25, (0.1, 0.6), "1.7 to 10 times faster"),
-        (1.5, (0.4, 5.6), "unclear (0.4 to 5.6 times)"),
+        (1.5, (0.4, 5.6), "unclear (×0.4 to ×5.6)"),
+        (1.5, (0.002, 5.6), "unclear"),
+        (1.5, (0.4, 206_000.0), "unclear"),
         (1.05, (0.9, 1.2), "about the same"),
         (9.97, (9.9, 10.1), "10 times slower"),
     ],
 )
 def test_words_for_ratios(ratio: float, interval: tuple[float, float], said: str) -> None:
     assert describe_cost(Cost(ratio, interval)) == said
+
+
+@pytest.mark.parametrize("spread", [1.5, 3.0, 10.0, 100.0])
+@pytest.mark.parametrize("middle", [0.07, 0.5, 1.0, 2.0, 31.0])
+def test_the_longest_row_name_keeps_its_end_beside_two_guests(middle: float, spread: float) -> None:
+    """On a busy machine the rounds scatter, which makes the words for a ratio longest."""
+    name = "sending a file in"
+    figures = {
+        ("disk", "host"): (8e8, 8.1e8, 7.9e8),
+        ("disk", "uml"): (8e8 / middle, 8e8 / middle / spread, 8e8 / middle * spread),
+        ("disk", "tcg"): (8e8 / middle, 8e8 / middle / spread, 8e8 / middle * spread),
+    }
+    run = toured(figures)
+    workload = replace(run.plan.cells[0].workload, label=name)
+    cells = tuple(replace(cell, workload=workload, group=name) for cell in run.plan.cells)
+    text = shown(replace(run, plan=replace(run.plan, cells=cells)))
+    assert any(line.startswith(f"{name}  ") for line in text.splitlines()), text
 
 
 def test_every_command_on_the_screen_exists() -> None:

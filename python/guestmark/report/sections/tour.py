@@ -24,6 +24,8 @@ from guestmark.stats.cost import Cost, clear_costs, cost_of_cell, costliest_work
 
 _TITLE = "What virtualization costs here"
 _MOST_PLANS = 1  # that are named
+# An interval that reaches further says nothing about a ratio.
+_LEAST_RATIO = 0.01
 # Workloads that only guests have: the host neither boots nor receives files.
 _IN_GUESTS = {"boot", "upload"}
 # Which plan goes deeper into each workload of the tour, by key, and what it shows.
@@ -115,14 +117,17 @@ def _cost_cell(result: CellResult | None, workload: WorkloadResult) -> Cell:
 
 
 def describe_cost(cost: Cost) -> str:
-    """Return `about the same`, `11 times slower`, `2 to 5 times slower` or `unclear (0.7 to 2.1 times)`."""
+    """Return `about the same`, `11 times slower`, `2 to 5 times slower` or `unclear (×0.7 to ×2.1)`."""
     word = "slower" if cost.ratio > 1 else "faster"
     factor = f"{figures.format_two_digits(max(cost.ratio, 1 / cost.ratio))} times {word}"
     if cost.interval is None:
         return "about the same ?" if cost.is_about_same else f"{factor} ?"
     low, high = cost.interval
     if not cost.is_clear:
-        return f"unclear ({figures.format_two_digits(low)} to {figures.format_two_digits(high)} times)"
+        if low < _LEAST_RATIO or high > 1 / _LEAST_RATIO:
+            return "unclear"
+        # Shorter than the others, so that three platforms and the names of rows fit 80 columns.
+        return f"unclear (×{figures.format_two_digits(low)} to ×{figures.format_two_digits(high)})"
     if cost.is_about_same:
         return "about the same"
     if cost.is_wide:
