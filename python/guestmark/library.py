@@ -29,6 +29,7 @@ from guestmark.core.gate import parse_gates
 from guestmark.core.model import Plan
 from guestmark.engine import preflight
 from guestmark.engine.audience import Audience
+from guestmark.engine.budget import choose_scale
 from guestmark.engine.judgement import judge_run
 from guestmark.engine.run import RunOptions, execute_plan
 from guestmark.ledger import open_ledger
@@ -39,6 +40,7 @@ from guestmark.page.say import say
 from guestmark.plan import library
 from guestmark.plan.load import load_outline as load_plan
 from guestmark.plan.outline import Overrides, assemble_plan, override_outline
+from guestmark.plan.policy_options import choose_budget, collect_given_values
 from guestmark.report import long_form, run_comparison
 from guestmark.report.document import make_result_document
 from guestmark.report.export_format import Format
@@ -332,7 +334,8 @@ def run(
     *,
     on: Sequence[str] | None = None,
     settings: Mapping[str, Sequence[str] | str] | None = None,
-    scale: float = 1.0,
+    scale: float | None = None,
+    budget_s: float | None = None,
     ledger: str | os.PathLike[str] | None = None,
     labels: Mapping[str, str] | None = None,
     name: str = "",
@@ -340,13 +343,23 @@ def run(
 ) -> Result:
     """Run a plan, a built-in one or a TOML file, as `guestmark run` does; see `exec` for the other arguments.
 
-    `policy` may also hold `only`.
+    `budget_s` is the wall time in seconds of `--for`. `policy` may also hold `only`.
     """
     wanted = Overrides(on=on, settings=_format_settings(settings), **policy)
-    outline = load_plan(*library.find_plan(os.fspath(plan)), scale=scale)
-    return _measure_plan(
-        assemble_plan(override_outline(outline, wanted), Caller.current()), ledger, labels, name
-    )
+    text, where = library.find_plan(os.fspath(plan))
+
+    def build_scaled_plan(size: float) -> Plan:
+        return assemble_plan(override_outline(load_plan(text, where, scale=size), wanted), Caller.current())
+
+    where_stored = None if ledger is None else os.fspath(ledger)
+    planned_s = load_plan(text, where).budget_s
+    budget_s = choose_budget(budget_s, planned_s, collect_given_values(wanted))
+    if scale is None and budget_s is not None:
+        with _open_ledger(where_stored, writable=True) as known:
+            scaled = choose_scale(build_scaled_plan, known, budget_s)
+    else:
+        scaled = build_scaled_plan(1.0 if scale is None else scale)
+    return _measure_plan(scaled, ledger, labels, name, budget_s)
 
 
 def _format_settings(settings: Mapping[str, Sequence[str] | str] | None) -> list[str]:
@@ -358,12 +371,16 @@ def _format_settings(settings: Mapping[str, Sequence[str] | str] | None) -> list
 
 
 def _measure_plan(
-    plan: Plan, where: str | os.PathLike[str] | None, labels: Mapping[str, str] | None, name: str
+    plan: Plan,
+    where: str | os.PathLike[str] | None,
+    labels: Mapping[str, str] | None,
+    name: str,
+    budget_s: float | None = None,
 ) -> Result:
     path = None if where is None else os.fspath(where)
     preflight.check_requests(plan, plan.cells)
     with _open_ledger(path, writable=True) as ledger:
-        options = RunOptions(said=Annotations(name=name, labels=dict(labels or {})))
+        options = RunOptions(said=Annotations(name=name, labels=dict(labels or {})), budget_s=budget_s)
         judgement, _ = execute_plan(plan, ledger, Audience(say), options)
     return Result(judgement.stored, judgement.analysis, path)
 

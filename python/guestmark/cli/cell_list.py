@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 from guestmark.cli.stored_runs import open_ledger_if_any
 from guestmark.core.model import Plan
 from guestmark.core.units import format_count
 from guestmark.engine import preflight
-from guestmark.engine.time_estimate import estimate_time
+from guestmark.engine.budget import fit_to_budget, select_planned_cells
+from guestmark.engine.time_estimate import estimate_time, read_trial_costs
 from guestmark.page.say import say, tell
 
 
-def show_cells(plan: Plan, ledger_path: str | None) -> None:
+def show_cells(plan: Plan, ledger_path: str | None, budget_s: float | None = None) -> None:
     """Prints the cells that can run here on standard output, one per line, and remarks on standard error.
 
-    Nothing is started to find out. Raises as a run does that could measure nothing.
+    Nothing is started to find out. With a budget only cells for which there is time are listed. Raises as a run does
+    that could measure nothing.
     """
     ready = preflight.examine_without_starting(plan)
     plan = replace(ready.plan, cells=ready.cells)
+    left_out_for_time: Sequence[str] = ()
+    if budget_s is not None:
+        with open_ledger_if_any(ledger_path) as ledger:
+            costs = read_trial_costs(plan, ledger)
+        plan, left_out_for_time = fit_to_budget(plan, plan.cells, costs, budget_s, 0.0)
+        plan = replace(plan, cells=tuple(select_planned_cells(plan, plan.cells)))
     for cell in plan.cells:
         mark = ""
         if cell.baseline:
@@ -31,7 +40,7 @@ def show_cells(plan: Plan, ledger_path: str | None) -> None:
     sys.stdout.flush()
     if defaults := _levels_omitted_from_ids(plan):
         say(f"defaults of all cells: {' '.join(defaults)}")
-    for note in (*plan.context.notes, *ready.notes):
+    for note in (*plan.context.notes, *ready.notes, *left_out_for_time):
         say(note)
     names_by_reason: dict[str, list[str]] = {}
     for entry in ready.left_out:
@@ -40,8 +49,10 @@ def show_cells(plan: Plan, ledger_path: str | None) -> None:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         say(f"{names[0]}{more} cannot be measured here: {reason}")
     with open_ledger_if_any(ledger_path) as ledger:
-        estimate = estimate_time(plan, ledger)
-    origin = f" ({estimate.origin})" if estimate.origin else ""
+        estimate = estimate_time(plan, ledger, budget_s)
+    origin = f" ({estimate.origin})" if estimate.origin and budget_s is None else ""
+    if budget_s is not None and plan.context.scale != 1:
+        origin = f" ({plan.context.scale:g} of the plan's)"
     say(f"{format_count(len(plan.cells), 'cell')}: {estimate.expectation}{origin}")
 
 

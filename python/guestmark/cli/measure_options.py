@@ -7,7 +7,7 @@ from typing import Any
 
 from guestmark.cli import options
 from guestmark.core.errors import UsageError
-from guestmark.plan.policy_options import PolicyOptions, check_conflicts, collect_given_values
+from guestmark.plan.policy_options import PolicyOptions, choose_budget, collect_given_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +69,9 @@ class MeasureOptions(CellOptions, PolicyOptions, ResultOptions):
         if over and self.over_s:
             raise UsageError(f"--over is not for {command}", hint="use it with exec, ab or run")
 
-    def check_budget(self, budget_s: float | None) -> None:
-        """Raises `UsageError` for another limit beside `--for`."""
-        if budget_s is not None:
-            check_conflicts({"budget_s": budget_s, **collect_given_values(self)})
+    def choose_budget(self, asked_s: float | None, planned_s: float | None = None) -> float | None:
+        """Returns the wall time of `--for`, else the plan's; see `plan.policy_options.choose_budget`."""
+        return choose_budget(asked_s, planned_s, collect_given_values(self))
 
 
 def add_kernel_setting(settings: list[str] | None, kernel: str | None) -> list[str]:

@@ -28,7 +28,8 @@ def list_plans(ledger: Ledger | None) -> None:
     for name in library.list_plan_names():
         head = Text(name, style="bold")
         try:
-            plan = assemble_plan(load_outline(*library.find_plan(name)), Caller())
+            outline = load_outline(*library.find_plan(name))
+            plan = assemble_plan(outline, Caller())
         except GuestmarkError as error:
             # A plan may need what this host does not have; the others are listed all the same.
             head.append(f"  {error.message}: {error.hint}", style="red")
@@ -36,7 +37,7 @@ def list_plans(ledger: Ledger | None) -> None:
             continue
         head.append(f"  {plan.title}", style="not bold")
         console.print(head)
-        facts = Text(_describe_plan(plan, ledger), style="dim")
+        facts = Text(_describe_plan(plan, ledger, outline.budget_s), style="dim")
         console.print(Padding(facts, (0, 0, 0, 2), expand=False))
     console.print(
         Text(
@@ -46,10 +47,10 @@ def list_plans(ledger: Ledger | None) -> None:
     )
 
 
-def _describe_plan(plan: Plan, ledger: Ledger | None) -> str:
-    estimate = estimate_time(plan, ledger)
+def _describe_plan(plan: Plan, ledger: Ledger | None, budget_s: float | None) -> str:
+    estimate = estimate_time(plan, ledger, budget_s)
     platforms = ", ".join(dict.fromkeys(str(cell.platform) for cell in plan.cells))
-    origin = f" ({estimate.origin})" if estimate.origin else ""
+    origin = f" ({estimate.origin})" if estimate.origin and budget_s is None else ""
     published = "; --published shows published figures" if plan.published else ""
     return (
         f"{format_count(len(plan.cells), 'cell')} on {platforms}; {estimate.expectation}{origin}{published}"

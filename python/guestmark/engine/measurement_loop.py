@@ -195,7 +195,12 @@ class MeasurementLoop:
         known = proofs.read_proofs(self._plan)
         begun = time.monotonic()
         for found in proofs.prove_cells(
-            self._plan, self._cells.planned, known, self._observer, self._interruption
+            self._plan,
+            self._cells.planned,
+            known,
+            self._observer,
+            self._interruption,
+            find_left_s=self._find_left_s,
         ):
             self._proofs = found
             # Each proof is stored as soon as there is one: all of them take minutes, and a run may be interrupted.
@@ -507,6 +512,11 @@ class MeasurementLoop:
             return sum(trial.duration_s for trial in self._trials)
         return self._clock.elapsed_s + _CLOSING_S
 
+    def _find_left_s(self) -> float | None:
+        """Return the seconds left of the budget; None for a run without one."""
+        budget_s = self._plan.context.budget_s
+        return None if budget_s is None else budget_s - self._elapsed_s()
+
     def _is_time_up(self) -> bool:
         """Whether the limit has passed in the middle of a block, so that no further trial is begun."""
         return self._plan.policy.blocks is None and self._elapsed_s() > self._plan.policy.time_limit_s
@@ -529,7 +539,7 @@ class MeasurementLoop:
         token = None if self._attempts is None else self._attempts.begin_trial(cell.id, block, order)
         iterations = count_iterations(self._plan, cell, block, self._trials)
         warmups = count_warmups(self._plan, cell, self._trials_of_this_machine(), self._warm)
-        slot = TrialSlot(cell, block, order, iterations, warmups)
+        slot = TrialSlot(cell, block, order, iterations, warmups, self._find_left_s())
         platform = registry.get_platform(workloads.started_cell(cell).platform)
         trial = run_trial(self._plan, slot, platform, self._interruption, self._observer, machines=machines)
         if proof := self._proofs.get(cell.id):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,15 +112,20 @@ def prove_cells(
     known: Mapping[str, Proof],
     observer: Observer,
     interruption: Interruption,
+    *,
+    find_left_s: Callable[[], float | None] = lambda: None,
 ) -> Iterator[Mapping[str, Proof]]:
-    """Yield all proofs so far, by cell id, after each one that was made; what is `known` is not proven again."""
+    """Yield all proofs so far, by cell id, after each one that was made; what is `known` is not proven again.
+
+    `find_left_s` returns the seconds left of the run's budget.
+    """
     wanted = [(cell, kind) for cell in cells if (kind := find_proof_kind(cell)) is not None]
     proven: dict[ProofKind, Proof | None] = {
         kind: known[cell.id] for cell, kind in wanted if cell.id in known
     }
     for cell, kind in wanted:
         if kind not in proven:
-            proof = _prove_one(plan, make_proof_cell(cell), observer, interruption)
+            proof = _prove_one(plan, make_proof_cell(cell), observer, interruption, find_left_s())
             if proof is not None:
                 proof.proven.of_row = bool(_find_row_params(cell))
             proven[kind] = proof
@@ -134,16 +139,17 @@ def _group_by_cell(
     return {cell.id: proof for cell, kind in wanted if (proof := proven.get(kind)) is not None}
 
 
-def _prove_one(plan: Plan, cell: Cell, observer: Observer, interruption: Interruption) -> Proof | None:
+def _prove_one(
+    plan: Plan, cell: Cell, observer: Observer, interruption: Interruption, left_s: float | None
+) -> Proof | None:
     """Cut the power of a proof's cell; return None, and tell the observer why, if nothing is proven."""
     if why := workloads.find_trial_class(cell.workload.name).impossible(cell):
         observer.note(f"{cell.id}: {why}")
         return None
     observer.note(f"{cell.id}: cutting the power …")
     alone = replace(plan, cells=(cell,))
-    trial = run_trial(
-        alone, TrialSlot(cell, 0, 0, 1), registry.get_platform(cell.platform), interruption, observer
-    )
+    slot = TrialSlot(cell, 0, 0, left_s=left_s)
+    trial = run_trial(alone, slot, registry.get_platform(cell.platform), interruption, observer)
     found = trial.facts.find_fact(Proof)
     if found is None:
         observer.note(f"{cell.id}: nothing is proven: {trial.reason}")

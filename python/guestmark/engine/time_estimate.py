@@ -39,6 +39,8 @@ class TimeEstimate:
     time_limit_s: float
     # The plan's scale; its declared costs are for scale 1.
     scale: float = 1.0
+    # Wall time into which sizes and cells are fitted, in seconds.
+    budget_s: float | None = None
 
     @property
     def blocks_in_time(self) -> int:
@@ -57,6 +59,11 @@ class TimeEstimate:
     @property
     def expectation(self) -> str:
         """The run's duration and number of blocks, as a sentence."""
+        if self.budget_s is not None:
+            return f"within {format_duration(self.budget_s)}, at sizes that fit"
+        return self._expect_without_budget()
+
+    def _expect_without_budget(self) -> str:
         limit, blocks = format_duration(self.time_limit_s), format_count(self.blocks, "block")
         if not self.block_s:
             return (
@@ -142,8 +149,8 @@ def _find_declared(seconds: Mapping[str, float], cell: Cell) -> float | None:
     return seconds.get(str(cell.platform), seconds.get(cell.platform.inner.kind))
 
 
-def estimate_time(plan: Plan, ledger: Ledger | None) -> TimeEstimate:
-    """Return the time that `plan` takes here; see `read_trial_costs`."""
+def estimate_time(plan: Plan, ledger: Ledger | None, budget_s: float | None = None) -> TimeEstimate:
+    """Return the time that `plan` takes here, at most `budget_s` seconds if that is given; see `read_trial_costs`."""
     costs = read_trial_costs(plan, ledger)
     policy = plan.policy
     return TimeEstimate(
@@ -157,6 +164,7 @@ def estimate_time(plan: Plan, ledger: Ledger | None) -> TimeEstimate:
         max_blocks=policy.max_blocks,
         time_limit_s=policy.time_limit_s,
         scale=plan.context.scale if not plan.context.start else 1.0,
+        budget_s=budget_s,
     )
 
 

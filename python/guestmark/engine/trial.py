@@ -28,7 +28,6 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import location
 from guestmark.disks.scratch import scratch_store
 from guestmark.disks.traffic import DiskWatch
-from guestmark.engine.clock import start_process_clock
 from guestmark.engine.hooks import HookRunner
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.noise import NoiseRecorder
@@ -51,7 +50,8 @@ _TRIAL_FAULTS = (MachineError, WorkloadError, PlatformUnusableError)
 class TrialSlot:
     """A trial's place in the run: cell, block and position inside the block; and its number of iterations.
 
-    `warmups` unmeasured runs come first; None means as many as the plan says.
+    `warmups` unmeasured runs come first; None means as many as the plan says. `left_s` seconds are left of the run's
+    budget; None without one.
     """
 
     cell: Cell
@@ -59,6 +59,7 @@ class TrialSlot:
     order: int
     iterations: int = 1
     warmups: int | None = None
+    left_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -215,10 +216,9 @@ def _attest_machine(machine: Machine, started: Cell, recorder: NoiseRecorder, re
 
 def _compute_time_share_s(plan: Plan, slot: TrialSlot) -> float | None:
     """Return this cell's equal share of the seconds left of the budget; None without a budget."""
-    if plan.context.budget_s is None:
+    if slot.left_s is None:
         return None
-    left = plan.context.budget_s - start_process_clock().elapsed_s
-    return max(left, 0.0) / max(len(plan.cells) - slot.order, 1)
+    return max(slot.left_s, 0.0) / max(len(plan.cells) - slot.order, 1)
 
 
 def _name_first_phase(platform: PlatformSpec) -> str:

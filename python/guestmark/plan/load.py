@@ -108,6 +108,7 @@ class _OutlineReader:
             scale=self._scale,
             questions=self._read_questions(metrics),
             race=self._read_race(metrics),
+            budget_s=self._read_budget(),
             gates=tuple(model.fail_if),
             derived=self._derived,
             around=HostCommands(**model.around.model_dump(exclude_none=True)),
@@ -336,20 +337,29 @@ class _OutlineReader:
         given = self._model.repetition
         values: dict[str, Any] = {}
         for name, option in list_policy_options().items():
-            # Which cells are measured twice is a matter of the matrix.
-            if not option.key or name == "null":
+            # Which cells are measured twice is a matter of the matrix; the policy is chosen to fit into a budget.
+            if not option.key or name in {"null", "budget_s"}:
                 continue
             value = getattr(given, option.key)
             if value is None:
                 continue
             with self._problems.collect_at("repetition", option.key):
                 values[name] = option.parse(value) if option.parse else value
-        for key, conflict in find_plan_conflicts(values):
+        budget = {} if (budget_s := self._read_budget()) is None else {"budget_s": budget_s}
+        for key, conflict in find_plan_conflicts({**values, **budget}):
             self._problems.add_mistake(("repetition", key), conflict)
         if "precision" in values:
             # A plan that names its precision means it: a quick run does not go on to half of that width.
             values["fine_s"] = 0.0
         return Policy(**values)
+
+    def _read_budget(self) -> float | None:
+        """Return the plan's own wall time in seconds; None if it has none."""
+        option = list_policy_options()["budget_s"]
+        text = getattr(self._model.repetition, option.key)
+        with self._problems.collect_at("repetition", option.key):
+            return None if text is None or option.parse is None else float(option.parse(text))
+        return None
 
     def _read_seconds(self, table: str, given: Mapping[str, str]) -> dict[str, float]:
         """Return seconds by platform, or by kind of platform."""

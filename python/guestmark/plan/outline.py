@@ -42,6 +42,8 @@ class Outline:
     # Of these, what does not shrink with the scale.
     start: Mapping[str, float] = field(default_factory=dict)
     scale: float = 1.0
+    # Wall time in seconds into which a run fits that says nothing else.
+    budget_s: float | None = None
     # For the best of its cells; a race for what is proven makes the proofs.
     race: Settings | None = None
     # Limits that a run must keep, as `--fail-if` has them.

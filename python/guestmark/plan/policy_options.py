@@ -146,6 +146,7 @@ BUDGET = Option(
     "Wall time of the whole command, e.g. 5m. Sizes, cells and questions are chosen to fit into it.",
     metavar="DURATION",
     parse=parse_positive_duration,
+    key="for",
     only_for=("run", "tune", "powercut"),
 )
 
@@ -169,7 +170,8 @@ CONFLICTS = (
     Conflict("min_blocks", ("blocks",), "--blocks alone says how many"),
     Conflict("max_blocks", ("blocks",), "--blocks alone says how many"),
     Conflict("find", ("blocks", "precision", "over_s"), "give only one goal; --time-limit may end it sooner"),
-    Conflict("budget_s", ("blocks", "time_limit_s", "over_s"), "--for alone chooses the blocks"),
+    Conflict("budget_s", ("blocks",), "--for alone chooses the blocks", in_plans=True),
+    Conflict("budget_s", ("time_limit_s", "over_s"), "--for alone chooses the blocks"),
 )
 
 
@@ -192,6 +194,21 @@ def collect_given_values(options: PolicyOptions) -> dict[str, Any]:
     """Collects the values that were given, by the name of their field."""
     values = {field.name: getattr(options, field.name) for field in fields(PolicyOptions)}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def choose_budget(asked_s: float | None, planned_s: float | None, given: Mapping[str, Any]) -> float | None:
+    """Returns the wall time of a run in seconds: as `asked_s` for, else the plan's own; None for a run without one.
+
+    `given` holds the values of the command line by the name of their field; those that choose the blocks replace the
+    plan's budget. Raises `UsageError` if they contradict the one that was asked for.
+    """
+    if asked_s is not None:
+        check_conflicts({"budget_s": asked_s, **given})
+        return asked_s
+    replacing = {
+        other for conflict in CONFLICTS if conflict.option == "budget_s" for other in conflict.others
+    }
+    return None if replacing & given.keys() else planned_s
 
 
 def find_plan_conflicts(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

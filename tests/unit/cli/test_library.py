@@ -94,3 +94,20 @@ def test_the_notebook_of_the_documentation_runs(tmp_path: Path, monkeypatch: pyt
         exec(compile(code, "first-look.ipynb", "exec"), names)
     assert names["result"].cells == ("host seconds=0.002", "host seconds=0.004")
     assert not [words for _, words in others() if words[-1:] == [b"0.004"]]
+
+
+def test_a_run_keeps_its_budget_however_old_the_process_is(tmp_path: Path) -> None:
+    plan = tmp_path / "short.toml"
+    plan.write_text(
+        'schema = "guestmark-plan/2"\nname = "short"\ntitle = "How long?"\nplatforms = ["host"]\n'
+        '[workloads.w]\nkind = "exec"\nparams.command = ["sleep", "{seconds}"]\nfactors.seconds = [0.01, 0.02]\n'
+        '[cost]\nhost = "1s"\n[repetition]\nfor = "6s"\n'
+    )
+    ledger = tmp_path / "ledger.sqlite"
+    planned = guestmark.run(plan, ledger=ledger)
+    took_s = planned.stored.plan.context.elapsed_s
+    assert took_s is not None
+    assert took_s < 9
+    with pytest.raises(UsageError, match="--for cannot be combined"):
+        guestmark.run(plan, budget_s=5, blocks=2, ledger=ledger)
+    assert guestmark.run(plan, blocks=2, ledger=ledger).analysis.blocks == 2

@@ -27,10 +27,10 @@ def run(given: Options) -> int:
             "--after, --survival, --image, --shell and --rerun are for a log that was kept",
             hint="guestmark powercut replay LOG",
         )
-    given.check_budget(given.budget_s)
+    budget_s = given.choose_budget(given.budget_s)
     overrides = Overrides(on=given.on or ("tcg", "uml"), **given.overrides())
     plan = build_plan(overrides, _build_parameters(given), Caller.current())
-    return measure_plan(plan, given.ledger, collect_outputs(given, budget_s=given.budget_s))
+    return measure_plan(plan, given.ledger, collect_outputs(given, budget_s=budget_s))
 
 
 def _build_parameters(given: Options) -> dict[str, object]:

@@ -23,7 +23,6 @@ from guestmark.plan.outline import Overrides, assemble_plan, override_outline
 
 def run(given: Options) -> int:
     """Lists, prepares or measures the plan's cells, and returns the exit status."""
-    given.check_budget(given.budget_s)
     text, where = library.find_plan(given.plan)
     overrides = Overrides(
         on=list_platforms(given.on, given.machine) or None, only=given.only, **given.overrides()
@@ -40,17 +39,21 @@ def run(given: Options) -> int:
         plan = assemble_plan(override_outline(outline, movable), caller)
         return replace(plan, context=replace(plan.context, prove=True))
 
-    if given.scale is None and given.budget_s is not None:
+    budget_s = given.budget_s
+    if not given.prepare_only:
+        outline = load_outline(text, where, overrides=given.override_ or ())
+        budget_s = given.choose_budget(given.budget_s, outline.budget_s)
+    if given.scale is None and budget_s is not None:
         with open_ledger_if_any(given.ledger) as ledger:
-            plan = choose_scale(build_plan, ledger, given.budget_s)
+            plan = choose_scale(build_plan, ledger, budget_s)
     else:
         plan = build_plan(1.0 if given.scale is None else given.scale)
     if given.published:
         check_published(plan)
     if given.only_list:
-        show_cells(plan, given.ledger)
+        show_cells(plan, given.ledger, budget_s)
         return ExitStatus.ALL_MEASURED
-    outputs = collect_outputs(given, published=given.published, budget_s=given.budget_s)
+    outputs = collect_outputs(given, published=given.published, budget_s=budget_s)
     if given.prepare_only:
         given.refuse("a run that others measure", quiet_host=True, over=True)
         tell(create_run(plan, given.ledger, outputs))

@@ -22,7 +22,7 @@ from guestmark.plan.tuning import make_race_settings, parse_limit
 def run(given: Options) -> int:
     """Races the cells of a plan, and returns the exit status."""
     given.refuse("a race", over=True)
-    given.check_budget(given.budget_s)
+    budget_s = given.choose_budget(given.budget_s)
     outline = load_outline(*library.find_plan(given.plan), scale=1.0 if given.scale is None else given.scale)
     # A copy of the baseline would race as well, and could win.
     overrides = {**given.overrides(), "null": NullCells.NONE}
@@ -34,7 +34,7 @@ def run(given: Options) -> int:
     if given.only_list:
         show_cells(plan, given.ledger)
         return ExitStatus.ALL_MEASURED
-    return measure_plan(plan, given.ledger, collect_outputs(given, budget_s=given.budget_s))
+    return measure_plan(plan, given.ledger, collect_outputs(given, budget_s=budget_s))
 
 
 def _build_race(outline: Outline, given: Options) -> Settings:
