@@ -336,10 +336,11 @@ def drop_unmeasured_cells(plan: Plan, trials: Iterable[Trial]) -> Plan:
     """Return the plan without cells for which there was no time at all, and without questions that none answers."""
     tried = {trial.cell_id for trial in trials}
     gone = set(plan.context.no_time) - tried
-    kept = select_planned_cells(plan, plan.cells)
+    # A question about cells that were measured a few times stays: the run may be resumed.
+    kept = [cell for cell in plan.cells if cell.id not in gone]
     return replace(
         plan,
-        cells=tuple(cell for cell in plan.cells if cell.id not in gone),
+        cells=tuple(kept),
         questions=tuple(question for question in plan.questions if split_question(question, kept)),
     )
 

@@ -134,10 +134,14 @@ Finding = Ranking | PairAnswer | Breakdown | DurabilityGroup
 
 @dataclass(frozen=True, slots=True)
 class QuestionAnswer:
-    """A question with everything found about it; without findings where the run has no such cells."""
+    """A question with everything found about it; without findings where the run has no such cells.
+
+    `out_of_time` is True if the run's budget left no time for some of its cells.
+    """
 
     question: Question
     findings: tuple[Finding, ...]
+    out_of_time: bool = False
 
     @property
     def answered(self) -> bool:
@@ -154,7 +158,11 @@ def answer_plan_questions(analysis: Analysis) -> tuple[QuestionAnswer, ...]:
         QuestionKind.DURABILITY: _group_by_durability,
     }
     return tuple(
-        QuestionAnswer(question, tuple(answering[question.wants](question, analysis)))
+        QuestionAnswer(
+            question,
+            tuple(answering[question.wants](question, analysis)),
+            out_of_time=bool(analysis.plan.context.no_time),
+        )
         for question in analysis.plan.questions
     )
 

@@ -88,7 +88,11 @@ def test_a_budget_ends_in_an_answer_within_its_time(guestmark: CommandLine, tmp_
     document = json.loads(first.stdout)
     assert document["run"]["state"] in {"complete", "stopped at the time limit"}
     asked = document["questions"]
-    assert [(answer["ask"], answer["answered"]) for answer in asked] == [("Is long slower?", True)]
+    assert [(answer["ask"], answer["answered"]) for answer in asked] == [
+        ("Is long slower?", True),
+        ("Is dearer slower?", False),
+    ]
+    assert "its time was up" in asked[1]["sentences"][0]
     # Now it is known what a trial takes, and said before the run.
     again = guestmark("run", str(plan), "--for", "9s", "--json", "-")
     assert "not asked, to keep within 9 s: Is dearer slower?" in again.stderr

@@ -56,6 +56,7 @@ _MOST_WITH_INTERVALS = 2
 _SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better": "best"}
 _RANKING_LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   ≈ typical run as its   ? not told apart"
 _UNIT_SUFFIXES = ("_s", "_ns", "_bytes")
+_OUT_OF_TIME = "its time was up; guestmark resume --time-limit 5m goes on"
 _UNANSWERED = {
     QuestionKind.BEST: "this run has none of its cells",
     QuestionKind.COMPARE: "no two cells of this run differ only in that",
@@ -146,7 +147,8 @@ def _has_only(answer: QuestionAnswer, kind: type[Finding]) -> bool:
 def _answer_sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[Inline]:
     """Return a sentence for each finding and one for the published conclusion; else why there is no answer."""
     if not answer.findings:
-        return [line(f"Not answered: {_UNANSWERED[answer.question.wants]}.")]
+        reason = _OUT_OF_TIME if answer.out_of_time else _UNANSWERED[answer.question.wants]
+        return [line(f"Not answered: {reason}.")]
     brief = brief and (_has_only(answer, Ranking) or _has_only(answer, Breakdown))
     names = _pair_names(answer)
     breakdowns = [finding.result for finding in answer.findings if isinstance(finding, Breakdown)]
