@@ -17,6 +17,14 @@ ENTER = f'machine=$({PID}) && shift && exec nsenter --all --target "$machine" "$
 READY = f"nsenter --all --target $({PID}) test -e /tmp/up"
 DESTROY = 'kill -KILL $(cat "$0/$1") && rm "$0/$1"'
 
+# What is saved is the files of /var/tmp: none of the machine's programs go on.
+SAVE = f'saved="$0/../saved/$2"; machine=$({PID}) && nsenter --all --target "$machine" tar -cC /var/tmp . > "$saved"'
+RESTORE = (
+    f'saved="$0/../saved/$2"; {CREATE}; until {READY}; do sleep 0.02; done; '
+    f'machine=$({PID}) && exec nsenter --all --target "$machine" tar -xC /var/tmp < "$saved"'
+)
+DISCARD = 'rm "$0/../saved/$1"'
+
 
 def own_machine(folder: Path, name: str = "cell", **changes: str) -> Path:
     """Write the definition of such machines, whose process ids are kept in `folder`.
@@ -38,6 +46,14 @@ def own_machine(folder: Path, name: str = "cell", **changes: str) -> Path:
     path = folder / f"{name}.toml"
     path.write_text("".join(f"{key} = {value}\n" for key, value in lines.items() if value))
     return path
+
+
+def saving(folder: Path, **changes: str) -> dict[str, str]:
+    """Return the commands of such machines that are saved and restored; `changes` are scripts in place of others."""
+    (folder / "saved").mkdir(exist_ok=True)
+    scripts = {"snapshot": SAVE, "restore": RESTORE, **changes}
+    commands = {key: script(folder, text, "{snapshot}") for key, text in scripts.items()}
+    return {**commands, "discard": words("sh", "-c", DISCARD, str(folder / "machines"), "{snapshot}")}
 
 
 def script(folder: Path, text: str, *more: str) -> str:

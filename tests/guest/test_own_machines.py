@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from guestmark.ledger import open_ledger
-from guestmark.platforms.own import lifecycle
+from guestmark.platforms.own import guard
 from guestmark.platforms.own.conformance import Point, check_definition
 from guestmark.platforms.own.definition import read_definition
 from guestmark.platforms.own.store import VARIABLE, find_definition, trust
@@ -307,10 +307,10 @@ def test_a_machine_that_is_not_listed_needs_no_record(guestmark: CommandLine, tm
 
 @pytest.mark.parametrize("how", ["another user's", "writable", "a link", "a pipe", "torn"])
 def test_a_record_that_is_not_ones_own_is_not_executed(tmp_path: Path, how: str) -> None:
-    folder = lifecycle._records_folder()
+    folder = guard._records_folder()
     folder.mkdir(parents=True)
     file = folder / "guestmark-0123456789abcdef.json"
-    record = lifecycle.Record(name="cell", id=file.stem, destroy=["touch", str(tmp_path / "executed")])
+    record = guard.Record(name="cell", id=file.stem, destroy=["touch", str(tmp_path / "executed")])
     text = msgspec.json.encode(record)
     file.write_bytes(text[:40] if how == "torn" else text)
     match how:
@@ -324,7 +324,7 @@ def test_a_record_that_is_not_ones_own_is_not_executed(tmp_path: Path, how: str)
         case "a pipe":
             file.unlink()
             os.mkfifo(file)
-    found = lifecycle.destroy_orphans(dry_run=False)
+    found = guard.destroy_orphans(dry_run=False)
     assert not (tmp_path / "executed").exists()
     assert [bool(orphan.problem) for orphan in found] == ([True] if how == "torn" else [])
 

@@ -252,6 +252,25 @@ class OwnInside(msgspec.Struct, kw_only=True, omit_defaults=True):
     distribution: str = ""
 
 
+class OwnRestored(msgspec.Struct, kw_only=True):
+    """The saved machine of the user's own that a machine went on from, as seen from inside."""
+
+    # Distinguishes the snapshot from others of the block.
+    template: str
+    clone: int  # the first is 1
+    # Seconds that making the snapshot took; the first clone waited for it.
+    template_s: float = 0.0
+    # Whether programs of the saved machine run on, and whether its files are there.
+    programs: bool
+    files: bool
+
+    def describe(self) -> str:
+        """Return what of the saved machine goes on, in words."""
+        if self.programs:
+            return "programs and files go on" if self.files else "programs go on, files do not"
+        return "files go on, programs do not"
+
+
 class OwnMachine(RemoteMachine, kw_only=True, omit_defaults=True):
     """A machine that commands of the user's made, as the agent inside sees it."""
 
@@ -264,6 +283,8 @@ class OwnMachine(RemoteMachine, kw_only=True, omit_defaults=True):
     # In the definition's own currency; None if it says nothing.
     price_per_hour: float | None = None
     inside: OwnInside
+    # None for a machine that was created.
+    restored: OwnRestored | None = None
 
 
 class Vmm(msgspec.Struct, kw_only=True):

@@ -100,14 +100,19 @@ def run(
 @contextmanager
 def shared_machines(cells: Iterable[Cell]) -> Iterator[None]:
     """Keep what the cells of one block share until it ends: outer guests, and templates of restored ones."""
-    started = [cell for cell in map(workloads.started_cell, cells) if not cell.platform.is_elsewhere]
-    nested = [cell for cell in started if cell.platform.is_nested]
+    started = [workloads.started_cell(cell) for cell in cells]
+    restored = [cell for cell in started if cell.levels.get(START) is Start.RESTORED]
+    nested = [cell for cell in started if cell.platform.is_nested and not cell.platform.is_elsewhere]
     with contextlib.ExitStack() as stack:
-        # Either platform is imported only by the runs that use it.
-        if any(cell.levels.get(START) is Start.RESTORED for cell in started):
+        # Each platform is imported only by the runs that use it.
+        if any(cell.platform.is_guest for cell in restored):
             from guestmark.platforms.qemu.restored import TEMPLATES
 
-            stack.enter_context(TEMPLATES.share_in_block(started))
+            stack.enter_context(TEMPLATES.share_in_block(restored))
+        if not all(cell.platform.is_guest for cell in restored):
+            from guestmark.platforms.own.snapshots import SNAPSHOTS
+
+            stack.enter_context(SNAPSHOTS.share_in_block())
         if nested:
             from guestmark.platforms.qemu.nested.outer import OUTERS
 

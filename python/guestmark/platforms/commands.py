@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
 import shutil
 import subprocess
 import threading
@@ -80,6 +81,33 @@ def run_command(
         # Its supervisor has ended by now, and so has all that was to end with it.
         status = None if why else process.returncode
         return Ended(status, _read_end(stdout, kept_output), _read_end(stderr, kept_output), why)
+
+
+def run_to_success(
+    argv: Sequence[str], environment: Mapping[str, str], limit_s: float, *, hold: Sequence[int] = ()
+) -> str:
+    """Run a command and return what it printed.
+
+    Raises `MachineError` when it cannot be started, fails, or takes longer than `limit_s` seconds, with its last line.
+    """
+    ended = run_command(argv, environment, limit_s, hold=hold)
+    if not ended.ok:
+        raise make_error(argv, ended)
+    return decode_output(ended.stdout)
+
+
+def make_error(argv: Sequence[str], ended: Ended) -> MachineError:
+    """Return the error for a command that ended in this way."""
+    return MachineError(
+        f"{argv[0]} {ended.describe()}",
+        hint=f"try it by hand: {shlex.join(argv)}",
+        console=decode_output(ended.stdout),
+    )
+
+
+def decode_output(output: bytes) -> str:
+    """Return what a command printed as text, whatever it is."""
+    return output.decode(errors="replace")
 
 
 @contextlib.contextmanager

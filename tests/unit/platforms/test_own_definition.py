@@ -34,6 +34,11 @@ SOUND = {
     "exec": '"tool exec {id} {command}"',
     "destroy": '"tool rm {id}"',
 }
+SAVING = {
+    "snapshot": '"tool save {id} {snapshot}"',
+    "restore": '"tool load {id} {snapshot}"',
+    "discard": '"tool forget {snapshot}"',
+}
 PARAMETERS = '\n[parameters]\nimage = "debian"\n'
 
 
@@ -74,6 +79,13 @@ def text_of(**changes: str) -> str:
         ({"help": f'"{"x" * 300}"'}, "not one line"),
         ({"timeouts": "{ create = nan }"}, "timeouts.create is nan"),
         ({"timeouts": "{ create = inf }"}, "timeouts.create is inf"),
+        ({"snapshot": '"tool save {id} {snapshot}"'}, "snapshot goes with restore and discard"),
+        ({**SAVING, "discard": ""}, "snapshot goes with discard"),
+        ({**SAVING, "restore": '"tool load {snapshot}"'}, "restore has no {id}, so machines"),
+        ({**SAVING, "snapshot": '"tool save {id}"'}, "snapshot has no {snapshot}, so snapshots"),
+        ({**SAVING, "discard": '"tool forget {id}"'}, "discard has {id}, which stands for nothing"),
+        ({"destroy": '"tool rm {id} {snapshot}"'}, "destroy has {snapshot}, which stands for nothing"),
+        ({**SAVING, "create": "", "destroy": ""}, "snapshot goes with create"),
     ],
 )
 def test_what_is_wrong_is_said(changes: dict[str, str], said: str) -> None:

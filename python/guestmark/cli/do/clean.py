@@ -20,7 +20,7 @@ from guestmark.page.say import say, tell
 from guestmark.platforms import registry
 from guestmark.platforms.base import KeepsRemoteFiles
 from guestmark.platforms.exclusive import LockPolicy, locking_machines
-from guestmark.platforms.own.lifecycle import OrphanMachine, destroy_orphans
+from guestmark.platforms.own.guard import OrphanMachine, destroy_orphans
 
 
 def run(given: Options) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from guestmark.core.platform_kind import OWN_PARAMETER, PlatformKind
 from guestmark.platforms.descriptions import PlatformClass
+from guestmark.setting.machine import START
 
 
 def advise_name(name: str) -> str:
@@ -31,6 +32,7 @@ PLATFORMS = (
         "a machine of your own, made by commands in a file",
         load_platform_class,
         guest=False,
+        factors=(START,),
         remote=True,
         on_this_host=True,
         starts_timed=True,

@@ -18,10 +18,11 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.temporary import open_unnamed_file
 from guestmark.core.units import format_size
 from guestmark.page.text import make_inert
-from guestmark.platforms.commands import Ended, run_command, supervised_process
+from guestmark.platforms.commands import Ended, run_command, run_to_success, supervised_process
 from guestmark.platforms.own.definition import Definition
-from guestmark.platforms.own.lifecycle import Made, create_machine, run_to_success
+from guestmark.platforms.own.lifecycle import Made, create_machine
 from guestmark.platforms.own.platform import OwnPlatform, parse_pid
+from guestmark.setting.machine import START, Start
 
 _BINARY_BYTES = 64 << 20
 # Of the one point that sends so much, what a faulty exec adds included.
@@ -93,6 +94,10 @@ def check_definition(definition: Definition) -> Iterator[Point]:
         if definition.create:
             yield _run_check(
                 "each machine is a new one", functools.partial(_check_agent, platform, commands=1)
+            )
+        if definition.can_restore:
+            yield _run_check(
+                "a restored machine goes on from the saved one", functools.partial(_check_restored, platform)
             )
 
 
@@ -340,6 +345,17 @@ def _check_agent(platform: OwnPlatform, commands: int = _SHORT_COMMANDS) -> str:
         for _ in range(commands):
             machine.agent.exec(["true"], timeout_s=_COMMAND_S)
         return f"{(time.monotonic() - begin) / commands * 1e3:.2g} ms each"
+
+
+def _check_restored(platform: OwnPlatform) -> str:
+    """Save a machine, restore another from it, and return what of the first goes on in it."""
+    cell = Cell(
+        "check", WorkloadSpec("check"), PlatformSpec.read(platform.name), {START.name: Start.RESTORED}
+    )
+    with platform.start(cell) as machine:
+        restored = machine.attest().restored
+        assert restored is not None
+        return f"{restored.describe()}; saved in {restored.template_s:.2g} s"
 
 
 _CHECKS: dict[str, Callable[[Made], str]] = {

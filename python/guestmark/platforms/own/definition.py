@@ -19,7 +19,8 @@ from guestmark.core.toml import read_toml, read_toml_text
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}", re.ASCII)
 PARAMETER = re.compile(r"[a-z][a-z0-9_]{0,30}", re.ASCII)
-COMMAND, LINE, ID = "command", "line", "id"  # placeholders that every definition has
+# Placeholders that every definition has.
+COMMAND, LINE, ID, SNAPSHOT = "command", "line", "id", "snapshot"
 CPUS, MEMORY = "cpus", "memory"  # parameters whose values are checked inside the machine
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}", re.ASCII)
 _WORDS = re.compile(r"\{([a-z][a-z0-9_]*)\.\.\.\}", re.ASCII)  # a parameter that holds any number of words
@@ -42,7 +43,8 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     create: float = 300.0
     ready: float = 120.0
     exec: float = 60.0  # until the agent inside has answered
-    destroy: float = 60.0
+    destroy: float = 60.0  # also of a snapshot
+    snapshot: float = 300.0
 
 
 Command = str | list[str]  # as the file has it: a line, or words
@@ -60,6 +62,9 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     version: Command = ""
     list: Command = ""
     pid: Command = ""
+    snapshot: Command = ""
+    restore: Command = ""
+    discard: Command = ""
     env: dict[str, str] = {}
     parameters: dict[str, str | int | float | Parameter] = {}
     timeouts: Timeouts = Timeouts()
@@ -126,10 +131,18 @@ class Definition:
     version: Template
     list: Template
     pid: Template
+    snapshot: Template
+    restore: Template
+    discard: Template
     env: Mapping[str, str]
     parameters: Mapping[str, Parameter]
     timeouts: Timeouts
     price_per_hour: float | None
+
+    @property
+    def can_restore(self) -> bool:
+        """Whether it has the commands for snapshots: all of them, or none."""
+        return bool(self.restore)
 
     def commands(self) -> Iterator[tuple[str, Template]]:
         """Yield each command that the file has, with its key."""
@@ -149,9 +162,10 @@ class Definition:
         return values
 
 
-COMMANDS = ("create", "ready", "exec", "destroy", "version", "list", "pid")
-# Those that may stand for the machine as a whole, and so have no id of one.
-_WITHOUT_ID = frozenset({"version", "list"})
+_SAVING = ("snapshot", "restore", "discard")
+COMMANDS = ("create", "ready", "exec", "destroy", "version", "list", "pid", *_SAVING)
+# Those that are not about one machine, and so have no id of one.
+_WITHOUT_ID = frozenset({"version", "list", "discard"})
 
 
 def read_definition(path: Path, *, shipped: bool = False) -> Definition:
@@ -172,6 +186,7 @@ def parse_definition(text: str, path: Path, *, shipped: bool = False) -> Definit
     parameters = {name: _make_parameter(name, value, path) for name, value in file.parameters.items()}
     templates = {key: _parse_template(key, getattr(file, key), path) for key in COMMANDS}
     _check_commands(templates, parameters, path)
+    _check_saving(templates, path)
     _check_values(file, path)
     return Definition(
         name=file.name,
@@ -213,10 +228,10 @@ def _reword_complaint(said: str) -> str:
 
 
 def _make_parameter(name: str, value: str | float | Parameter, path: Path) -> Parameter:
-    if not PARAMETER.fullmatch(name) or name in {COMMAND, LINE, ID}:
+    if not PARAMETER.fullmatch(name) or name in {COMMAND, LINE, ID, SNAPSHOT}:
         raise UsageError(
             f"{path}: a parameter cannot be named {name!r}",
-            hint=f"small letters, digits and _, and none of {ID}, {COMMAND} and {LINE}",
+            hint=f"small letters, digits and _, and none of {ID}, {COMMAND}, {LINE} and {SNAPSHOT}",
         )
     if names_secret(name):
         raise UsageError(
@@ -262,6 +277,7 @@ def _check_commands(
             *parameters,
             *(() if key in _WITHOUT_ID else (ID,)),
             *((COMMAND, LINE) if key == "exec" else ()),
+            *((SNAPSHOT,) if key in _SAVING else ()),
         }
         for name in sorted(template.placeholders - known):
             raise UsageError(
@@ -290,6 +306,27 @@ def _check_commands(
         raise UsageError(
             f"{path}: destroy goes with create", hint="write both, or neither for a machine that is there"
         )
+
+
+def _check_saving(templates: Mapping[str, Template], path: Path) -> None:
+    """Refuse commands for snapshots of which one is missing, or that cannot tell machines or snapshots apart."""
+    given = [key for key in _SAVING if templates[key]]
+    if not given:
+        return
+    missing = [key for key in ("create", *_SAVING) if not templates[key]]
+    if missing:
+        raise UsageError(
+            f"{path}: {given[0]} goes with {' and '.join(missing)}",
+            hint="snapshot saves {id} as {snapshot}, restore makes a machine {id} of it, discard removes {snapshot}",
+        )
+    for key in _SAVING:
+        for name in (SNAPSHOT,) if key in _WITHOUT_ID else (ID, SNAPSHOT):
+            if name not in templates[key].placeholders:
+                what = "machines" if name == ID else "snapshots"
+                raise UsageError(
+                    f"{path}: {key} has no {{{name}}}, so {what} cannot be told apart",
+                    hint="{snapshot} is the name of what is saved; {id} is the machine",
+                )
 
 
 def _check_help(text: str, where: str) -> None:

@@ -29,20 +29,18 @@ from guestmark.disks import processes
 from guestmark.page.text import last_inert_line, make_inert
 from guestmark.platforms.affinity import starting_machine
 from guestmark.platforms.base import Unusable, Usable
+from guestmark.platforms.commands import run_to_success
 from guestmark.platforms.own.definition import Definition
+from guestmark.platforms.own.guard import destroy_orphans
 from guestmark.platforms.own.inside import check_asked, look_inside
-from guestmark.platforms.own.lifecycle import (
-    Made,
-    create_machine,
-    destroy_orphans,
-    make_command_environment,
-    run_to_success,
-)
+from guestmark.platforms.own.lifecycle import Made, create_machine, make_command_environment
+from guestmark.platforms.own.snapshots import SNAPSHOTS, Snapshot
 from guestmark.platforms.own.store import check_trust, find_definition
 from guestmark.platforms.ssh.connections import open_once
 from guestmark.platforms.ssh.platform import Remote, check_cell
 from guestmark.platforms.ssh.session import Session, shell_words
 from guestmark.platforms.ssh.trial_mark import TrialMark
+from guestmark.setting.machine import START, Start
 
 _VERSION_S = 20.0
 _PID_S = 20.0
@@ -91,6 +89,8 @@ class Own(Remote):
     pid: int | None = None  # of a process of this host that it consists of, where the definition tells
     groups: tuple[Path, ...] = ()
     started_at: float = 0.0
+    snapshot: Snapshot | None = None
+    clone: int = 0  # of its snapshot
 
     def attest(self) -> OwnMachine:
         """Find out what the machine is. Raises `AttestationError` when it is not what was asked for."""
@@ -98,6 +98,9 @@ class Own(Remote):
         found = Remote.attest(self)
         inside = look_inside(self.agent, found)
         check_asked(self.made.values, inside, self.made.definition.name)
+        restored = None
+        if self.snapshot is not None:
+            restored = self.snapshot.attest_restored(self.agent, self.made.definition.name, self.clone)
         # Another kernel than the host's, or the host's with all that a container has: no connection elsewhere.
         mine = msgspec.structs.asdict(found) | {"is_this_host": False}
         self._found = OwnMachine(
@@ -108,6 +111,7 @@ class Own(Remote):
             parameters=dict(self.made.values),
             price_per_hour=self.made.definition.price_per_hour,
             inside=inside,
+            restored=restored,
         )
         return self._found
 
@@ -145,19 +149,34 @@ class OwnPlatform:
         check_cell(cell)
         values = definition.values(_list_parameters(cell, definition))
         version = self._read_version(definition)
-        begin = time.monotonic()
-        with create_machine(definition, values) as made:
+        with contextlib.ExitStack() as stack:
+            snapshot, clone = None, 0
+            if cell.levels[START] is Start.RESTORED:
+                _check_can_restore(definition)
+                snapshot, clone = stack.enter_context(SNAPSHOTS.take(definition, values))
+            begin = time.monotonic()
+            name = snapshot.id if snapshot is not None else ""
+            made = stack.enter_context(create_machine(definition, values, name))
             deadline = time.monotonic() + (deadline_s or definition.timeouts.exec)
-            with open_once(lambda: ExecSession(made), deadline, patient=False) as (opened, agent):
-                phases = {"ready": time.monotonic() - begin, "created": made.created - begin}
-                fresh = "create and destroy" if definition.create else ""
-                machine = Own(agent, opened, agent.ping(), phases, fresh=fresh, made=made, version=version)
-                machine.started_at = made.began
-                machine.pid = _host_pid(made)
-                machine.groups = _own_groups(machine.pid)
-                if definition.create:
-                    self._check_new(machine)
-                yield machine
+            opened, agent = stack.enter_context(open_once(lambda: ExecSession(made), deadline, patient=False))
+            phases = {"ready": time.monotonic() - begin, "created": made.created - begin}
+            machine = Own(
+                agent,
+                opened,
+                agent.ping(),
+                phases,
+                fresh=_describe_freshness(definition, snapshot),
+                made=made,
+                version=version,
+                started_at=made.began,
+                snapshot=snapshot,
+                clone=clone,
+            )
+            machine.pid = _host_pid(made)
+            machine.groups = _own_groups(machine.pid)
+            if definition.create:
+                self._check_new(machine)
+            yield machine
 
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
@@ -199,6 +218,22 @@ class OwnPlatform:
                 f"{self.definition.name} is not fresh: what the last trial left in it is still there",
                 hint="create has to make a new machine each time, with a root or an overlay of its own",
             )
+
+
+def _check_can_restore(definition: Definition) -> None:
+    """Raise `UsageError` for a definition without commands for snapshots."""
+    if not definition.can_restore:
+        raise UsageError(
+            f"own:{definition.name} cannot be restored: its definition has no snapshot, restore and discard",
+            hint="docs/guide/own-machines.md says what they do; leave out start=restored",
+        )
+
+
+def _describe_freshness(definition: Definition, snapshot: Snapshot | None) -> str:
+    """Return what makes each machine a fresh one; empty for one that is there already."""
+    if snapshot is not None:
+        return "restore and destroy"
+    return "create and destroy" if definition.create else ""
 
 
 def _list_parameters(cell: Cell, definition: Definition) -> dict[str, str]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from guestmark.core.findings import Build, SharedMachine
-from guestmark.core.machine_facts import GuestMachine
+from guestmark.core.machine_facts import GuestMachine, OwnMachine
 from guestmark.core.metric_spec import WALL
 from guestmark.core.model import RunState, Trial
 from guestmark.core.units import format_count, format_duration
@@ -123,7 +123,7 @@ def _starting_s(trial: Trial) -> float:
         return 0.0
     if (shared := trial.facts.find_fact(SharedMachine)) is not None:
         return shared.start_s
-    machine = trial.facts.find_fact(GuestMachine)
+    machine = trial.facts.find_fact(GuestMachine) or trial.facts.find_fact(OwnMachine)
     template_s = machine.restored.template_s if machine is not None and machine.restored else 0.0
     return float(trial.phases.get("ready", max(trial.phases.values()))) + template_s
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from guestmark.core.machine_facts import Connection, LibvirtMachine, OwnKernel, OwnMachine, RemoteMachine
+from guestmark.core.machine_facts import (
+    Connection,
+    LibvirtMachine,
+    OwnKernel,
+    OwnMachine,
+    RemoteMachine,
+)
 from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 
@@ -78,6 +84,7 @@ def _describe_own_machine(machine: OwnMachine) -> str:
         _describe_hypervisor(machine) if inside.kernel_is is OwnKernel.OWN else "",
         f"root on {inside.root_filesystem}" if inside.root_filesystem else "",
         inside.distribution,
+        f"of the saved machine {machine.restored.describe()}" if machine.restored is not None else "",
         machine.version,
         # A file that was changed between two trials makes two machines of one.
         f"file {machine.digest[:_DIGEST]}",

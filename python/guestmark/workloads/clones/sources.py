@@ -18,6 +18,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from guestmark.core.errors import PlatformUnusableError
+from guestmark.platforms.own.snapshots import SAVED_MARK
 
 SOCKET = "guestmark-resident"  # abstract: there whatever the root is
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -200,6 +201,19 @@ SOURCES = (
         of_kernel=True,
     ),
 )  # fmt: skip
+
+
+# What `platforms.own.snapshots` leaves in a machine before it is saved.
+SAVED_FILE = Source(
+    "a file of the saved machine",
+    Kind.SECRET,
+    _shell_words(f"cat /var/tmp/{SAVED_MARK}* /root/{SAVED_MARK}* /tmp/{SAVED_MARK}* 2>/dev/null"),
+)
+SAVED_PROGRAM = Source(
+    "a program of the saved machine",
+    Kind.SECRET,
+    _shell_words(f"cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep '^{SAVED_MARK}'"),
+)
 
 
 def _make_resident_source(name: str, word: str) -> Source:

@@ -10,12 +10,13 @@ from guestmark.agent.client import CommandError
 from guestmark.core.architectures import host_architecture
 from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError
-from guestmark.core.machine_facts import GuestMachine, Restored
+from guestmark.core.machine_facts import GuestMachine, OwnMachine, OwnRestored, Restored
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.platform_spec import HOST
 from guestmark.platforms import registry
 from guestmark.platforms.base import BareMachine, Machine, Platform
+from guestmark.platforms.own.platform import OwnPlatform
 from guestmark.platforms.qemu.platform import NO_EXTRAS, Extras, QemuPlatform
 from guestmark.setting.machine import START, Start
 from guestmark.workloads import clones
@@ -26,6 +27,8 @@ from guestmark.workloads.clones.sources import (
     GETRANDOM,
     PATH,
     RESIDENTS,
+    SAVED_FILE,
+    SAVED_PROGRAM,
     SEEDED,
     SOURCES,
     URANDOM,
@@ -103,13 +106,13 @@ class ClonesTrial(ClonesWorkload):
             return self._platform.start(self.cell, extras=extras)
         return self._platform.start(self.cell)
 
-    def _find_template(self, machine: Machine) -> Restored | None:
+    def _find_template(self, machine: Machine) -> Restored | OwnRestored | None:
         """Returns the template that a clone was restored from.
 
         Raises `AttestationError` for a machine that is not what was asked for.
         """
         found = machine.attest()
-        return found.restored if isinstance(found, GuestMachine) else None
+        return found.restored if isinstance(found, GuestMachine | OwnMachine) else None
 
     def _look_at(self, machine: Machine, sources: Sequence[Source]) -> dict[str, ShownValues]:
         """Returns the values that the machine shows, by the source's name, and stores its clock."""
@@ -156,8 +159,11 @@ class ClonesTrial(ClonesWorkload):
         )
 
     def _run_controls(self) -> Iterator[Control]:
-        """Runs the controls of restored guests: clones that are twins, or wrong, on purpose."""
+        """Runs the controls of restored machines: clones that are twins, or wrong, on purpose."""
         if self.cell.levels.get(START) is not Start.RESTORED:
+            return
+        if isinstance(self._platform, OwnPlatform):
+            yield self._control_saved_secret()
             return
         looks = self._read_control(Extras(kernel=_UNRENEWED), ())
         # Without renewal a clone goes on at the time of its template, which has to be noticed.
@@ -172,6 +178,18 @@ class ClonesTrial(ClonesWorkload):
         if self.cell.platform.foreign_architecture in (None, host_architecture()):
             looks = self._read_control(Extras(programs=collect_resident_files()), RESIDENTS)
             yield self._control_identical("a program that lived before", looks, RESIDENTS, some=all)
+
+    def _control_saved_secret(self) -> Control:
+        """Looks for what a machine of the user's own had before it was saved, which all restored ones have."""
+        looks, source = [], SAVED_FILE
+        for _ in range(self.params.controls):
+            with self._start_machine() as machine:
+                found = machine.attest()
+                assert isinstance(found, OwnMachine)
+                assert found.restored is not None
+                source = SAVED_FILE if found.restored.files else SAVED_PROGRAM
+                looks.append({source.name: self._show_source(machine, source)})
+        return self._control_identical("a secret from before it was saved", looks, (source,), some=all)
 
     def _read_control(self, extras: Extras, sources: Sequence[Source]) -> list[dict[str, ShownValues]]:
         # Clocks of a control are judged apart from those of the machines.

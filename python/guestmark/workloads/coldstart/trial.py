@@ -264,6 +264,11 @@ def _stop_machine(machine: Machine) -> Callable[[], None]:
             raise MachineError("the guest did not stop on its monitor's command")
         return lambda: ask("cont")
     pids = list_processes(machine)
+    if not pids:
+        raise MachineError(
+            "no process of this host is known to be the machine, so it cannot be stopped",
+            hint="its definition needs pid: a command that prints the number of the machine's first process",
+        )
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + _STOPPED_S
