@@ -20,6 +20,8 @@ from tests.storm import leavings
 _MARK = "GUESTMARK_TESTS"  # in the environment of whatever a run of the tests starts
 _UNTIL = "GUESTMARK_TESTS_UNTIL"
 _NOT_REACHED = "not picked: the time is over"
+# ./test reads this.
+NOT_AGAIN = "not run again, as the time is over: "
 _TIMES = 4  # a limit is this many times what a test takes alone, at least
 _ENDING_S = 10.0
 _OURS = (
@@ -35,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The time for long tests."""
     parser.addoption("--nothing-left", action="store_true", help="fail if a test leaves something behind")
     parser.addoption("--within", type=float, metavar="SECONDS", help="take long tests for this long, by need")
+    parser.addoption("--until", type=float, metavar="EPOCH", help="run again what fits before this moment")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.setdefault(_MARK, secrets.token_hex(8)) and not hasattr(config, "workerinput"):
         if (within := config.getoption("--within")) is not None:
             os.environ[_UNTIL] = repr(time.time() + within)
+        elif (until := config.getoption("--until")) is not None:
+            os.environ[_UNTIL] = repr(until)
         config.pluginmanager.register(_Run(config), "guestmark-long-tests")
 
 
@@ -91,13 +96,13 @@ class _Run:
         self._long: set[str] = set()
         self._running: list[tuple[float, float, str]] = []
         self._picked: dict[str, int] = {}
-        self._not_reached = 0
+        self._not_reached: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Adds up what each test takes."""
         name = report.nodeid
         if report.skipped and isinstance(report.longrepr, tuple) and _NOT_REACHED in report.longrepr[2]:
-            self._not_reached += 1
+            self._not_reached.append(name)
             return
         self._seconds[name] = self._seconds.get(name, 0.0) + report.duration
         if report.when == "call" and "long" in report.keywords:
@@ -128,7 +133,10 @@ class _Run:
             write(
                 f"picked within {self._within:.0f} s: {sum(self._picked.values())} tests ({each or 'none'})"
             )
-            write(f"not reached: {self._not_reached}; they come first next time")
+            write(f"not reached: {len(self._not_reached)}; they come first next time")
+        else:
+            for name in self._not_reached:
+                write(f"{NOT_AGAIN}{name}")
         close = [
             f"{name}: {took:.0f} s of {self._limits[name]:.0f} s"
             for name, took in self._seconds.items()

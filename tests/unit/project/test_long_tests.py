@@ -1,6 +1,7 @@
 """Long tests are picked by need, and a run of tests says what it left and which limits are close."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -175,3 +176,39 @@ def test_no_time_picks_nothing_and_says_so(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert "picked within 0 s: 0 tests (none)" in done.stdout
     assert "not reached: 4" in done.stdout
+
+
+def test_what_there_is_no_time_to_run_again_is_said_by_name(tmp_path: Path) -> None:
+    done = run_tests(tmp_path, "--until", "0", "-k", "close")
+    assert done.returncode == 0, done.stdout
+    assert "not run again, as the time is over: test_these.py::test_close" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("checked", "long"), [(0, 0), (1, 0), (0, 1)])
+def test_the_last_lines_of_continuous_integration_tell_both_parts(
+    tmp_path: Path, checked: int, long: int
+) -> None:
+    """`.ci/run` itself, beside a `./test` that answers at once."""
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".setup/checks").mkdir(parents=True)
+    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
+    stand_in = tmp_path / "test"
+    stand_in.write_text(
+        "#!/bin/sh\n"
+        f'if [ "$1" = --long ]; then part=picked status={long}; else part=whole status={checked}; fi\n'
+        'printf "noise\\n%s within\\nfailed beside the others, passed alone: %s\\n" "$part" "$part" '
+        ">.setup/checks/pytest.log\n"
+        "exit $status\n"
+    )
+    stand_in.chmod(0o755)
+    done = subprocess.run(
+        ["sh", ".ci/run"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == checked, done.stderr
+    assert done.stdout.splitlines()[-5:] == [
+        "failed beside the others, passed alone: whole",
+        f"./test: status {checked}, 0 s",
+        "picked within",
+        "failed beside the others, passed alone: picked",
+        f"./test --long --for 1080: status {long}, 0 s (reported only)",
+    ]
