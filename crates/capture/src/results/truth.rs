@@ -164,33 +164,40 @@ impl Truth {
         let frame = self.largest_frame;
         let step = spelled(self.clock_backwards_ns);
         let all = [
-            ("dropped", self.dropped, "packets were lost by the capture, as it reports itself: latencies and counts miss them".to_owned()),
-            ("missing_bytes", self.missing_bytes, "bytes were acknowledged but are not in the capture: the capture lost packets".to_owned()),
-            ("cut_headers", self.cut_headers, "packets are cut so short that ports or flags are gone: they are not counted (capture with a snapshot length of at least 96)".to_owned()),
-            ("overlapping", self.overlapping, "files begin before the previous one ends: --merge is for files that follow each other, and what two of them hold is counted twice (analyse each alone)".to_owned()),
-            ("merged", self.merged, "connections hold nearly everything twice, far apart: captures of two points were merged, so retransmissions and causes are not known (analyse each capture alone)".to_owned()),
-            ("evicted", self.evicted, "connections were put away while open to stay within the memory limit; their later packets count as another connection (raise --memory)".to_owned()),
-            ("inexact", self.inexact, "connections had too many gaps at once: their unique and retransmitted bytes are bounds".to_owned()),
-            ("clock_backwards", self.clock_backwards, format!("time stamps are smaller than the previous one, by up to {step}: gaps that would be negative are left out")),
-            ("copies", self.copies, "packets were captured more than once (on several interfaces on their way): each is counted once, at its first time".to_owned()),
-            ("untimed", self.untimed, "packets have no time stamp: they are counted at the time of the previous packet".to_owned()),
-            ("fragments", self.fragments, "IP fragments have no ports and are not counted".to_owned()),
-            ("malformed", self.malformed, "packets contradict themselves and are not counted".to_owned()),
-            ("unknown_link", self.unknown_link, "packets have a link type that cannot be read".to_owned()),
-            ("opaque", self.opaque, "packets are in tunnels that cannot be looked through (ESP, L2TP, unknown kinds of GRE) and are not counted".to_owned()),
-            ("tunnelled", self.tunnelled, "packets were in tunnels: what is counted is inside, sizes on the wire are those of the whole frames".to_owned()),
-            ("offload", self.offload, format!("connections hold packets larger than the segment size (largest frame {frame} bytes): segmentation offload, so one packet here was several on the wire, and packet counts and burst times are the sending machine's")),
-            ("half_captured", self.half_captured, "connections were captured without their beginning or end".to_owned()),
-            ("one_sided", self.one_sided, "connections were captured in one direction only: they have no response latency, and the shares leave out their time".to_owned()),
-            ("cut", self.cut, "packets are shortened by the snapshot length; lengths are taken from their headers, so only requests suffer, which are not timed beyond it".to_owned()),
-            ("inferred", self.inferred, "rows of the packet list do not show ports or length, which were taken from earlier rows".to_owned()),
-            ("unnamed_ports", self.unnamed_ports, "rows name a port that /etc/services does not have and are not counted (export with transport name resolution off)".to_owned()),
-            ("near_client", self.near_client, "connections were captured on or near the client: the server's response includes the network's round trip".to_owned()),
-            ("near_server", self.near_server, "connections were captured on or near the server: the client's response includes the network's round trip".to_owned()),
+            ("dropped", self.dropped, ("packet was", "packets were"), " lost by the capture, as it reports itself: latencies and counts miss what was lost".to_owned()),
+            ("missing_bytes", self.missing_bytes, ("byte was", "bytes were"), " acknowledged without being in the capture: the capture lost packets".to_owned()),
+            ("cut_headers", self.cut_headers, ("packet is", "packets are"), " cut too short to show ports or flags, and not counted (capture with a snapshot length of at least 96)".to_owned()),
+            ("overlapping", self.overlapping, ("file begins", "files begin"), " before the previous one ends: --merge is for files that follow each other, and what two of them hold is counted twice (analyse each alone)".to_owned()),
+            ("merged", self.merged, ("connection holds", "connections hold"), " nearly everything twice, far apart: captures of two points were merged, so retransmissions and causes are not known (analyse each capture alone)".to_owned()),
+            ("evicted", self.evicted, ("connection was", "connections were"), " put away while open to stay within the memory limit; later packets count as another connection (raise --memory)".to_owned()),
+            ("inexact", self.inexact, ("connection has", "connections have"), " too many gaps at once: unique and retransmitted bytes are bounds".to_owned()),
+            ("clock_backwards", self.clock_backwards, ("time stamp is", "time stamps are"), format!(" smaller than the previous one, by up to {step}: gaps that would be negative are left out")),
+            ("copies", self.copies, ("packet was", "packets were"), " captured more than once (on several interfaces on the way): counted once, at the first time".to_owned()),
+            ("untimed", self.untimed, ("packet has", "packets have"), " no time stamp: counted at the time of the previous packet".to_owned()),
+            ("fragments", self.fragments, ("IP fragment has", "IP fragments have"), " no ports: not counted".to_owned()),
+            ("malformed", self.malformed, ("packet contradicts itself and is not counted", "packets contradict themselves and are not counted"), String::new()),
+            ("unknown_link", self.unknown_link, ("packet has", "packets have"), " a link type that cannot be read".to_owned()),
+            ("opaque", self.opaque, ("packet is", "packets are"), " in tunnels that cannot be looked through (ESP, L2TP, unknown kinds of GRE): not counted".to_owned()),
+            ("tunnelled", self.tunnelled, ("packet was", "packets were"), " in tunnels: what is counted is inside, sizes on the wire are those of the whole frames".to_owned()),
+            ("offload", self.offload, ("connection holds", "connections hold"), format!(" packets larger than the segment size (largest frame {frame} bytes): segmentation offload, so one packet here was several on the wire, and packet counts and burst times are the sending machine's")),
+            ("half_captured", self.half_captured, ("connection was", "connections were"), " captured without beginning or end".to_owned()),
+            ("one_sided", self.one_sided, ("connection was", "connections were"), " captured in one direction only: the response latency is unknown, and the shares leave out the time".to_owned()),
+            ("cut", self.cut, ("packet is", "packets are"), " shortened by the snapshot length; lengths are taken from the headers, so only requests suffer, which are not timed beyond it".to_owned()),
+            ("inferred", self.inferred, ("row of the packet list does", "rows of the packet list do"), " not show ports or length, which were taken from earlier rows".to_owned()),
+            ("unnamed_ports", self.unnamed_ports, ("row names", "rows name"), " a port that /etc/services does not have: not counted (export with transport name resolution off)".to_owned()),
+            ("near_client", self.near_client, ("connection was", "connections were"), " captured on or near the client: the server's response includes the network's round trip".to_owned()),
+            ("near_server", self.near_server, ("connection was", "connections were"), " captured on or near the server: the client's response includes the network's round trip".to_owned()),
         ];
         all.into_iter()
-            .filter(|(_, count, _)| *count > 0)
-            .map(|(kind, count, text)| Limit { kind, count, text })
+            .filter(|(_, count, _, _)| *count > 0)
+            .map(|(kind, count, (one, many), rest)| {
+                let begin = if count == 1 { one } else { many };
+                Limit {
+                    kind,
+                    count,
+                    text: format!("{begin}{rest}"),
+                }
+            })
             .collect()
     }
 }
@@ -202,5 +209,73 @@ fn spelled(nanos: u64) -> String {
         1_000..1_000_000 => format!("{:.3} µs", nanos as f64 / 1e3),
         1_000_000..1_000_000_000 => format!("{:.3} ms", nanos as f64 / 1e6),
         _ => format!("{:.3} s", seconds(nanos)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a capture with as many of everything says.
+    fn limits_of(count: u64) -> Vec<Limit> {
+        let mut truth = Truth::default();
+        for counter in [
+            &mut truth.cut,
+            &mut truth.cut_headers,
+            &mut truth.dropped,
+            &mut truth.fragments,
+            &mut truth.malformed,
+            &mut truth.opaque,
+            &mut truth.tunnelled,
+            &mut truth.unknown_link,
+            &mut truth.untimed,
+            &mut truth.clock_backwards,
+            &mut truth.offload,
+            &mut truth.missing_bytes,
+            &mut truth.half_captured,
+            &mut truth.one_sided,
+            &mut truth.evicted,
+            &mut truth.inexact,
+            &mut truth.copies,
+            &mut truth.merged,
+            &mut truth.overlapping,
+            &mut truth.near_client,
+            &mut truth.near_server,
+            &mut truth.inferred,
+            &mut truth.unnamed_ports,
+        ] {
+            *counter = count;
+        }
+        truth.limits()
+    }
+
+    #[test]
+    fn one_thing_is_said_in_the_singular() {
+        let (one, two) = (limits_of(1), limits_of(2));
+        assert_eq!(one.len(), 23);
+        for (single, several) in one.iter().zip(&two) {
+            let noun = |limit: &Limit| {
+                let mut words = limit.text.split(' ');
+                let first = words.next().unwrap_or_default().to_owned();
+                if ["IP", "time"].contains(&first.as_str()) {
+                    words.next().unwrap_or_default().to_owned()
+                } else {
+                    first
+                }
+            };
+            assert_eq!(
+                noun(several),
+                format!("{}s", noun(single)),
+                "{}",
+                several.text
+            );
+            assert!(
+                !["they ", "their ", " are not counted"]
+                    .iter()
+                    .any(|plural| single.text.contains(plural)),
+                "{}",
+                single.text
+            );
+        }
     }
 }
