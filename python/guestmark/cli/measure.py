@@ -183,7 +183,7 @@ def derive_exit_status(stored: StoredRun, state: RunState) -> ExitStatus:
 
 def _is_requested(plan: Plan, left_out: LeftOut) -> bool:
     """Returns whether the user named what is left out, or a plan without questions holds it."""
-    if not plan.questions:
+    if not plan.questions and not plan.context.asks:
         return True
     named = {cell_id for level in plan.context.named for cell_id in level}
     return any(left_out.covers(cell) and cell.id in named for cell in plan.cells)

@@ -133,6 +133,8 @@ class Context:
     extended: tuple[Extension, ...] = ()
     # Whether its commands stood on the command line, not in a plan.
     typed: bool = False
+    # Whether the plan asks questions, of which few blocks may answer none.
+    asks: bool = False
     # Ids of the two runs that it repeats.
     confirms: tuple[str, ...] = ()
     boot_id: str = ""  # of a campaign's run

@@ -64,7 +64,8 @@ def keep_answerable_questions(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[
     # These have the same reason, so one remark counts them.
     if unanswered:
         notes.append(f"{few}, so {format_count(unanswered, 'question')} of the plan will not be answered")
-    return replace(plan, questions=tuple(asked)), notes
+    asks = plan.context.asks or bool(plan.questions)
+    return replace(plan, questions=tuple(asked), context=replace(plan.context, asks=asks)), notes
 
 
 def _explain_too_few_blocks(plan: Plan) -> str:

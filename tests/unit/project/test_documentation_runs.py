@@ -118,6 +118,16 @@ def _answered(text: str, done: subprocess.CompletedProcess[str]) -> bool:
     return bool(done.stdout or done.stderr) or " -o " in text or " > " in text
 
 
+def _lacks_hardware_alone(guestmark: CommandLine) -> bool:
+    """Whether the last run left out guests on KVM, which this machine may not start, and nothing failed."""
+    shown = guestmark("export", "last")
+    if shown.status:
+        return False
+    document = shown.document()
+    platforms = [entry["platform"] for entry in document["unusable"]]
+    return bool(platforms) and not document["run"]["failed"] and all("kvm" in name for name in platforms)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", WITH_COMMANDS)
@@ -164,6 +174,8 @@ def test_every_command_of_a_page_runs(
         allowed = (
             {0, 1, 125} if GATED in text else {0}
         )  # a gate may well be broken, or undecided after one block
+        if done.returncode == 1 and _lacks_hardware_alone(guestmark):
+            allowed.add(1)
         if done.returncode not in allowed or "Traceback" in done.stderr or not _answered(text, done):
             failed.append((each.where, text, done.returncode, done.stdout[-2000:], done.stderr[-2000:]))
     assert not failed, "\n".join(map(str, failed))
