@@ -102,9 +102,7 @@ def test_a_definition_without_snapshots_refuses_to_restore(guestmark: CommandLin
     trust_as(guestmark, path)
     done = guestmark("exec", "--on", "own:cell", "--set", "start=restored", "--", "true")
     assert done.status != 0
-    assert (
-        "cannot be restored: its definition has no snapshot, restore and discard" in done.stdout + done.stderr
-    )
+    assert "its definition has no commands for snapshots: snapshot, restore and discard" in done.stderr
 
 
 def test_a_snapshot_goes_with_a_run_that_is_killed(guestmark: CommandLine, tmp_path: Path) -> None:

@@ -204,6 +204,9 @@ class Agent(BulkCalls):
     `CallError` and leaves it usable. An exception from outside during a call (Ctrl-C) closes it too.
     """
 
+    # False where it runs commands in the machine from outside.
+    in_machine = True
+
     def exec(
         self,
         argv: Sequence[str | bytes],

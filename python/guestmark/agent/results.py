@@ -72,6 +72,8 @@ class ExecResult:
     ended_ns: int
     # Counts of the performance events that were asked for; a negative error number for one that is not available.
     counted: tuple[int, ...] = ()
+    # False for a command that was timed from outside the machine: only its end, its output and `wall_s` are its own.
+    in_machine: bool = True
 
     @property
     def ok(self) -> bool:

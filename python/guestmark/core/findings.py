@@ -415,6 +415,22 @@ class ShellStart(Fact, kw_only=True):
     system_s: float = msgspec.field(name="shell_start_system_s")
 
 
+class ExecCost(Fact, kw_only=True):
+    """Seconds that an empty command takes in a machine whose commands are timed from outside.
+
+    It is the median of several, which is between the two others with a probability of 95 %, and is subtracted from the
+    measured times.
+    """
+
+    wall_s: float = msgspec.field(name="exec_cost_s")
+    low_s: float = msgspec.field(name="exec_cost_low_s")
+    high_s: float = msgspec.field(name="exec_cost_high_s")
+
+    def describe(self) -> str:
+        """Return it in milliseconds, with what it may be."""
+        return f"{self.wall_s * 1e3:.3g} ms ({self.low_s * 1e3:.3g} to {self.high_s * 1e3:.3g})"
+
+
 class Findings:
     """The facts of a trial in progress. The producer of a fact may still complete it after adding it."""
 

@@ -283,6 +283,8 @@ class OwnMachine(RemoteMachine, kw_only=True, omit_defaults=True):
     # In the definition's own currency; None if it says nothing.
     price_per_hour: float | None = None
     inside: OwnInside
+    # Whether its commands are timed from outside, as no agent can talk in it.
+    plain: bool = False
     # None for a machine that was created.
     restored: OwnRestored | None = None
 

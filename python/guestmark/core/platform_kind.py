@@ -95,6 +95,10 @@ def _no_advice(_destination: str) -> str:
     return ""
 
 
+def _no_objection(_destination: str, _levels: Levels) -> str:
+    return ""
+
+
 def _one_processor(_levels: Levels) -> int:
     return 1
 
@@ -137,6 +141,8 @@ class PlatformKind:
     example_destination: str = "lab1"
     # Returns what to do about a destination that it cannot have; empty for one that it can.
     advice: Callable[[str], str] = _no_advice
+    # Returns why such a destination cannot be had with these levels of its factors; empty where it can.
+    objection: Callable[[str, Levels], str] = _no_objection
     # True if it has firmware, and network cards that boot.
     boots_firmware: bool = False
     # What runs its machines: they accept the factors that name it, and `factors`.

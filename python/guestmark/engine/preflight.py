@@ -169,8 +169,19 @@ def _find_refused_cells(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
         *find_cells_larger_than_host(cells),
         *find_cells_without_memory(cells),
         *disks.leave_out_diskless(cells),
+        *_find_cells_objected_to(cells),
         *find_misplaced_cells(cells),
     )
+
+
+def _find_cells_objected_to(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
+    """Return the cells with levels that their platform's destination does not have, such as a restored start."""
+    found = []
+    for cell in cells:
+        layer = cell.platform.inner
+        if cell.null_of is None and (reason := layer.description.objection(layer.dest or "", cell.levels)):
+            found.append(LeftOut(str(cell.platform), reason, cell=cell.id))
+    return tuple(found)
 
 
 def find_cells_without_memory(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:

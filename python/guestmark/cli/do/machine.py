@@ -39,6 +39,8 @@ destroy = "podman rm --force --ignore --time 0 {{id}}"
 # version = "podman --version"
 # list    = "podman ps --all --format {{{{.Names}}}}"
 # pid     = "podman inspect --format {{{{.State.Pid}}}} {{id}}"   # for density: a process of this host
+# plain = true     # exec returns output only when the command ends: commands are timed from outside
+# snapshot = "…"   # saves {{id}} as {{snapshot}}; restore makes {{id}} of it; discard removes {{snapshot}}
 # timeouts = {{ create = 300, ready = 120, exec = 60, destroy = 60 }}   # seconds
 # env = {{ KEY = "value" }}
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from guestmark.core.levels import Levels
 from guestmark.core.platform_kind import OWN_PARAMETER, PlatformKind
 from guestmark.platforms.descriptions import PlatformClass
-from guestmark.setting.machine import START
+from guestmark.setting.machine import START, Start
 
 
 def advise_name(name: str) -> str:
@@ -16,6 +19,17 @@ def advise_name(name: str) -> str:
         find_definition(name)
     except UsageError as error:
         return f"{error.message}; {error.hint}"
+    return ""
+
+
+def object_to_levels(name: str, levels: Levels) -> str:
+    """Return why machines of that definition cannot have these levels; empty where they can."""
+    from guestmark.core.errors import UsageError
+    from guestmark.platforms.own.store import find_definition
+
+    with contextlib.suppress(UsageError):
+        if levels[START] is Start.RESTORED and not find_definition(name).can_restore:
+            return "its definition has no commands for snapshots: snapshot, restore and discard"
     return ""
 
 
@@ -39,6 +53,7 @@ PLATFORMS = (
         destination="NAME",
         example_destination="podman",
         advice=advise_name,
+        objection=object_to_levels,
         parameter_prefix=OWN_PARAMETER,
         # Runtimes pull images and clouds take their time: the definition's own timeouts end a start earlier.
         start_limit_s=900.0,

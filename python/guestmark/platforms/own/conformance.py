@@ -21,6 +21,7 @@ from guestmark.page.text import make_inert
 from guestmark.platforms.commands import Ended, run_command, run_to_success, supervised_process
 from guestmark.platforms.own.definition import Definition
 from guestmark.platforms.own.lifecycle import Made, create_machine
+from guestmark.platforms.own.plain import measure_exec_cost
 from guestmark.platforms.own.platform import OwnPlatform, parse_pid
 from guestmark.setting.machine import START, Start
 
@@ -75,7 +76,7 @@ def check_definition(definition: Definition) -> Iterator[Point]:
         entry = _run_check("a command runs in it at once", functools.partial(_check_entry, made))
         yield entry
         if not entry.failed:
-            for name, check in _CHECKS.items():
+            for name, check in (_PLAIN_CHECKS if definition.plain else _CHECKS).items():
                 yield _run_check(name, functools.partial(check, made))
             for name, attended, check in _OPTIONAL:
                 if attended(definition):
@@ -86,19 +87,27 @@ def check_definition(definition: Definition) -> Iterator[Point]:
                 functools.partial(_check_destroy, made, stack, also_second=not entry.failed),
             )
     if not entry.failed:
-        platform = OwnPlatform(PlatformSpec.read(f"own:{definition.name}").inner)
+        yield from _check_measuring(definition)
+
+
+def _check_measuring(definition: Definition) -> Iterator[Point]:
+    """Try what trials do with machines, each point with a new one."""
+    platform = OwnPlatform(PlatformSpec.read(f"own:{definition.name}").inner)
+    if definition.plain:
+        yield _run_check(
+            "commands are timed from outside", functools.partial(_check_outside_timing, platform)
+        )
+    else:
         yield _run_check(
             f"the agent answers, and runs {_SHORT_COMMANDS:,} commands",
             functools.partial(_check_agent, platform),
         )
-        if definition.create:
-            yield _run_check(
-                "each machine is a new one", functools.partial(_check_agent, platform, commands=1)
-            )
-        if definition.can_restore:
-            yield _run_check(
-                "a restored machine goes on from the saved one", functools.partial(_check_restored, platform)
-            )
+    if definition.create:
+        yield _run_check("each machine is a new one", functools.partial(_check_agent, platform, commands=1))
+    if definition.can_restore:
+        yield _run_check(
+            "a restored machine goes on from the saved one", functools.partial(_check_restored, platform)
+        )
 
 
 def _run_check(name: str, check: Callable[[], str]) -> Point:
@@ -144,8 +153,9 @@ def _check_entry(made: Made) -> str:
     return f"{(time.monotonic() - begin) * 1e3:.0f} ms for each exec"
 
 
-def _check_output(made: Made) -> str:
-    done = _run_by_exec(made, ["/bin/sh", "-c", "echo out; echo err >&2"])
+def _check_output(made: Made, *, apart: bool = True) -> str:
+    """Compare what two echoes print; both streams at once only where they have to arrive `apart`."""
+    done = _run_by_exec(made, ["/bin/sh", "-c", "echo out; echo err >&2" if apart else "echo out"])
     if done.stdout.replace(b"\r", b"") == b"out\n" and b"\r" in done.stdout:
         raise PointFailedError(
             "lines end in a carriage return", "exec must not make a terminal: leave out -t, --tty"
@@ -160,7 +170,7 @@ def _check_output(made: Made) -> str:
             f"of `echo out` arrived {make_inert(done.stdout.decode(errors='replace'))[:60]!r}",
             "exec may print nothing of its own: leave out banners, -v, prompts; login shells print messages of the day",
         )
-    if not done.errors.endswith(_ERROR_LINE):
+    if apart and not done.errors.endswith(_ERROR_LINE):
         raise PointFailedError("standard error does not arrive", "exec has to pass standard error on")
     return ""
 
@@ -197,7 +207,7 @@ def _check_binary(made: Made) -> str:
         raise PointFailedError(
             f"of {format_size(len(given))} through cat {format_size(len(done.stdout))} came back",
             "exec has to pass on standard input and output without a limit (podman exec wants -i; an API that returns "
-            "output only cannot carry the agent)",
+            "output only cannot carry the agent: write plain = true, and its commands are timed from outside)",
         )
     if hashlib.sha256(done.stdout).digest() != hashlib.sha256(given).digest():
         raise PointFailedError(
@@ -347,6 +357,14 @@ def _check_agent(platform: OwnPlatform, commands: int = _SHORT_COMMANDS) -> str:
         return f"{(time.monotonic() - begin) / commands * 1e3:.2g} ms each"
 
 
+def _check_outside_timing(platform: OwnPlatform) -> str:
+    cell = Cell("check", WorkloadSpec("check"), PlatformSpec.read(platform.name))
+    with platform.start(cell) as machine:
+        machine.attest()
+        cost = measure_exec_cost(machine.agent)
+        return f"an empty command takes {cost.describe()}, which is subtracted"
+
+
 def _check_restored(platform: OwnPlatform) -> str:
     """Save a machine, restore another from it, and return what of the first goes on in it."""
     cell = Cell(
@@ -365,6 +383,11 @@ _CHECKS: dict[str, Callable[[Made], str]] = {
     "arguments pass through": _check_argument_passing,
     f"{_BINARY_BYTES >> 20} MiB pass both ways": _check_binary,
     "what is killed outside ends inside": _check_end_of_input,
+}
+_PLAIN_CHECKS: dict[str, Callable[[Made], str]] = {
+    "output arrives unchanged": functools.partial(_check_output, apart=False),
+    "exit statuses pass through": _check_status,
+    "arguments pass through": _check_argument_passing,
 }
 _OPTIONAL: tuple[tuple[str, Callable[[Definition], bool], Callable[[Made], str]], ...] = (
     ("list prints it", lambda definition: bool(definition.list), _check_list),

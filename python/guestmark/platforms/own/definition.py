@@ -70,6 +70,8 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     timeouts: Timeouts = Timeouts()
     # In any currency; a machine costs it from the order to create it on.
     price_per_hour: float | None = None
+    # Whether exec carries no streams, but returns what a command has printed when it has ended.
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ class Definition:
     parameters: Mapping[str, Parameter]
     timeouts: Timeouts
     price_per_hour: float | None
+    plain: bool
 
     @property
     def can_restore(self) -> bool:
@@ -198,6 +201,7 @@ def parse_definition(text: str, path: Path, *, shipped: bool = False) -> Definit
         parameters=parameters,
         timeouts=file.timeouts,
         price_per_hour=file.price_per_hour,
+        plain=file.plain,
         **templates,
     )
 

@@ -13,6 +13,8 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from guestmark.agent.client import Agent
+from guestmark.core.context import Caller
 from guestmark.core.errors import (
     AttestationError,
     GuestmarkError,
@@ -34,6 +36,7 @@ from guestmark.platforms.own.definition import Definition
 from guestmark.platforms.own.guard import destroy_orphans
 from guestmark.platforms.own.inside import check_asked, look_inside
 from guestmark.platforms.own.lifecycle import Made, create_machine, make_command_environment
+from guestmark.platforms.own.plain import open_plain
 from guestmark.platforms.own.snapshots import SNAPSHOTS, Snapshot
 from guestmark.platforms.own.store import check_trust, find_definition
 from guestmark.platforms.ssh.connections import open_once
@@ -42,6 +45,7 @@ from guestmark.platforms.ssh.session import Session, shell_words
 from guestmark.platforms.ssh.trial_mark import TrialMark
 from guestmark.setting.machine import START, Start
 
+_AGENT = "guestmark-agent"
 _VERSION_S = 20.0
 _PID_S = 20.0
 _PROCESS = re.compile(r"[1-9][0-9]{0,9}", re.ASCII)
@@ -112,8 +116,19 @@ class Own(Remote):
             price_per_hour=self.made.definition.price_per_hour,
             inside=inside,
             restored=restored,
+            plain=self.made.definition.plain,
         )
         return self._found
+
+    def caller(self) -> Caller:
+        """Return the user of commands; of a plain machine nothing is known, and its commands get what they get."""
+        return Remote.caller(self) if self.agent.in_machine else Caller()
+
+    @property
+    def command_line(self) -> tuple[str, ...]:
+        """The command line of `exec`, and the agent's where there is one."""
+        agent = (_AGENT, "trials") if self.agent.in_machine else ()
+        return (*self.session.command[:-1], *agent)
 
     def list_pids(self) -> list[int]:
         """Return the processes in the namespace of the one that the definition names, and its descendants."""
@@ -152,13 +167,12 @@ class OwnPlatform:
         with contextlib.ExitStack() as stack:
             snapshot, clone = None, 0
             if cell.levels[START] is Start.RESTORED:
-                _check_can_restore(definition)
                 snapshot, clone = stack.enter_context(SNAPSHOTS.take(definition, values))
             begin = time.monotonic()
             name = snapshot.id if snapshot is not None else ""
             made = stack.enter_context(create_machine(definition, values, name))
             deadline = time.monotonic() + (deadline_s or definition.timeouts.exec)
-            opened, agent = stack.enter_context(open_once(lambda: ExecSession(made), deadline, patient=False))
+            opened, agent = stack.enter_context(_enter_machine(made, deadline))
             phases = {"ready": time.monotonic() - begin, "created": made.created - begin}
             machine = Own(
                 agent,
@@ -220,13 +234,15 @@ class OwnPlatform:
             )
 
 
-def _check_can_restore(definition: Definition) -> None:
-    """Raise `UsageError` for a definition without commands for snapshots."""
-    if not definition.can_restore:
-        raise UsageError(
-            f"own:{definition.name} cannot be restored: its definition has no snapshot, restore and discard",
-            hint="docs/guide/own-machines.md says what they do; leave out start=restored",
-        )
+@contextlib.contextmanager
+def _enter_machine(made: Made, deadline: float) -> Iterator[tuple[Session, Agent]]:
+    """Bring an agent into a machine; one that is plain gets none, and its commands run from outside."""
+    if made.definition.plain:
+        with open_plain(made, deadline) as (session, outside):
+            yield session, outside
+        return
+    with open_once(lambda: ExecSession(made), deadline, patient=False) as (opened, agent):
+        yield opened, agent
 
 
 def _describe_freshness(definition: Definition, snapshot: Snapshot | None) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Collection, Iterator, Sequence
 
+from guestmark.core.findings import ExecCost
 from guestmark.core.machine_facts import (
     Connection,
     LibvirtMachine,
@@ -30,8 +32,23 @@ def describe_machines(run: StoredRun) -> dict[str, str]:
         kinds = "; then ".join(dict.fromkeys(map(_describe_remote_machine, seen)))
         freshness = _describe_freshness(dict.fromkeys(machine.fresh for machine in seen))
         distance = _describe_distance([machine.connection for machine in seen])
-        descriptions[platform] = f"{kinds}, {freshness}{distance}"
+        descriptions[platform] = f"{kinds}, {freshness}{distance}{_describe_exec_cost(run, platform)}"
     return descriptions
+
+
+def _describe_exec_cost(run: StoredRun, platform: str) -> str:
+    """Return what commands cost that are timed from outside, over the run's trials; empty for all others."""
+    cells = {cell.id for cell in run.plan.cells if str(cell.platform) == platform}
+    found = [trial.facts.find_fact(ExecCost) for trial in run.trials if trial.cell_id in cells]
+    costs = [cost for cost in found if cost is not None]
+    if not costs:
+        return ""
+    all_trials = ExecCost(
+        wall_s=statistics.median(cost.wall_s for cost in costs),
+        low_s=min(cost.low_s for cost in costs),
+        high_s=max(cost.high_s for cost in costs),
+    )
+    return f"; timed from outside: an empty command took {all_trials.describe()}, which was subtracted"
 
 
 def find_mitigations(run: StoredRun) -> dict[str, dict[str, str]]:

@@ -121,7 +121,7 @@ def _find_on_host(name: str, path: str, cwd: str) -> _ProgramOnHost:
 
 def _digest_there(agent: Agent, found: str, host: _ProgramOnHost) -> tuple[str, str]:
     """Returns the SHA-256 of a file on the machine, and its XXH3 when the host's file is large."""
-    if host.size < _LARGE:
+    if host.size < _LARGE or not agent.in_machine:
         return agent.sha256(found).sha256, ""
     xxh3 = agent.checksum(found, timeout_s=_DIGEST_S).xxh3
     if _known.get(xxh3) != host.sha256:

@@ -88,6 +88,11 @@ class DensityTrial(DensityWorkload):
                 f"no process of this host is known to be {self.cell.platform}, so its memory cannot be read",
                 hint="its definition needs pid: a command that prints the number of the machine's first process",
             )
+        if not machine.agent.in_machine:
+            raise WorkloadError(
+                f"{self.cell.platform} is plain, so nothing holds memory in it, and each command costs an exec",
+                hint="density needs an exec that carries streams",
+            )
         self._fleet[0].touch_memory(self.params.touch, self.limit_s)
         self._run_once(machine)
 
