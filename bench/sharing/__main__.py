@@ -95,7 +95,9 @@ def main() -> int:
     parser.add_argument("plan")
     parser.add_argument("--for", dest="budget", default="30m", help="wall time (default: 30m)")
     parser.add_argument("rest", nargs="*", help="more words for `guestmark run`, after --")
-    parser.add_argument("--margin", type=float, default=0.05, help="a ratio so near 1 is none (default: 0.05)")
+    parser.add_argument(
+        "--margin", type=float, default=0.05, help="a ratio so near 1 is none (default: 0.05)"
+    )
     given = parser.parse_args()
     sys.path.insert(0, str(ROOT / "python"))
     with tempfile.TemporaryDirectory(prefix="guestmark-sharing-") as folder:

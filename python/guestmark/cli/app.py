@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,6 @@ from guestmark.cli.parser import Verb, build_command, collect_known_options
 from guestmark.cli.verbs import (
     GROUPED,
     SUMMARY,
-    SYNONYMS,
     VERBS,
     describe_version,
     render_first_screen,
@@ -60,7 +58,10 @@ class Program(click.Group):
         if first in GROUPED:
             _list_group(first, rest)
         if not first.startswith("-"):
-            _refuse_verb(args)
+            # Plans have to be listed for it, which a line with a verb needs not.
+            from guestmark.cli.verb_advice import refuse_verb
+
+            refuse_verb(args)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -101,21 +102,6 @@ def _list_group(group: str, words: list[str]) -> None:
     for name, verb in members.items():
         tell(f"guestmark {group} {name:9} {VERBS[verb]}")
     raise click.exceptions.Exit
-
-
-def _refuse_verb(words: list[str]) -> None:
-    """Raises `UsageError` with what to type in place of an unknown verb, which may be a command to measure."""
-    word = words[0]
-    if word in SYNONYMS:
-        raise UsageError(f"unknown verb {word!r}", hint=f"type: guestmark {SYNONYMS[word]}")
-    line = None
-    if hyperfine.find_command_texts([word]):
-        line = ["guestmark", "exec", *words]
-    elif hyperfine.is_program(word):
-        line = ["guestmark", "exec", "--", *words]
-    if line is not None:
-        raise UsageError(f"unknown verb {word!r}", hint=f"to measure it: {shlex.join(line)}")
-    raise unknown_name_error("verb", word, VERBS)
 
 
 def _flag(*names: str, help: str, act: Callable[[], None]) -> click.Option:  # noqa: A002 - as Click calls it

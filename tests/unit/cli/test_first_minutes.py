@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import guestmark as library
-from guestmark.cli.verbs import VERBS
+from guestmark.cli.verbs import SYNONYMS, VERBS
 from guestmark.ledger import open_ledger
+from guestmark.plan.library import list_plan_names
 from tests.framework.command_line import CommandLine
 from tests.framework.run_kinds import RUNS
 from tests.framework.runs import host_uml_tcg
@@ -84,6 +85,37 @@ def test_what_limits_figures_is_the_same_wherever_it_is_said(
     for said in WARNED.findall(re.sub(r"\n(?! *(?:Severe|Warning|Note|\d+ blocks?)\b)(?=\S)", " ", screen)):
         begun = re.sub(r" \(and \d+ more\)$|[.;]? *$", "", join_lines(said))
         assert any(text.lower().startswith(begun.lower()[:60]) for text in whole), (begun, whole)
+
+
+FILES = {
+    "mine.toml": "run",
+    "a.pcap": "capture",
+    "a.pcapng.zst": "capture",
+    "run.gmk.html": "import",
+    "mine": "",  # nothing tells what it is
+}
+AS_VERBS = [
+    *((name, f"guestmark run {name}") for name in list_plan_names() if name not in VERBS | SYNONYMS),
+    ("density -r 6", "guestmark run density -r 6"),
+    ("upload --for 5m", "guestmark run upload --for 5m"),
+    ("last", "guestmark show last"),
+    ("20261128-200946-j60 --details", "guestmark show 20261128-200946-j60 --details"),
+    ("sh -c true", "guestmark exec -- sh -c true"),
+    *((name, f"guestmark {verb} {name}" if verb else "") for name, verb in FILES.items()),
+]
+
+
+@pytest.mark.parametrize(("typed", "line"), AS_VERBS)
+def test_what_stands_in_place_of_a_verb_is_told_of_the_right_one(
+    guestmark: CommandLine, typed: str, line: str
+) -> None:
+    for name in FILES:
+        (guestmark.folder / name).write_text("")
+    done = guestmark(*typed.split())
+    assert (done.status, done.stdout) == (2, "")
+    mistake, advice = done.stderr.splitlines()
+    assert mistake == f"guestmark: unknown verb '{typed.split(maxsplit=1)[0]}'"
+    assert advice.partition(": ")[2] == line or (not line and "known: " in advice)
 
 
 @pytest.mark.parametrize("verb", ["exec", "ab"])
