@@ -329,6 +329,8 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     # Seconds in which the machine wrote, and below in which states were judged.
     run_s: float
     judge_s: float
+    # States in which the filesystem's own superblock is torn, and records with it; not counted in `losing`.
+    torn_superblocks: int = 0
     first_loss: str = ""
     first_repair: str = ""
     # Flushes that the hypervisor itself counted.

@@ -291,7 +291,8 @@ def _build_proven(
     return Proven(
         word=word, why=why, method=request.method.description, acknowledged=len(asked.lines),
         states=len(survey.judged_states), losing=len(losing),
-        repaired=sum(bool(state.repairs) for state in survey.states), controls=controls,
+        repaired=sum(bool(state.repairs) for state in survey.states),
+        torn_superblocks=sum(state.is_excused for state in survey.states), controls=controls,
         below=[str(layer) for layer in layers], writes=sum(entry.is_write for entry in part), flushes=flushes,
         run_s=0.0, judge_s=0.0, first_loss=_describe_lost_state(loss) if loss else "",
         first_repair=f"{'; '.join(repair.repairs)} after cut {repair.cut.after}" if repair else "",

@@ -19,7 +19,7 @@ from guestmark.disks.location import is_in_memory
 from guestmark.powercut import recovery
 from guestmark.powercut.check_answer import Answer
 from guestmark.powercut.cuts import Cut
-from guestmark.powercut.recovery import Reader
+from guestmark.powercut.recovery import Reader, Recovered
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
 from guestmark.setting.image import Format
 
@@ -145,7 +145,8 @@ class Crash:
     """The faults of one state.
 
     `lost` is the first acknowledged record that is missing, `what` the loss in words if a number does not say it,
-    `says` all other faults, `answer` that of a check.
+    `says` all other faults, `answer` that of a check. With `torn_superblock` records are missing, but not by the
+    program's fault.
     """
 
     cut: Cut
@@ -154,6 +155,7 @@ class Crash:
     says: str
     what: str = ""
     answer: Answer | None = None
+    torn_superblock: bool = False
 
 
 @dataclass(slots=True)
@@ -163,6 +165,7 @@ class JudgedStates:
     states: int = 0
     losing: int = 0  # acknowledged records are gone
     repaired: int = 0  # beyond a journal's replay
+    torn_superblocks: int = 0  # records are gone with the filesystem's own superblock
     crashes: list[Crash] = field(default_factory=list)
 
     def add_crash(self, crash: Crash) -> None:
@@ -170,6 +173,7 @@ class JudgedStates:
         self.states += 1
         self.losing += crash.lost is not None
         self.repaired += bool(crash.says)
+        self.torn_superblocks += crash.torn_superblock
         if crash.lost is not None or crash.says:
             self.crashes.append(crash)
 
@@ -257,5 +261,12 @@ def _judge_some(
             # Nothing can be read from a damaged disk, so the very first record counts as lost.
             gone = 0 if left.damage and newest >= 0 else evidence.lost(newest, left.files)
             what = left.lost or ("" if gone is None else left.damage)
-            found.append(Crash(cut, newest, gone, left.damage or "; ".join(left.repairs[:2]), what))
+            found.append(_describe_crash(cut, newest, gone, what, left))
     return found
+
+
+def _describe_crash(cut: Cut, newest: int, gone: int | None, what: str, left: Recovered) -> Crash:
+    says = left.damage or "; ".join(left.repairs[:2])
+    if left.torn_superblock and gone is not None:
+        return Crash(cut, newest, None, "; ".join(filter(None, (says, left.lost))), torn_superblock=True)
+    return Crash(cut, newest, gone, says, what)

@@ -215,6 +215,7 @@ def _build_proven(
         states=judged.states,
         losing=judged.losing,
         repaired=judged.repaired,
+        torn_superblocks=judged.torn_superblocks,
         controls=controls,
         below=[str(layer) for layer in layers],
         writes=sum(entry.is_write for entry in part),

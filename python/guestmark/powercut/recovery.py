@@ -30,6 +30,7 @@ from guestmark.core.errors import AgentError, MachineError
 from guestmark.core.keeper import keeper
 from guestmark.disks import daemon, loop
 from guestmark.powercut.check_answer import Answer
+from guestmark.powercut.superblock import has_torn_superblock
 from guestmark.setting.image import Format
 
 _HEADER = struct.Struct(">4sIQIIQIIQQIIQ")  # to the offset of the snapshots
@@ -118,6 +119,7 @@ class Recovered:
 
     `files` are the wanted files by name (None: missing), `repairs` those beyond a replay of the journal, `damage` what
     kept the disk from being mounted, `lost` what is missing in words. `answer` is that of a reader that runs a check.
+    With `torn_superblock` nothing of this is the program's fault: see `superblock`.
     """
 
     files: dict[str, bytes | None]
@@ -125,6 +127,7 @@ class Recovered:
     damage: str = ""
     lost: str = ""
     answer: Answer | None = None
+    torn_superblock: bool = False
 
 
 class Reader(Protocol):
@@ -197,11 +200,12 @@ class MountedRecovery:
             return checked
         with loop.attach_loop(image) as device:
             failed = self._mount_image(device, options)
+            torn = bool(failed) and has_torn_superblock(self._filesystem, image)
             if failed and self._mend_superblock(device):
                 checked = replace(checked, repairs=("a torn superblock, from its copy",))
                 failed = self._mount_image(device, options)
             if failed:
-                return Recovered({}, damage=f"it cannot be mounted: {failed[:200]}")
+                return Recovered({}, damage=f"it cannot be mounted: {failed[:200]}", torn_superblock=torn)
             if self._reader is not None:
                 found = self._reader.read(self._agent, self._at, names, newest, exact=exact)
             else:
@@ -214,7 +218,8 @@ class MountedRecovery:
                     hint="see the kernel's log",
                     cause=error.cause,
                 ) from error
-        return replace(found, repairs=(*checked.repairs, *found.repairs, *self._find_repairs(image)))
+        repairs = (*checked.repairs, *found.repairs, *self._find_repairs(image))
+        return replace(found, repairs=repairs, torn_superblock=torn)
 
     def _mount_image(self, device: str, options: str) -> str:
         try:

@@ -43,7 +43,8 @@ _LATE_AGAIN = 3
 class CrashState:
     """One judged crash state: the newest record acknowledged by then, and the answer of the check.
 
-    `damage` is what kept the disk from being mounted, so that there is no answer; `repairs` were needed.
+    `damage` is what kept the disk from being mounted, so that there is no answer; `repairs` were needed. With
+    `torn_superblock` what is missing is not the program's fault.
     """
 
     cut: Cut
@@ -51,10 +52,20 @@ class CrashState:
     answer: Answer | None
     damage: str = ""
     repairs: tuple[str, ...] = ()
+    torn_superblock: bool = False
 
     @property
     def is_failed(self) -> bool:
-        """True if something is lost or broken."""
+        """True if something is lost or broken, and the filesystem's own superblock is whole."""
+        return self._is_bad and not self.torn_superblock
+
+    @property
+    def is_excused(self) -> bool:
+        """True if something is lost or broken together with the filesystem's own superblock."""
+        return self._is_bad and self.torn_superblock
+
+    @property
+    def _is_bad(self) -> bool:
         return bool(self.damage) or (self.answer is not None and self.answer.ending is Ending.FAILED)
 
     @property
@@ -139,7 +150,9 @@ class _Worker:
             left = self.recovers.recover(image, (), newest, exact=False)
         finally:
             image.unlink(missing_ok=True)
-        return CrashState(cut, newest, left.answer, left.damage, left.repairs[:2])
+        return CrashState(
+            cut, newest, left.answer, left.damage, left.repairs[:2], torn_superblock=left.torn_superblock
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from guestmark.core.findings import Durability
 from guestmark.disks.logged import LoggedFiles
 from guestmark.powercut import cuts, evidence, proof, records
 from guestmark.powercut.cuts import Cut, Piece, Survival
-from guestmark.powercut.judge import Replay, copy_without_zeroes
+from guestmark.powercut.judge import JudgeInput, Replay, copy_without_zeroes, judge_cuts
 from guestmark.powercut.records import Acknowledged, Method
 from guestmark.powercut.recovery import convert_to_raw, start_recovery, why_not_recoverable
+from guestmark.powercut.superblock import compute_crc32c
 from guestmark.powercut.writelog import Entry, Flag, WriteLog, read_refusal
 from tests.framework import write_logs
 from tests.framework.known import known
@@ -376,6 +378,33 @@ def test_a_torn_superblock_of_btrfs_is_taken_from_its_copy(tmp_path: Path, copy:
     assert bool(found.damage) is damaged
     assert found.files.get("file") == (None if damaged else b"kept")
     assert damaged or found.repairs == ("a torn superblock, from its copy",)
+    assert found.torn_superblock
+
+
+@pytest.mark.skipif(bool(why_not_recoverable("btrfs", mounted=True)), reason="btrfs cannot be mounted here")
+def test_what_is_lost_with_a_torn_superblock_is_not_the_program_s_loss(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.touch()
+    os.truncate(image, 160 << 20)
+    subprocess.run(["mkfs.btrfs", "-q", image], check=True)
+    with image.open("rb") as file:
+        file.seek(64 << 10)
+        superblock = bytearray(file.read(4096))
+    # A label that lies in the first two sectors.
+    superblock[299:555] = b"x" * 255 + b"\0"
+    superblock[:4] = struct.pack("<I", compute_crc32c(superblock[32:]))
+    path = write_logs.write(tmp_path / "log", [(64 << 10, bytes(superblock), 0)])
+    with WriteLog(path) as log:
+        evidence = JudgeInput(
+            image, log, "btrfs", "raw", ("file",), acknowledged=lambda _: 0, lost=lambda _newest, _files: 0,
+            moment=lambda _: 0,
+        )  # fmt: skip
+        torn = Cut(1, 0, Survival.TORN_512, (Piece(0, 0, 512),))
+        whole = Cut(1, 1, Survival.ALL, ())
+        (tmp_path / "cuts").mkdir()
+        judged = judge_cuts(evidence, log.entries, [torn, whole], tmp_path / "cuts")
+    # Nothing survives in either; in the one state that is whole it is the program that has lost it.
+    assert (judged.states, judged.losing, judged.torn_superblocks) == (2, 1, 1)
 
 
 def test_each_large_write_is_torn_once_with_all_before_it(tmp_path: Path) -> None:

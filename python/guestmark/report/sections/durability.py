@@ -8,7 +8,12 @@ from guestmark.page.nodes import Node, Note
 from guestmark.page.tables import RowName
 from guestmark.page.text import line
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.workloads.powercut.sections import build_proof_table, find_proof, summarize_proof
+from guestmark.workloads.powercut.sections import (
+    build_proof_table,
+    describe_torn_superblocks,
+    find_proof,
+    summarize_proof,
+)
 
 MEANING = (
     "durability of what the row itself flushed: proven by power cuts, of the synced part only if it left more, seen to "
@@ -42,6 +47,8 @@ def make_proof_nodes(workload: WorkloadResult) -> list[Node]:
     for proven, results in shared:
         if proven.word is not Durability.PROVEN:
             nodes.append(Note(line(f"{results[0].cell.id}: {summarize_proof(proven)}")))
+        if proven.torn_superblocks:
+            nodes.append(Note(line(f"{results[0].cell.id}: {describe_torn_superblocks(proven)}")))
     return nodes
 
 

@@ -153,12 +153,14 @@ def _describe_places(why: Explanation) -> str:
 
 
 def list_limits(found: Proven) -> list[str]:
-    """Lists what limits a proof by a check."""
+    """Lists what limits a proof."""
     said = []
     if found.stopped and found.coverage is not None and found.word is not Durability.UNKNOWN:
         said.append(f"{found.states:,} crash states were judged, until {found.stopped}: {found.coverage}")
     if found.unjudged and found.losing:
         said.append(f"{format_count(found.unjudged, 'crash state')} could not be judged")
+    if found.torn_superblocks:
+        said.append(describe_torn_superblocks(found))
     if found.blind:
         said.append(
             "the check passes as well when told of a line that was never acknowledged: it does not look for each"
@@ -168,6 +170,16 @@ def list_limits(found: Proven) -> list[str]:
             f"one state was judged after the other, as checks would disturb each other: {found.alone}"
         )
     return said
+
+
+def describe_torn_superblocks(found: Proven) -> str:
+    """Says in how many states a cut within the filesystem's own superblock has cost records."""
+    several = format_count(found.torn_superblocks, "more state")
+    lose = "loses" if found.torn_superblocks == 1 else "lose"
+    return (
+        f"{several} {lose} something because the filesystem's own superblock is torn, which no sync prevents: a disk "
+        "that writes 4,096 bytes at once cannot leave such a state"
+    )
 
 
 def describe_acknowledged(found: Proven) -> str:
