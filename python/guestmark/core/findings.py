@@ -331,6 +331,9 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     judge_s: float
     # States in which the filesystem's own superblock is torn, and records with it; not counted in `losing`.
     torn_superblocks: int = 0
+    # Losing states in which the call had returned too early: what it promised was safe so many requests later.
+    early_states: int = 0
+    early_requests: int = 0
     first_loss: str = ""
     first_repair: str = ""
     # Flushes that the hypervisor itself counted.

@@ -13,6 +13,7 @@ from guestmark.disks import stack
 from guestmark.disks.logged import LoggedFiles
 from guestmark.powercut import cuts, evidence, records
 from guestmark.powercut.cuts import Survival
+from guestmark.powercut.early import EarlyReturns, find_early_returns
 from guestmark.powercut.judge import Crash, JudgedStates, JudgeInput, judge_cuts
 from guestmark.powercut.records import Acknowledged, Method
 from guestmark.powercut.recovery import Reader
@@ -108,6 +109,11 @@ def prove_durability(asked: ProofRequest) -> Proven:
         judged = judge_cuts(
             _make_judge_input(asked, log, seen, part), main, chosen.cuts, _scratch_parent(asked)
         )
+        early = EarlyReturns()
+        if judged.losing:
+            early = find_early_returns(
+                _make_judge_input(asked, log, seen, part), main, judged, _scratch_parent(asked)
+            )
         settled = log.entries[: part.settled]
         # If a record is missing with nothing cut, the disk or the log is at fault, and no word can be given.
         nothing_cut = judge_cuts(
@@ -121,6 +127,7 @@ def prove_durability(asked: ProofRequest) -> Proven:
             controls.append(_control_without_barriers(asked, log, asked.control))
         found = _build_proven(asked, main[start:], judged, controls)
     found.coverage = chosen.coverage
+    found.early_states, found.early_requests = early.states, early.requests
     if asked.unfollowed and found.word is Durability.PROVEN:
         found.word, found.why = Durability.UNKNOWN, asked.unfollowed
     broken = next(iter(nothing_cut.crashes), None)

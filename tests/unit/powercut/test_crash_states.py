@@ -259,7 +259,7 @@ def test_a_copy_has_holes_where_there_are_zeroes(tmp_path: Path) -> None:
 class Written:
     """An ext4 image to which files are written whole, each in a request of its own for every block that changes."""
 
-    def __init__(self, directory: Path, *, flushes: bool) -> None:
+    def __init__(self, directory: Path, *, flushes: bool, early: bool = False) -> None:
         self.base, self.below = directory / "base", directory / "below"
         with self.base.open("wb") as file:
             file.truncate(2 << 20)
@@ -285,7 +285,8 @@ class Written:
                     self.requests.append((start, after[start : start + 1024], 0))
             if flushes:
                 self.requests.append((0, b"", FLUSH))
-            self.requests.append(mark(number))
+            # Who acknowledges early does so before its flush.
+            self.requests.insert(len(self.requests) - (flushes and early), mark(number))
         self.log = write_logs.write(directory / "log", self.requests, superblock=flushes)
 
     def request(self, location: Path, counted: int | None = None) -> proof.ProofRequest:
@@ -312,6 +313,17 @@ def test_dropped_flushes_are_called_lost_and_the_log_is_kept(
     assert [crash for crash in kept.crashes if crash["lost"] is not None]
     with pytest.raises(UsageError, match="no log of writes"):
         evidence.load_evidence("no-such-log")
+
+
+@pytest.mark.parametrize(("flushes", "early"), [(True, True), (False, False)])
+def test_an_early_return_is_told_from_a_dropped_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushes: bool, early: bool
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    found = proof.prove_durability(Written(tmp_path, flushes=flushes, early=early).request(tmp_path))
+    assert found.word is Durability.LOST
+    # With each flush right after its acknowledgement, what is lost is always one request from being safe.
+    assert (found.early_states, found.early_requests) == ((found.losing, 1) if early else (0, 0))
 
 
 def test_memory_below_a_good_log_is_called_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +404,7 @@ def test_what_is_lost_with_a_torn_superblock_is_not_the_program_s_loss(tmp_path:
         superblock = bytearray(file.read(4096))
     # A label that lies in the first two sectors.
     superblock[299:555] = b"x" * 255 + b"\0"
-    superblock[:4] = struct.pack("<I", compute_crc32c(superblock[32:]))
+    superblock[:4] = struct.pack("<I", compute_crc32c(bytes(superblock[32:])))
     path = write_logs.write(tmp_path / "log", [(64 << 10, bytes(superblock), 0)])
     with WriteLog(path) as log:
         evidence = JudgeInput(

@@ -10,6 +10,7 @@ from guestmark.page.text import line
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.powercut.sections import (
     build_proof_table,
+    describe_early_returns,
     describe_torn_superblocks,
     find_proof,
     summarize_proof,
@@ -47,6 +48,8 @@ def make_proof_nodes(workload: WorkloadResult) -> list[Node]:
     for proven, results in shared:
         if proven.word is not Durability.PROVEN:
             nodes.append(Note(line(f"{results[0].cell.id}: {summarize_proof(proven)}")))
+        if proven.early_states:
+            nodes.append(Note(line(f"{results[0].cell.id}: {describe_early_returns(proven)}")))
         if proven.torn_superblocks:
             nodes.append(Note(line(f"{results[0].cell.id}: {describe_torn_superblocks(proven)}")))
     return nodes

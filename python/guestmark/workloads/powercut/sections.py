@@ -159,6 +159,8 @@ def list_limits(found: Proven) -> list[str]:
         said.append(f"{found.states:,} crash states were judged, until {found.stopped}: {found.coverage}")
     if found.unjudged and found.losing:
         said.append(f"{format_count(found.unjudged, 'crash state')} could not be judged")
+    if found.early_states:
+        said.append(describe_early_returns(found))
     if found.torn_superblocks:
         said.append(describe_torn_superblocks(found))
     if found.blind:
@@ -170,6 +172,16 @@ def list_limits(found: Proven) -> list[str]:
             f"one state was judged after the other, as checks would disturb each other: {found.alone}"
         )
     return said
+
+
+def describe_early_returns(found: Proven) -> str:
+    """Says in how many losing states the acknowledgement came before the flush that it had to wait for."""
+    call = "a sync had returned" if found.syncs else "a record had been acknowledged"
+    several = format_count(found.early_states, "losing state")
+    return (
+        f"in {several} {call} before its data were safe, as they were {format_count(found.early_requests, 'request')} "
+        "later: the fault lies below the program, in its kernel, its filesystem or its disk"
+    )
 
 
 def describe_torn_superblocks(found: Proven) -> str:

@@ -1,0 +1,64 @@
+"""Finds acknowledgements that came before the disk had been told to keep what they promise.
+
+A call that returns too early looks like a flush that was dropped, but the data are on their way: they are safe after
+one of the next flushes. That is a fault of what runs below the program, such as its kernel's filesystem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from guestmark.powercut import cuts
+from guestmark.powercut.cuts import Survival
+from guestmark.powercut.judge import Crash, JudgedStates, JudgeInput, judge_cuts
+from guestmark.powercut.writelog import Entry
+
+# Acknowledgements that are looked at, and flushes after each of them: later, the program has often synced again.
+_ACKNOWLEDGEMENTS = 8
+_FLUSHES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyReturns:
+    """Losing states in which the call had returned too early; `requests` is by how many, the first time."""
+
+    states: int = 0
+    requests: int = 0
+
+
+def find_early_returns(
+    evidence: JudgeInput, entries: Sequence[Entry], judged: JudgedStates, parent: Path
+) -> EarlyReturns:
+    """Judge whether what is lost is there after one of the next flushes. Raises `MachineError`."""
+    by_newest: dict[int, list[Crash]] = {}
+    for crash in judged.crashes:
+        if crash.lost is not None:
+            by_newest.setdefault(crash.acknowledged, []).append(crash)
+    states = requests = 0
+    for newest in sorted(by_newest)[:_ACKNOWLEDGEMENTS]:
+        moment = evidence.moment(by_newest[newest][0].cut.after)
+        late = _count_late_requests(evidence, entries, newest, moment, parent)
+        if late:
+            states += len(by_newest[newest])
+            requests = requests or late
+    return EarlyReturns(states, requests)
+
+
+def _count_late_requests(
+    evidence: JudgeInput, entries: Sequence[Entry], newest: int, moment: int, parent: Path
+) -> int:
+    """Return how many requests after its acknowledgement a record was safe; 0 if no such flush was found."""
+    flushes: list[int] = []
+    for position in range(moment, len(entries)):
+        if entries[position].is_flush and len(flushes) < _FLUSHES:
+            flushes.append(position + 1)
+    if not flushes:
+        return 0
+    # At those moments more had been acknowledged, and more written, which does not matter here.
+    asked = replace(evidence, acknowledged=lambda _: newest, moment=lambda _: 0)
+    states = [cuts.cut_at(entries, after, Survival.NONE) for after in flushes]
+    judged = judge_cuts(asked, entries, states, parent)
+    lost = {crash.cut.after for crash in judged.crashes if crash.lost is not None or crash.torn_superblock}
+    return next((after - moment for after in flushes if after not in lost), 0)
