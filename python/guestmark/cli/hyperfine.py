@@ -260,10 +260,12 @@ def _scan_levels(name: str, first: str, last: str, step: str | None) -> list[str
 def find_command_texts(argv: Sequence[str]) -> list[str]:
     """Returns the words if each of them is a whole command as hyperfine takes it (`'sleep 0.1' 'sleep 0.2'`).
 
-    That is so if the first one holds blanks or quotes and is not a program itself, and each begins with a program or
-    needs a shell. Otherwise the list is empty.
+    That is so if the first one holds blanks, quotes or signs of a shell and is not a program itself, and each begins
+    with a program or needs a shell. Otherwise the list is empty.
     """
-    if not argv or SEPARATOR in argv or not _HOLDS_SEVERAL.search(argv[0]) or shutil.which(argv[0]):
+    if not argv or SEPARATOR in argv or shutil.which(argv[0]):
+        return []
+    if not _HOLDS_SEVERAL.search(argv[0]) and not needs_shell(argv[0]):
         return []
     return list(argv) if all(map(_begins_with_program, argv)) else []
 
@@ -278,7 +280,8 @@ def _begins_with_program(text: str) -> bool:
     try:
         words = shlex.split(text)
     except ValueError:
-        return False
+        # A quotation without an end is the text's mistake, and may be none in lines that only a shell reads.
+        words = text.split()
     if not words:
         return False
     return shutil.which(words[0]) is not None or _LEVEL.search(words[0]) is not None or needs_shell(text)
@@ -361,7 +364,9 @@ def parse_commands(
         try:
             commands.append(TypedCommand(shlex.split(text)))
         except ValueError as error:
-            raise UsageError(f"--command {text!r}: {error}", hint="quote its words as for a shell") from error
+            raise UsageError(
+                f"the command {text!r} has a quotation without an end", hint="close it, as for a shell"
+            ) from error
     if any(not command.words or command.text == "" for command in commands):
         raise UsageError("a command is empty", hint="e.g. guestmark exec -- gzip -9 file --- zstd -9 file")
     return commands

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,41 @@ def test_what_never_succeeds_is_given_up_at_once(
     assert document["run"]["trials"] <= 3 * (len(commands) + 1)
     assert "Nothing was measured" in done.stdout
     assert "-i" in done.stdout
+
+
+ONE_WORD = (
+    *(
+        "true;",
+        "(true)",
+        "true|true",
+        "true>/dev/null",
+        "true&&true",
+        "false||true",
+        "true&",
+        "`true`",
+        "$(true)",
+    ),
+    *(":", "times", "exit", "A=1", "${HOME:+true}", "true#", "</dev/null"),
+)
+
+
+@pytest.mark.parametrize("text", ONE_WORD)
+def test_a_text_for_a_shell_may_be_one_word(guestmark: CommandLine, text: str) -> None:
+    """It was looked for as a program, and `true` suggested for `true;`."""
+    status = subprocess.run(["sh", "-c", text], check=False, capture_output=True).returncode
+    done = guestmark("exec", "-q", "-r", "1", "--", text)
+    assert (done.status == 0) == (status == 0), done.stderr
+    assert "not found" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["echo 'a", 'echo "a', "echo a\\"])
+def test_a_quotation_without_an_end_is_what_is_refused(guestmark: CommandLine, text: str) -> None:
+    done = guestmark("exec", text)
+    assert done.status == 2
+    assert done.stderr.splitlines() == [
+        f"guestmark: the command {text!r} has a quotation without an end",
+        "  close it, as for a shell",
+    ]
 
 
 def test_one_that_never_succeeds_does_not_hold_up_the_other(guestmark: CommandLine) -> None:
