@@ -163,7 +163,7 @@ def _describe_result(name: str, result: Usable | Unusable | None, deadline: _Dea
         reason, hint = result.reason, result.hint
     elif deadline.load is not None:
         usable = None
-        reason = f"not known: {deadline.describe_load()}"
+        reason = deadline.describe_load()
         hint = "guestmark doctor tries again when the machine is quiet"
     else:
         usable = None
@@ -184,11 +184,13 @@ def _show_summary(report: dict[str, Any]) -> None:
     console.print()
     platforms = sorted(report["platforms"], key=lambda platform: bool(platform["usable"]))
     longest = max(len(platform["name"]) for platform in platforms)
+    widest = max(len(_STATE_WORDS[platform["usable"]][0]) for platform in platforms)
     for platform in platforms:
         name, usable = platform["name"], platform["usable"]
         state = f"ready in {platform['ready_s']:.2g} s" if usable else platform["reason"]
+        word, style = _STATE_WORDS[usable]
         line = Text.assemble(
-            (f"{name:{longest}}  ", "bold"), _render_platform_state(usable), "  ", inert_text(state)
+            (f"{name:{longest}}  ", "bold"), (f"{word:{widest}}", style), "  ", inert_text(state)
         )
         if console.is_terminal:
             # --details has the rest of the reason.
