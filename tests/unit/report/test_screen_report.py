@@ -22,6 +22,7 @@ from guestmark.report.render.terminal import draw_page
 from guestmark.report.screen_report import LINES, make_screen_report
 from guestmark.report.short_report import make_short_report
 from guestmark.stats.analysis import analyse_run
+from tests.framework.marks import long_but
 from tests.framework.run_kinds import RUNS
 
 WIDTH = 80
@@ -99,8 +100,16 @@ CASES: dict[str, Callable[[Plan], StoredRun]] = {
 }
 
 
+# With twenty cells and more an analysis takes seconds. `test_answers_outlast_tables` and
+# `test_a_higher_screen_shows_more` have such screens.
+LARGE = {
+    "backends", "coldstart", "fastest-safe", "filesystems", "memory-backing", "move", "programs", "restored",
+    "sysbench", "upload",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", library.list_plan_names())
+@pytest.mark.parametrize("name", long_but(set(library.list_plan_names()) - LARGE, library.list_plan_names()))
 def test_every_built_in_plan_fits_on_a_screen(name: str, case: str) -> None:
     check_screen(screen_of(CASES[case](plan_of(name))))
 
