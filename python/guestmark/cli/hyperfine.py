@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from guestmark.agent.wire import StandardOutput
 from guestmark.core.errors import UsageError
 from guestmark.core.platform_kind import is_machine_factor
-from guestmark.core.shell_syntax import needs_shell
+from guestmark.core.shell_syntax import has_signs, needs_shell
 
 # Stands between commands after `--`, where a single dash or two could be a command's own.
 SEPARATOR = "---"
@@ -261,12 +261,13 @@ def find_command_texts(argv: Sequence[str]) -> list[str]:
     """Returns the words if each of them is a whole command as hyperfine takes it (`'sleep 0.1' 'sleep 0.2'`).
 
     That is so if the first one holds blanks, quotes or signs of a shell and is not a program itself, and each begins
-    with a program or needs a shell. Otherwise the list is empty.
+    with a program or needs a shell, or if the only one is a word of the shell's. Otherwise the list is empty.
     """
     if not argv or SEPARATOR in argv or shutil.which(argv[0]):
         return []
-    if not _HOLDS_SEVERAL.search(argv[0]) and not needs_shell(argv[0]):
-        return []
+    if not _HOLDS_SEVERAL.search(argv[0]) and not has_signs(argv[0]):
+        # A word of the shell's is a text when it stands alone; more words are its own, as in `! false`.
+        return list(argv) if len(argv) == 1 and needs_shell(argv[0]) else []
     return list(argv) if all(map(_begins_with_program, argv)) else []
 
 

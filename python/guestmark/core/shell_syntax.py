@@ -20,7 +20,12 @@ _OWN = frozenset({
 
 def needs_shell(text: str) -> bool:
     """Return whether the text has a special character outside quotes, or begins with a word of the shell's."""
-    return _SIGNS.search(_QUOTED.sub("", text)) is not None or is_of_shell((text.split() or [""])[0])
+    return has_signs(text) or is_of_shell((text.split() or [""])[0])
+
+
+def has_signs(text: str) -> bool:
+    """Return whether the text has a special character outside quotes."""
+    return _SIGNS.search(_QUOTED.sub("", text)) is not None
 
 
 def is_of_shell(word: str) -> bool:

@@ -65,7 +65,13 @@ def test_the_words_of_a_parameter_become_one() -> None:
         (["grep x", "no-such-file"], []),  # perhaps a program's name with a blank, and its argument
         (["no-such-program 1"], []),
         (["sleep 0.1", "---", "true"], []),
-        (["sleep 'open"], []),
+        (["sleep 'open"], ["sleep 'open"]),  # refused where it is split
+        (["!", "false"], []),
+        (["true;"], ["true;"]),
+        (["a|b", "true"], ["a|b", "true"]),
+        (["a|b", "--option"], []),
+        (["exit"], ["exit"]),
+        (["exit", "true"], []),
         ([], []),
     ],
 )
@@ -459,7 +465,7 @@ def test_a_text_for_a_shell_gets_one_and_that_is_said(guestmark: CommandLine, te
 
 
 @pytest.mark.parametrize(
-    "typed", ["FOO=1 sleep 0.01", "FOO='a b' sleep 0", "cd /tmp", "ulimit -t 60", "! false", ":"]
+    "typed", ["FOO=1 sleep 0.01", "FOO='a b' sleep 0", "cd /tmp", "ulimit -t 60", "! false", "exit 0"]
 )
 @pytest.mark.parametrize("dashes", [(), ("--",)])
 def test_words_for_a_shell_are_refused_with_a_line_that_runs(
