@@ -235,6 +235,7 @@ class OwnKernel(StrEnum):
 
     OWN = "its own"
     HOSTS = "this host's"
+    THERE = "that of the host it was made on"
     GVISOR = "gVisor's"
 
 

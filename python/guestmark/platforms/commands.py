@@ -186,17 +186,22 @@ def _await_end(
         os.close(handle)
 
 
-def await_success(run: Callable[[float], Ended], limit_s: float, pause_s: float) -> Ended:
+def await_success(
+    run: Callable[[float], Ended], limit_s: float, pause_s: float, *, first_pause_s: float | None = None
+) -> Ended:
     """Run a command again and again, with the seconds that are left, until it succeeds; return how the last one ended.
 
-    There is no other attempt when it could not begin before the limit.
+    There is no other attempt when it could not begin before the limit. Pauses begin with `first_pause_s`, if given, and
+    double up to `pause_s`, so that what is soon there is soon seen.
     """
-    deadline = time.monotonic() + limit_s
+    deadline, most_s = time.monotonic() + limit_s, pause_s
+    pause_s = most_s if first_pause_s is None else first_pause_s
     while True:
         ended = run(max(0.1, deadline - time.monotonic()))
         if ended.ok or time.monotonic() + pause_s > deadline:
             return ended
         time.sleep(pause_s)
+        pause_s = min(2 * pause_s, most_s)
 
 
 def _read_end(file: IO[bytes], most: int) -> bytes:
@@ -205,4 +210,6 @@ def _read_end(file: IO[bytes], most: int) -> bytes:
 
 
 def _last_line(output: bytes) -> str:
-    return last_inert_line(make_inert(output[-KEPT_OUTPUT:].decode(errors="replace"), lines=True))
+    # ssh ends its own lines with CR LF.
+    text = output[-KEPT_OUTPUT:].decode(errors="replace").replace("\r\n", "\n")
+    return last_inert_line(make_inert(text, lines=True))

@@ -79,6 +79,10 @@ def text_of(**changes: str) -> str:
         ({"help": f'"{"x" * 300}"'}, "not one line"),
         ({"timeouts": "{ create = nan }"}, "timeouts.create is nan"),
         ({"timeouts": "{ create = inf }"}, "timeouts.create is inf"),
+        ({"host": '"lab1:22"'}, "host cannot be 'lab1:22'"),
+        ({"host": '"{where}"'}, "host has {where}, which stands for nothing"),
+        ({"host": '"lab1"', "pid": '"tool pid {id}"'}, "pid does not go with host"),
+        ({"host": '"lab1"', "env": '{ A = "1" }'}, "env does not go with host"),
         ({"snapshot": '"tool save {id} {snapshot}"'}, "snapshot goes with restore and discard"),
         ({**SAVING, "discard": ""}, "snapshot goes with discard"),
         ({**SAVING, "restore": '"tool load {snapshot}"'}, "restore has no {id}, so machines"),
@@ -266,3 +270,23 @@ def test_a_broken_file_does_not_hide_another(homes: Path) -> None:
     (machines_directory() / "broken.toml").write_text("name = ")
     assert find_definition("podman").shipped
     assert os.access(machines_directory(), os.R_OK)
+
+
+@given(st.lists(st.text(st.characters(min_codepoint=32, max_codepoint=0x24F)), min_size=1))
+def test_the_shell_of_another_host_gets_the_same_words(command: list[str]) -> None:
+    """Whatever is in them: the last word that ssh gets is one line, which a shell splits into them again."""
+    filled = Template(("tool", "{id}", "{command}"), "{user}@lab1").fill(
+        {"id": "a b", "user": "root"}, command
+    )
+    assert filled[-2:-1] == ["root@lab1"]
+    assert shlex.split(filled[-1]) == ["tool", "a b", *command]
+
+
+def test_a_value_that_makes_no_host_is_refused(tmp_path: Path) -> None:
+    definition = parse_definition(
+        text_of(host='"{place}"', parameters='{ image = "debian", place = "lab1" }'), tmp_path / "box.toml"
+    )
+    assert definition.create.fill({**definition.values({}), "id": "x"})[-2] == "lab1"
+    for value in ("-oProxyCommand=true", "lab1 lab2", "[::1]", ""):
+        with pytest.raises(UsageError, match="its host cannot be"):
+            definition.values({"place": value})

@@ -16,6 +16,8 @@ import msgspec
 from guestmark.core.errors import UsageError, unknown_name_error
 from guestmark.core.redaction import names_secret
 from guestmark.core.toml import read_toml, read_toml_text
+from guestmark.platforms.ssh.destination import explain_bad_destination
+from guestmark.platforms.ssh.session import make_ssh_words
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}", re.ASCII)
 PARAMETER = re.compile(r"[a-z][a-z0-9_]{0,30}", re.ASCII)
@@ -72,18 +74,24 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     price_per_hour: float | None = None
     # Whether exec carries no streams, but returns what a command has printed when it has ended.
     plain: bool = False
+    # Where the commands run, as ssh knows it; here if it says nothing.
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A command line with placeholders, split into words before anything is filled in: values never become words."""
+    """A command line with placeholders, split into words before anything is filled in: values never become words.
+
+    It runs on `host` over ssh, if that is given: a destination, which may have placeholders, too.
+    """
 
     words: tuple[str, ...]
+    host: str = ""
 
     @property
     def placeholders(self) -> set[str]:
         """The names in braces."""
-        found = {name for word in self.words for name in _PLACEHOLDER.findall(word)}
+        found = {name for word in (*self.words, self.host) for name in _PLACEHOLDER.findall(word)}
         return found | {spread[1] for word in self.words if (spread := _WORDS.fullmatch(word))}
 
     def fill(self, values: Mapping[str, str], command: Sequence[str] = ()) -> list[str]:
@@ -101,6 +109,9 @@ class Template:
                 filled += _split_words(values[spread[1]], spread[1])
             else:
                 filled.append(_PLACEHOLDER.sub(lambda found: known[found[1]], word))
+        if self.host:
+            host = _PLACEHOLDER.sub(lambda found: known[found[1]], self.host)
+            return [*make_ssh_words(host), shlex.join(filled)]
         return filled
 
     def __bool__(self) -> bool:
@@ -141,6 +152,7 @@ class Definition:
     timeouts: Timeouts
     price_per_hour: float | None
     plain: bool
+    host: str
 
     @property
     def can_restore(self) -> bool:
@@ -162,6 +174,9 @@ class Definition:
         values = {name: levels.get(name, parameter.default) for name, parameter in self.parameters.items()}
         for name, value in values.items():
             _check_text(value, f"own:{self.name}: {name}")
+        host = _PLACEHOLDER.sub(lambda found: values[found[1]], self.host)
+        if self.host and (problem := explain_bad_destination(host)):
+            raise UsageError(f"own:{self.name}: its host cannot be {host!r}", hint=problem)
         return values
 
 
@@ -187,7 +202,8 @@ def parse_definition(text: str, path: Path, *, shipped: bool = False) -> Definit
             hint="small letters, digits, and - . _ behind the first, at most 40 in all",
         )
     parameters = {name: _make_parameter(name, value, path) for name, value in file.parameters.items()}
-    templates = {key: _parse_template(key, getattr(file, key), path) for key in COMMANDS}
+    templates = {key: _parse_template(key, getattr(file, key), path, file.host) for key in COMMANDS}
+    _check_host(file, templates, path)
     _check_commands(templates, parameters, path)
     _check_saving(templates, path)
     _check_values(file, path)
@@ -202,6 +218,7 @@ def parse_definition(text: str, path: Path, *, shipped: bool = False) -> Definit
         timeouts=file.timeouts,
         price_per_hour=file.price_per_hour,
         plain=file.plain,
+        host=file.host,
         **templates,
     )
 
@@ -253,7 +270,7 @@ def _make_parameter(name: str, value: str | float | Parameter, path: Path) -> Pa
     return parameter
 
 
-def _parse_template(key: str, command: Command, path: Path) -> Template:
+def _parse_template(key: str, command: Command, path: Path, host: str) -> Template:
     if isinstance(command, list):
         words = command
     else:
@@ -263,7 +280,7 @@ def _parse_template(key: str, command: Command, path: Path) -> Template:
             raise UsageError(f"{path}: {key}: {error}", hint="quote as in a shell") from error
     for word in words:
         _check_text(word, f"{path}: {key}")
-    return Template(tuple(words))
+    return Template(tuple(words), host if words else "")
 
 
 def _check_text(text: str, where: str) -> None:
@@ -310,6 +327,27 @@ def _check_commands(
         raise UsageError(
             f"{path}: destroy goes with create", hint="write both, or neither for a machine that is there"
         )
+
+
+def _check_host(file: _File, templates: Mapping[str, Template], path: Path) -> None:
+    """Refuse a host that is none, and what does not go with one."""
+    if not file.host:
+        return
+    _check_text(file.host, f"{path}: host")
+    if problem := explain_bad_destination(_PLACEHOLDER.sub("host", file.host)):
+        raise UsageError(f"{path}: host cannot be {file.host!r}", hint=problem)
+    if unknown := sorted(set(_PLACEHOLDER.findall(file.host)) - set(file.parameters)):
+        raise UsageError(
+            f"{path}: host has {{{unknown[0]}}}, which stands for nothing", hint="write it into [parameters]"
+        )
+    for key, given in (("pid", bool(templates["pid"])), ("env", bool(file.env))):
+        if given:
+            raise UsageError(
+                f"{path}: {key} does not go with host",
+                hint="processes there cannot be looked at from here"
+                if key == "pid"
+                else "set variables there, e.g. in ~/.ssh/environment, or with sh -c in the commands",
+            )
 
 
 def _check_saving(templates: Mapping[str, Template], path: Path) -> None:

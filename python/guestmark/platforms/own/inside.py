@@ -42,8 +42,11 @@ _KERNEL_RESERVES = 0.15  # of the memory that was asked for may be the kernel's 
 _ROUNDING = 0.02
 
 
-def look_inside(agent: Agent, found: RemoteMachine) -> OwnInside:
-    """Ask the machine what it is: whose kernel answers, what it may use, and what its root is."""
+def look_inside(agent: Agent, found: RemoteMachine, host_boot_id: str) -> OwnInside:
+    """Ask the machine what it is: whose kernel answers, what it may use, and what its root is.
+
+    `host_boot_id` is that of another host on which it was made; empty for this one.
+    """
     parts = _read_script_sections(agent)
     signs = " ".join(parts.get("signs", "").split())
     allowed = _count_cpus(parts.get("allowed", "").partition(":")[2].strip()) or found.processors
@@ -51,7 +54,9 @@ def look_inside(agent: Agent, found: RemoteMachine) -> OwnInside:
     limit = _memory_limit(parts.get("maximum", ""))
     root = parts.get("root", "").split()
     return OwnInside(
-        kernel_is=_whose_kernel(found, signs, parts.get("version", "")),
+        kernel_is=OwnKernel.THERE
+        if host_boot_id and found.boot_id == host_boot_id
+        else _whose_kernel(found, signs, parts.get("version", "")),
         signs=signs,
         processors=min(float(allowed), quota) if quota else float(allowed),
         memory_bytes=min(found.memory_bytes, limit) if limit else found.memory_bytes,

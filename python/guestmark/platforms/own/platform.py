@@ -32,7 +32,7 @@ from guestmark.page.text import last_inert_line, make_inert
 from guestmark.platforms.affinity import starting_machine
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.commands import run_to_success
-from guestmark.platforms.own.definition import Definition
+from guestmark.platforms.own.definition import Definition, Template
 from guestmark.platforms.own.guard import destroy_orphans
 from guestmark.platforms.own.inside import check_asked, look_inside
 from guestmark.platforms.own.lifecycle import Made, create_machine, make_command_environment
@@ -60,6 +60,9 @@ class ExecSession(Session):
         self.by_hand = shlex.join(made.fill(made.definition.exec, ["COMMAND"]))
         self.environment = made.environment
         self.hold = made.hold
+        # A machine that is destroyed then has no use for them, and keeping one takes a fifth of its start.
+        if made.definition.create:
+            self.most_kept = 0
 
     def _connect(self, deadline: float) -> None:
         """Start the command on the machines' processors, not on the control plane's: the agent inherits them."""
@@ -93,6 +96,7 @@ class Own(Remote):
     pid: int | None = None  # of a process of this host that it consists of, where the definition tells
     groups: tuple[Path, ...] = ()
     started_at: float = 0.0
+    host_boot_id: str = ""  # of another host on which it was made
     snapshot: Snapshot | None = None
     clone: int = 0  # of its snapshot
 
@@ -100,7 +104,7 @@ class Own(Remote):
         """Find out what the machine is. Raises `AttestationError` when it is not what was asked for."""
         assert self.made is not None
         found = Remote.attest(self)
-        inside = look_inside(self.agent, found)
+        inside = look_inside(self.agent, found, self.host_boot_id)
         check_asked(self.made.values, inside, self.made.definition.name)
         restored = None
         if self.snapshot is not None:
@@ -183,6 +187,7 @@ class OwnPlatform:
                 made=made,
                 version=version,
                 started_at=made.began,
+                host_boot_id=_read_host_boot(definition, values),
                 snapshot=snapshot,
                 clone=clone,
             )
@@ -232,6 +237,14 @@ class OwnPlatform:
                 f"{self.definition.name} is not fresh: what the last trial left in it is still there",
                 hint="create has to make a new machine each time, with a root or an overlay of its own",
             )
+
+
+def _read_host_boot(definition: Definition, values: Mapping[str, str]) -> str:
+    """Return the boot id of the host on which machines are made; empty for this one. Raises `MachineError`."""
+    if not definition.host:
+        return ""
+    template = Template(("cat", "/proc/sys/kernel/random/boot_id"), definition.host)
+    return run_to_success(template.fill(values), make_command_environment(definition), _VERSION_S).strip()
 
 
 @contextlib.contextmanager

@@ -102,7 +102,9 @@ def check_trust(definition: Definition) -> None:
 
 def describe_execution(definition: Definition) -> list[str]:
     """List everything of a file that decides what is executed, a line each, with every character visible."""
-    lines = [_describe_words(key, template.words) for key, template in definition.commands()]
+    lines = [_describe_words("host", [definition.host])] if definition.host else []
+    for key, template in definition.commands():
+        lines.append(_describe_words(key, template.words))
     for name, value in definition.env.items():
         lines.append(_describe_words("env", [value], f"{name}="))
     for name, parameter in definition.parameters.items():

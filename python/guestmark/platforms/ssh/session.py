@@ -126,6 +126,7 @@ _SERVE = (
     'trap "exit 1" INT TERM',
     "c=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}",
     "keep=${c:+$c/guestmark/agents}",
+    '[ "$most" -gt 0 ] || keep=',
     'same() { [ "$(sha256sum < "$1")" = "$digest  -" ] && "$1" --version > /dev/null; } 2> /dev/null',
     "k=",
     'if [ -n "$keep" ] && same "$keep/$digest"; then k=$keep/$digest; exec 3< "$k"; touch "$k" 2> /dev/null; fi',
@@ -185,12 +186,12 @@ def shell_words() -> list[str]:
     return ["/bin/sh", "-c", "; ".join(_FIRST)]
 
 
-def format_serve_script(*, name: str, size: int, digest: str) -> bytes:
+def format_serve_script(*, name: str, size: int, digest: str, most: int = MOST_KEPT) -> bytes:
     """Returns the line that makes the machine run an agent of that size and SHA-256.
 
-    The agent's directory begins with `name`.
+    The agent's directory begins with `name`. The machine keeps at most so many agents; with 0 it looks for none.
     """
-    return _format_script(_SERVE, name=name, size=size, digest=digest, most=MOST_KEPT)
+    return _format_script(_SERVE, name=name, size=size, digest=digest, most=most)
 
 
 def _format_script(script: Sequence[str], **variables: str | int) -> bytes:
@@ -236,6 +237,11 @@ class Greeting:
     boot_id: str
 
 
+def make_ssh_words(dest: str) -> list[str]:
+    """Returns the words of an ssh that asks nobody, before the line that a shell at `dest` runs."""
+    return [*ssh_command(), *OPTIONS, "--", dest]
+
+
 class Session:
     """An ssh process whose streams are an agent's channel, and the private directory of that agent on the machine.
 
@@ -253,6 +259,8 @@ class Session:
         self.environment: Mapping[str, str] | None = None
         # Descriptors that stay open until nothing of the command runs any more.
         self.hold: tuple[int, ...] = ()
+        # Agents that the machine keeps for later sessions.
+        self.most_kept = MOST_KEPT
         self.directory = ""
         self.greeting: Greeting | None = None
         self._removed: list[str] = []
@@ -278,7 +286,8 @@ class Session:
         assert self.greeting is not None
         agent = self._agent_for(self.greeting).read_bytes()
         name, digest = f"{DIRECTORY}{secrets.token_hex(8)}", hashlib.sha256(agent).hexdigest()
-        self._send_all(format_serve_script(name=name, size=len(agent), digest=digest), deadline)
+        script = format_serve_script(name=name, size=len(agent), digest=digest, most=self.most_kept)
+        self._send_all(script, deadline)
         there, self.directory = self._await_directory(deadline)
         if there != KEPT:
             self._send_all(agent, deadline)
