@@ -3,7 +3,7 @@
 //! It has its own network, of which the loopback device is up, its own processes, and its own `$HOME`. Of the host it
 //! sees all files and changes none: what it writes to `/tmp`, `/var/tmp`, `/run` and `/dev/shm` is kept in memory and
 //! gone with it, and everything else but the named directory is read-only. So two of them at once do not disturb each
-//! other.
+//! other. Root loses the rights by which it could undo that, or change what the host has only once, such as its clock.
 
 use std::ffi::{CStr, OsString};
 use std::io;
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use crate::confine::cage::{self, Place, Walls};
 use crate::confine::mounts::{make_read_only, Layout};
-use crate::confine::{become_command, ENDED_FIRST, FAILED};
+use crate::confine::{become_command, drop_rights_over_host, ENDED_FIRST, FAILED};
 use crate::init::bring_up_loopback;
 use crate::options::{read_until_command, to_io_error};
 use crate::sys;
@@ -70,6 +70,7 @@ pub fn run_in_world(arguments: impl Iterator<Item = OsString>) -> io::Result<Exi
             unset.for_each(|(name, _)| std::env::remove_var(name));
             std::env::set_var("HOME", HOME);
             std::env::set_var("TMPDIR", "/tmp");
+            drop_rights_over_host()?;
             become_command(&options.command)
         }
     }

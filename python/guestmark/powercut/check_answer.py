@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass
 from enum import StrEnum
+
+_NO_WORLD = 125  # exit status of `guestmark-agent world` where it cannot make one
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127  # exit statuses of POSIX shells
+_SHELL_SIGNALS = 128
+# Signals by which somebody else, or a limit on its resources, ends a program. By others, such as SIGSEGV, it ends for
+# what it has read, which a power cut may have damaged.
+_FROM_OUTSIDE = frozenset(
+    {
+        signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU, signal.SIGXFSZ,
+    }
+)  # fmt: skip
 
 
 class Ending(StrEnum):
@@ -14,6 +26,8 @@ class Ending(StrEnum):
     FAILED = "failed"
     LATE = "late"  # not within its time limit
     UNSTARTED = "not started"
+    KILLED = "killed"  # by somebody else, or by a limit on its resources
+    OUT_OF_MEMORY = "out of memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +50,48 @@ class Answer:
     def summary(self) -> str:
         """The answer in one line: the check's last words, else how it ended."""
         words = next((lines[-1] for lines in (self.err, self.out) if lines), "")
-        if self.ending is Ending.LATE:
-            late = f"it did not end within {self.took_s:.0f} s"
-            return f"{late}: {words}" if words else late
-        return words or self.exit
+        match self.ending:
+            case Ending.LATE:
+                ended = f"it did not end within {self.took_s:.0f} s"
+            case Ending.OUT_OF_MEMORY:
+                ended = "the kernel killed some of it for want of memory"
+            case Ending.KILLED:
+                ended = f"it was killed ({self.exit})"
+            case _:
+                return words or self.exit
+        return f"{ended}: {words}" if words else ended
+
+    @property
+    def remedy(self) -> str:
+        """What helps to have it judged; empty if it was."""
+        match self.ending:
+            case Ending.LATE:
+                return "give it longer: --check-limit 5min"
+            case Ending.UNSTARTED:
+                return "it runs in sh, at the top of the disk, as root here"
+            case Ending.KILLED:
+                return "see who ends it: a signal, or a limit that it sets itself (ulimit)"
+            case Ending.OUT_OF_MEMORY:
+                return "free some memory, or have the check use less"
+            case _:
+                return ""
 
     @property
     def exit(self) -> str:
         """How the process of the check ended: by a signal, or with a status."""
         return "a signal ended it" if self.status is None else f"status {self.status}"
+
+
+def classify_end(status: int | None, signal_number: int | None, *, apart: bool) -> Ending:
+    """Return what the status of a check, or the signal that ended it, says about the disk."""
+    if status == 0:
+        return Ending.PASSED
+    # A shell ends with 128 and the number of the signal that has ended its last command.
+    killed_by = status - _SHELL_SIGNALS if status is not None and status > _SHELL_SIGNALS else signal_number
+    if killed_by in _FROM_OUTSIDE:
+        return Ending.KILLED
+    unstarted = {_NOT_EXECUTABLE, _NOT_FOUND, *((_NO_WORLD,) if apart else ())}
+    return Ending.UNSTARTED if status in unstarted else Ending.FAILED
 
 
 def mask_numbers(message: str) -> str:

@@ -53,6 +53,8 @@ def check_again(name: str, after: int, survival: str | None, ledger: Path | None
 
 
 def _describe_ending(answer: Answer) -> str:
+    if not answer.is_conclusive:
+        return f"the check says nothing about this disk: {answer.summary}"
     verb = "passed" if answer.ending is Ending.PASSED else "failed"
     return f"the check {verb}, {answer.exit}"
 

@@ -20,7 +20,7 @@ from guestmark.agent.client import Agent
 from guestmark.core.errors import MachineError
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.temporary import scratch_directory
-from guestmark.powercut.check_answer import Answer, Ending
+from guestmark.powercut.check_answer import Answer, Ending, classify_end
 from guestmark.powercut.recovery import Recovered
 
 _DIGEST_S = 120.0
@@ -28,7 +28,6 @@ _TRIED_S = 10.0
 # Bytes of each stream that are kept; the last lines of them are shown.
 _HEARD = 64 << 10
 _LINES, _WIDTH = 8, 400
-_NOT_EXECUTABLE, _NOT_FOUND = 126, 127  # exit statuses of POSIX shells
 
 
 # More workers than this recover states, since they mostly wait for mounts; a check may need a whole processor.
@@ -130,7 +129,12 @@ class Check:
             stdin=b"".join(line + b"\n" for line in acknowledged),
             timeout_s=self.limit.seconds, cwd=str(directory), output_limit=_HEARD, tail=True,
         )  # fmt: skip
-        ending = Ending.LATE if done.timed_out else _classify_status(done.status)
+        ending = classify_end(done.status, done.signal, apart=self.apart)
+        if done.timed_out:
+            ending = Ending.LATE
+        elif done.oom_killed and ending is not Ending.PASSED:
+            # The kernel does not say whose process it was, so that none of the checks of that time is believed.
+            ending = Ending.OUT_OF_MEMORY
         took_s = self.limit.seconds if done.timed_out else done.wall_s
         return Answer(ending, done.status, _last_lines(done.stdout), _last_lines(done.stderr), took_s)
 
@@ -149,20 +153,15 @@ def run_check_here(check: Check, room: Path, directory: Path, acknowledged: Sequ
             )  # fmt: skip
     except subprocess.TimeoutExpired:
         return Answer(Ending.LATE, None, (), (), check.limit.seconds)
-    status = done.returncode if done.returncode >= 0 else None
+    # A negative number stands for a signal.
+    status, ended_by = (done.returncode, None) if done.returncode >= 0 else (None, -done.returncode)
     return Answer(
-        _classify_status(status),
+        classify_end(status, ended_by, apart=check.apart),
         status,
         _last_lines(done.stdout),
         _last_lines(done.stderr),
         time.monotonic() - begin,
     )
-
-
-def _classify_status(status: int | None) -> Ending:
-    if status == 0:
-        return Ending.PASSED
-    return Ending.UNSTARTED if status in {_NOT_EXECUTABLE, _NOT_FOUND} else Ending.FAILED
 
 
 def _last_lines(output: bytes) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ use lexopt::ValueExt;
 
 pub use self::cage::end_as;
 use self::connections::Connections;
+pub use self::privileges::drop_rights_over_host;
 use crate::options::{read_until_command, to_io_error};
 use crate::sys::check;
 use crate::{spawn, sys};

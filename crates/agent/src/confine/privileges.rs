@@ -15,12 +15,18 @@ const SETUID: u32 = 7;
 const SETPCAP: u32 = 8;
 const NET_RAW: u32 = 13;
 const IPC_LOCK: u32 = 14;
+const SYS_MODULE: u32 = 16;
+const SYS_RAWIO: u32 = 17;
 const SYS_CHROOT: u32 = 18;
 const SYS_PTRACE: u32 = 19;
+const SYS_ADMIN: u32 = 21;
+const SYS_BOOT: u32 = 22;
 const SYS_NICE: u32 = 23;
 const SYS_RESOURCE: u32 = 24;
+const SYS_TIME: u32 = 25;
 const MKNOD: u32 = 27;
 const SETFCAP: u32 = 31;
+const SYSLOG: u32 = 34;
 const LAST: u32 = 63;
 
 /// What hypervisors keep of root: all files can be read (also without a trace, see `O_NOATIME`), memory can be locked.
@@ -42,6 +48,11 @@ const OF_FILE_SERVERS: [u32; 11] = [
 
 /// What it takes to give files the owners that they have elsewhere.
 const OF_BUILDERS: [u32; 4] = [CHOWN, DAC_OVERRIDE, FSETID, SETFCAP];
+
+/// What reaches beyond the namespaces of a program: mounts could be made writable again, and there is one clock for all.
+const OF_HOST: [u32; 7] = [
+    SYS_MODULE, SYS_RAWIO, SYS_ADMIN, SYS_BOOT, SYS_TIME, MKNOD, SYSLOG,
+];
 
 /// What stays allowed.
 #[derive(Clone, Copy)]
@@ -104,6 +115,11 @@ pub fn drop_capabilities(left: Keeps) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Leaves root all that concerns its own namespaces.
+pub fn drop_rights_over_host() -> io::Result<()> {
+    drop_but(|capability| !OF_HOST.contains(&capability))
 }
 
 /// Leaves the right to end processes of other users, and to `look` into them, for the first process of a cage.

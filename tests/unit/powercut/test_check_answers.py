@@ -1,0 +1,39 @@
+"""What the end of a check says about a disk."""
+
+import signal
+
+import pytest
+
+from guestmark.powercut.check_answer import Answer, Ending, classify_end
+
+OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGXFSZ")
+
+
+@pytest.mark.parametrize("status", range(256))
+def test_every_status_says_one_thing(status: int) -> None:
+    ending = classify_end(status, None, apart=True)
+    if status == 0:
+        assert ending is Ending.PASSED
+    elif status in {125, 126, 127}:
+        assert ending is Ending.UNSTARTED
+    elif status - 128 in {signal.Signals[name] for name in OUTSIDE}:
+        assert ending is Ending.KILLED
+    else:
+        assert ending is Ending.FAILED
+
+
+@pytest.mark.parametrize("number", sorted(signal.valid_signals()))
+def test_every_signal_comes_from_outside_or_from_what_was_read(number: int) -> None:
+    names = {signal.Signals[name] for name in OUTSIDE}
+    assert classify_end(None, number, apart=True) is (Ending.KILLED if number in names else Ending.FAILED)
+
+
+def test_without_a_world_its_status_is_the_check_s_own() -> None:
+    assert classify_end(125, None, apart=False) is Ending.FAILED
+
+
+@pytest.mark.parametrize("ending", Ending)
+def test_what_was_not_judged_has_a_remedy(ending: Ending) -> None:
+    answer = Answer(ending, None, (), ("its last words",), 2.0)
+    assert answer.is_conclusive == (not answer.remedy)
+    assert answer.summary.endswith("its last words")
