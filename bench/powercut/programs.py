@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from guestmark.core.findings import Explanation, Untorn
 from guestmark.report import shared_facts
+from guestmark.workloads.powercut import sections
 
 _FILESYSTEMS = ("ext4", "xfs", "btrfs")
 _CURED = "With a sync"
@@ -55,20 +59,20 @@ def _judged_states(proof: Mapping[str, Any]) -> JudgedGate:
 
 
 def _reason_for_loss(proof: Mapping[str, Any]) -> str:
-    explanation = proof.get("explanation")
-    if not explanation:
+    if "explanation" not in proof:
         return "; ".join(reason["said"] for reason in proof.get("reasons", [])[:2])
-    if settings := explanation.get("without"):
-        counted = f"{explanation.get('losing', 0) or 'none'} of {explanation['states']} lost"
+    explanation = msgspec.convert(proof["explanation"], Explanation)
+    if settings := explanation.without:
+        counted = f"{explanation.losing or 'none'} of {explanation.states} lost"
         return f"a commit does not wait for its sync. Without {', '.join(settings)}: {counted}"
-    said = "; ".join((explanation.get("calls") or explanation["files"])[:2])
-    if explanation.get("states"):
-        left = explanation.get("losing", 0)
-        counted = f"{left or 'none'} of {explanation['states']}"
-        places = ["there"] if explanation.get("added") else []
-        if explanation.get("each"):
-            places.append("before each acknowledgement")
-        said += f". {_CURED} {' and '.join(places)}: {counted} {'still lost' if left else 'lost'}"
+    causes = [explanation.calls or explanation.files]
+    causes += [cause.calls or cause.files for cause in sections.list_further_causes(explanation)]
+    said = ". Then ".join("; ".join(words[:2]) for words in causes[:3])
+    if explanation.states:
+        return f"{said}. {sections.describe_cure(explanation)}"
+    untorn = msgspec.convert(proof.get("untorn"), Untorn | None)
+    if untorn is not None and not untorn.losing:
+        return f"{said}. {sections.describe_torn(untorn)}"
     return said
 
 

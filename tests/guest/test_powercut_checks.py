@@ -155,12 +155,75 @@ def test_a_check_that_takes_too_long_is_no_loss(guestmark: CommandLine, programs
 
 
 @pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("kill -9 $$", "it was killed ("),
+        ("sh -c 'kill -9 $$'; exit $?", "it was killed (status 137)"),
+        ("ulimit -t 1; while :; do :; done", "it was killed ("),
+        ("ulimit -f 1; dd if=/dev/zero of=/tmp/large bs=1M count=1; exit $?", "it was killed (status 153)"),
+    ],
+    ids=["killed", "a part killed", "its own limit of time", "its own limit of size"],
+)
+def test_a_check_that_is_killed_is_no_loss(
+    guestmark: CommandLine, programs: Programs, end: str, said: str
+) -> None:
+    killed = programs.shell(
+        "killed.sh",
+        f"cat > /tmp/told; if [ $(wc -l < /tmp/told) -eq 3 ]; then {end}; fi; {programs.check} < /tmp/told",
+    )
+    done = guestmark(*HERE, "--json", "-", "--check", killed, "--", *programs.writer("safe", 4), timeout=250)
+    found = proof(done)
+    assert (found["word"], found["losing"]) == ("unknown", 0), found
+    assert found["unjudged"] > 0
+    assert f"could not be judged: {said}" in found["why"]
+    assert "see who ends it" in found["why"]
+
+
+_GROUPS = Path("/sys/fs/cgroup/memory")
+_GREEDY = """
+import sys
+lines = sys.stdin.readlines()
+held = bytearray(3 << 30) if len(lines) == 3 else b""
+"""
+
+
+@pytest.mark.skipif(not os.access(_GROUPS / "cgroup.procs", os.W_OK), reason="no group may be made here")
+def test_a_check_that_finds_no_memory_is_no_loss(guestmark: CommandLine, programs: Programs) -> None:
+    """The kernel ends it, or only the part of it that takes the memory."""
+    group = _GROUPS / ALONE
+    group.mkdir()
+    (group / "memory.limit_in_bytes").write_text(str(1 << 30))
+    greedy = programs.shell(
+        "greedy.sh",
+        f"cat > /tmp/told; {programs.script('greedy.py', _GREEDY)} < /tmp/told || exit 1; {programs.check} < /tmp/told",
+    )
+    try:
+        done = guestmark(
+            *HERE, "--json", "-", "--check", greedy, "--", *programs.writer("safe", 4), timeout=250,
+            preexec_fn=lambda: (group / "cgroup.procs").write_text("0"),
+        )  # fmt: skip
+    finally:
+        assert wait_until(lambda: not (group / "cgroup.procs").read_text(), 20)
+        group.rmdir()
+    found = proof(done)
+    assert (found["word"], found["losing"]) == ("unknown", 0), found
+    assert found["unjudged"] > 0
+    assert "could not be judged: the kernel killed some of it for want of memory" in found["why"]
+    assert "free some memory" in found["why"]
+
+
+@pytest.mark.parametrize(
     ("check", "said"),
     [
         ("no-such-program", "the check cannot be started: sh: 1: no-such-program: not found"),
         ("echo not today; exit 3", "the check fails on the disk with nothing cut (status 3): not today"),
         ("/dev/null", "the check cannot be started"),
-        ("kill -9 $$", "the check fails on the disk with nothing cut (a signal ended it)"),
+        (
+            "kill -9 $$",
+            "the check does not end by itself on the disk with nothing cut: it was killed (a signal ended",
+        ),
+        ("kill -SEGV $$", "the check fails on the disk with nothing cut (a signal ended it)"),
+        ("echo no world; exit 125", "the check cannot be started: no world"),
     ],
 )
 def test_a_check_that_fails_with_nothing_cut_ends_the_run(
@@ -460,6 +523,33 @@ def test_a_world_ends_as_a_whole(tmp_path: Path) -> None:
         assert not list(room.iterdir())
 
 
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "mount -o remount,rw /",
+        "mount -t tmpfs none /mnt",
+        "umount -l .",
+        "mknod /tmp/node b 7 0",
+        f"{sys.executable} -I -S -c 'import time; time.clock_settime(time.CLOCK_REALTIME, time.time())'",
+        "dmesg --console-off",
+    ],
+)
+def test_root_cannot_undo_the_world_of_a_check(tmp_path: Path, attempt: str) -> None:
+    if why := user_check.why_not_apart():
+        pytest.skip(why)
+    room, disk = tmp_path / "room", tmp_path / "disk"
+    for directory in (room, disk):
+        directory.mkdir()
+    script = f"echo x > here; chown 1 here; {attempt}"
+    done = subprocess.run(
+        [*user_check.world_command(room, disk), "sh", "-c", script],
+        cwd=disk, capture_output=True, check=False, timeout=20,
+    )  # fmt: skip
+    assert done.returncode != 0
+    # On its disk it has all rights of root.
+    assert (disk / "here").stat().st_uid == 1
+
+
 REDIS = shutil.which("redis-server")
 _REDIS = """
 redis-server --dir "$PWD" --appendonly yes --appendfsync {fsync} --save '' --port 6379 --logfile '' > log.{when} 2>&1 &
@@ -540,6 +630,77 @@ def test_a_loss_has_a_reason_and_a_cure_that_holds(
     said = " ".join(guestmark("show").stdout.split())
     assert call in said
     assert f"With a sync added after {added}, none of" in said
+
+
+# Neither a new file's content nor the name that refers to it is synced, as in git without `core.fsync`.
+_REFERS = """
+import os, sys
+os.mkdir("objects")
+os.sync()
+for number in range(6):
+    with open("objects/new", "w") as new:
+        new.write("object %d" % number * 2000)
+    os.rename("objects/new", "objects/%d" % number)
+    with open("lock", "w") as lock:
+        lock.write("%06d" % number)
+    os.rename("lock", "head")
+    print(number, flush=True)
+    sys.stdin.readline()
+"""
+_REFERRED = """
+import os, sys
+wanted = max(int(line) for line in sys.stdin)
+head = open("head").read() if os.path.exists("head") else ""
+path = "objects/%d" % int(head or -1)
+whole = os.path.exists(path) and open(path).read() == "object %d" % int(head) * 2000
+sys.exit(0 if whole and int(head) >= wanted else "the head is lost")
+"""
+# It says that a number is safe, and writes it when it is asked for the next one.
+_HASTY = """
+import os, sys
+data = os.open("data", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+os.sync()
+for number in range(12):
+    print(number, flush=True)
+    sys.stdin.readline()
+    os.write(data, b"%08d\\n" % number)
+    os.fsync(data)
+"""
+
+
+@pytest.mark.long
+def test_all_syncs_that_a_program_lacks_are_found(guestmark: CommandLine, programs: Programs) -> None:
+    program = programs.script("refers.py", _REFERS).split()
+    check = programs.script("referred.py", _REFERRED)
+    done = guestmark(
+        "powercut", "--on", "host", "--set", "mount=noauto_da_alloc", "--states", "100", "--json", "-",
+        "--check", check, "--", *program, timeout=500,
+    )  # fmt: skip
+    found = proof(done)
+    assert found["word"] == "lost", found
+    why = found["explanation"]
+    assert why["states"] > 100
+    assert why.get("losing", 0) == 0, why
+    assert not why.get("every"), why
+    # The name needs a sync after it, and what it refers to one before it.
+    assert any(place.startswith(("rename", "create", "write")) for place in why["added"]) or why["each"], why
+    assert len(why["added"]) + why.get("each", False) >= 2, why
+
+
+@pytest.mark.long
+def test_no_sync_cures_a_program_that_acknowledges_before_it_writes(
+    guestmark: CommandLine, programs: Programs
+) -> None:
+    program = programs.script("hasty.py", _HASTY).split()
+    done = guestmark(*HERE, "--json", "-", "--check", programs.check, "--", *program, timeout=500)
+    found = proof(done)
+    assert found["word"] == "lost", found
+    why = found["explanation"]
+    assert why["every"], why
+    assert why["each"], why
+    assert why["untorn"]["flushed"] > 0, why
+    said = " ".join(guestmark("show", "--details").stdout.split())
+    assert "it acknowledges before it writes, which no sync cures" in said
 
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")

@@ -282,6 +282,24 @@ class Reason(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     err: tuple[str, ...] = ()  # and of its standard error
 
 
+class Untorn(msgspec.Struct, frozen=True):
+    """Of the judged states those in which no write is torn, and how many of them fail.
+
+    `flushed` of the failing ones hold exactly what had been flushed when a record was acknowledged.
+    """
+
+    states: int
+    losing: int
+    flushed: int
+
+
+class LossCause(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The fewest files that had to differ for a check to fail, and the calls that left them unsynced, in words."""
+
+    files: list[str]
+    calls: list[str] = []
+
+
 class Explanation(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """Why a check failed, found by experiment: the fewest files that had to differ from what the program left."""
 
@@ -294,11 +312,16 @@ class Explanation(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     added: list[str] = []
     # Whether a sync was added before each acknowledgement as well.
     each: bool = False
+    # Whether a sync was added after every call that changes the disk.
+    every: bool = False
+    # What was still lost with fewer syncs added, in the order in which it was found.
+    further: list[LossCause] = []
     # The settings of a server that were left to their defaults to try it, instead of a sync.
     without: list[str] = []
     # Crash states that were judged with these syncs.
     states: int = 0
     losing: int = 0  # of them fail
+    untorn: Untorn | None = None
 
 
 class Unsynced(msgspec.Struct, frozen=True):
@@ -354,6 +377,8 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     # Why a check failed, the most frequent reason first.
     reasons: list[Reason] = []
     explanation: Explanation | None = None
+    # Only of a check.
+    untorn: Untorn | None = None
     # States for which the check never ended or never started; not counted in `states`.
     unjudged: int = 0
     # Why some of the chosen states were not judged.

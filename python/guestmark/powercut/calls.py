@@ -27,6 +27,10 @@ class CallKind(StrEnum):
     SAID = "said"
 
 
+SyncPoint = tuple[
+    str, str
+]  # a kind of call and a path, or a directory that ends in /, after which to sync; "": anywhere
+
 _OF_NAMES = frozenset({CallKind.CREATE, CallKind.RENAME, CallKind.LINK, CallKind.REMOVE})
 _OF_CONTENT = frozenset({CallKind.WRITE, CallKind.TRUNCATE, CallKind.MAP})
 
@@ -85,23 +89,50 @@ class UnsyncedCall:
     call: Call
 
     @property
-    def sync_point(self) -> tuple[str, str]:
-        """The kind of call and the path after which to sync; a whole directory if its names are made of numbers."""
-        path = PurePosixPath(self.call.path)
-        while any(character.isdigit() for character in path.name) and path.parent != path:
-            path = path.parent
-        if str(path) == self.call.path:
-            return self.call.kind.value, self.call.path
-        # Numbers differ from run to run, so the whole directory is named; the top of the disk has no name.
-        return self.call.kind.value, "" if str(path) == "." else f"{path}/"
+    def sync_point(self) -> SyncPoint | None:
+        """The place after which to sync; None after writes through a mapping, which are no calls."""
+        return None if self.call.kind is CallKind.MAP else locate_sync_point(self.call)
 
 
 @dataclass(frozen=True, slots=True)
 class AddedSyncs:
-    """The syncs that are added to a program: after calls, by their kind and path, and before each acknowledgement."""
+    """Syncs that are added to a program: after some calls, before `each` acknowledgement, after `every` change."""
 
-    after: tuple[tuple[str, str], ...] = ()
+    after: tuple[SyncPoint, ...] = ()
     each: bool = False
+    every: bool = False
+
+
+def locate_sync_point(call: Call) -> SyncPoint:
+    """Return the place after which to sync; a whole directory if its names are made of numbers."""
+    path = PurePosixPath(call.path)
+    while any(character.isdigit() for character in path.name) and path.parent != path:
+        path = path.parent
+    if str(path) == call.path:
+        return call.kind.value, call.path
+    # Numbers differ from run to run, so the whole directory is named; the top of the disk has no name.
+    return call.kind.value, "" if str(path) == "." else f"{path}/"
+
+
+def list_sync_points(done: Sequence[Call]) -> list[SyncPoint]:
+    """Return all places after which something was left unsynced for a while, each once."""
+    changing = (_OF_NAMES | _OF_CONTENT) - {CallKind.MAP}
+    return list(dict.fromkeys(locate_sync_point(call) for call in done if call.kind in changing))
+
+
+def widen_sync_point(point: SyncPoint, done: Sequence[Call]) -> SyncPoint:
+    """Return the narrowest place around this one in which the program made such a call; the same if there is none."""
+    kind, path = point
+    if not any(call.kind == kind for call in done):
+        return point
+    while path and not any(call.kind == kind and _is_at(call.path, path) for call in done):
+        parent = _parent_directory(path.rstrip("/"))
+        path = f"{parent}/" if parent else ""
+    return kind, path
+
+
+def _is_at(path: str, place: str) -> bool:
+    return path == place or (place.endswith("/") and path.startswith(place))
 
 
 def calls_before_record(done: Sequence[Call], lines: int, newest: int) -> Sequence[Call]:
@@ -134,16 +165,19 @@ def find_unsynced_call(done: Sequence[Call], difference: Difference) -> Unsynced
     return _unsynced_name(done[bare]) if bare is not None else None
 
 
-def describe_late_change(later: Sequence[Call], difference: Difference) -> str:
-    """Return that a file was changed only by calls after its acknowledgement, in words; empty if it was not."""
+def find_late_call(later: Sequence[Call], difference: Difference) -> UnsyncedCall | None:
+    """Return the call after the acknowledgement that changed a file; None if there is none."""
     changed, _ = _last_content_change(later, difference.path)
     if difference.change is Change.CONTENT and changed is not None:
-        return f"{later[changed].path} was written only after the acknowledgement"
+        call = later[changed]
+        return UnsyncedCall(f"{call.path} was written only after the acknowledgement", call)
     named = _last_call(later, difference.path, _OF_NAMES)
     if named is None:
-        return ""
+        return None
     done = {CallKind.RENAME: "renamed", CallKind.LINK: "linked", CallKind.REMOVE: "removed"}
-    return f"{difference.path} was {done.get(later[named].kind, 'created')} only after the acknowledgement"
+    call = later[named]
+    how = done.get(call.kind, "created")
+    return UnsyncedCall(f"{difference.path} was {how} only after the acknowledgement", call)
 
 
 def list_unsynced_writes(done: Sequence[Call]) -> list[UnsyncedCall]:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.core.errors import MachineError, WorkloadError
-from guestmark.core.findings import Control, Durability, Explanation, Proven, Reason
+from guestmark.core.findings import Control, Durability, Explanation, Proven, Reason, Untorn
 from guestmark.core.temporary import scratch_directory
 from guestmark.core.units import format_count
 from guestmark.disks import stack
 from guestmark.powercut import calls, cuts, evidence, explanation, proof, user_check
-from guestmark.powercut.calls import Call, CallKind
+from guestmark.powercut.calls import Call, Difference, SyncPoint, UnsyncedCall
 from guestmark.powercut.check_answer import Answer, Ending
 from guestmark.powercut.cuts import TEARING, ChosenCuts, Survival
 from guestmark.powercut.judge import Crash, JudgedStates
@@ -41,7 +41,6 @@ _CONTROL_SHARE = 0.2  # of the time left until the deadline
 _FEWEST = 20
 _REASONS = 8
 _SUSPECTS = 2
-_ENOUGH_AGAIN = 5  # failing states of a second log
 _EXPLAINED_S = 60.0
 # Added to an acknowledged number, this gives one beyond any that a program may have acknowledged.
 _FAR = 1_000_003
@@ -61,8 +60,10 @@ class CheckRequest:
     lines: Sequence[bytes]
     limit_s: float | None = None
     deadline: float | None = None  # of the monotonic clock
-    # True for a second log, which only has to show that a check fails that was tried before, and that can fail.
+    # True for a further log: the check was tried before, and can fail.
     confirms: bool = False
+    # With so many failing states the others need not be judged; None: all are.
+    enough: int | None = None
     tell: Callable[[str], None] = lambda _: None
     # The calls of the program, which is followed to explain a failure.
     calls: Sequence[Call] | None = None
@@ -74,7 +75,7 @@ class CheckRequest:
         return not self.lines
 
 
-def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Proven, list[tuple[str, str]]]:
+def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Proven, list[SyncPoint]]:
     """Judge the log by the check, and keep it as evidence.
 
     Returns the proof, and the calls after which a sync would mend what was found, by their kind and path; the latter is
@@ -104,7 +105,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
             survey = conduct_survey(
                 at,
                 chosen,
-                SurveyLimits(asked.deadline, _ENOUGH_AGAIN if asked.confirms else None),
+                SurveyLimits(asked.deadline, asked.enough),
                 asked.tell,
                 counts=_counts_as_failure(asked),
             )
@@ -113,7 +114,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
                 asked.tell("looking for what made it fail")
                 explained = _explain_failure(disk, check, survey, asked)
         found = _build_proven(request, asked, log.entries[seen.first_request : part.end], survey, controls)
-        cures: list[tuple[str, str]] = []
+        cures: list[SyncPoint] = []
         if explained is not None:
             found.explanation, cures = explained
         found.coverage = chosen.compute_coverage([state.cut for state in survey.states])
@@ -132,27 +133,22 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
 
 def _explain_failure(
     disk: Disk, check: Check, survey: Survey, asked: CheckRequest
-) -> tuple[Explanation, list[tuple[str, str]]] | None:
+) -> tuple[Explanation, list[SyncPoint]] | None:
     """Return what had to differ for the commonest failure, and after which calls a sync would mend it."""
     group = max(survey.groups.values(), key=lambda group: len(group.states))
     # A damaged disk has no answer, and a torn write is blamed on a call only if nothing else failed.
     answered = [state for state in group.states if state.answer is not None]
     whole_writes = [state for state in answered if state.cut.survival not in TEARING]
-    state = next(reversed(whole_writes or answered), None)
+    # Of a state that keeps only what was flushed, nothing but a missing sync is to blame.
+    flushed_only = [state for state in whole_writes if state.cut.survival is Survival.NONE]
+    state = next(reversed(flushed_only or whole_writes or answered), None)
     if state is None or asked.calls is None:
         return None
     until = time.monotonic() + (
         _EXPLAINED_S if asked.explain_s is None else min(asked.explain_s, _EXPLAINED_S)
     )
-    acknowledged = asked.lines[: state.newest + 1]
     try:
-        with scratch_directory("explained", _ROOM, 0o711) as room:
-            whole, failing = room / "whole", room / "failing"
-            explanation.copy_files(disk, cuts.cut_at(disk.entries, len(disk.entries), Survival.ALL), whole)
-            explanation.copy_files(disk, state.cut, failing)
-            differ = explanation.find_fewest_differences(
-                check, acknowledged, state.fault, whole, failing, until
-            )
+        differ = _find_differences(disk, check, state, asked.lines[: state.newest + 1], until)
     except (MachineError, OSError):
         return None
     if not differ:
@@ -163,21 +159,44 @@ def _explain_failure(
         return Explanation(said=state.fault, files=files, calls=[torn]), []
     before = calls.calls_before_record(asked.calls, len(asked.lines), state.newest)
     later = asked.calls[len(before) :]
-    guilty, late = [], list[str]()
+    guilty, late = list[UnsyncedCall](), list[UnsyncedCall]()
     for difference in differ:
         if (found := calls.find_unsynced_call(before, difference)) is not None:
             guilty.append(found)
-        elif words_of_late := calls.describe_late_change(later, difference):
-            late.append(words_of_late)
+        elif (found := calls.find_late_call(later, difference)) is not None:
+            late.append(found)
     if not guilty and not late:
         # What is missing was first written to another file, such as a log.
         guilty = calls.list_unsynced_writes(before)[:_SUSPECTS]
-    words = list(dict.fromkeys([*(unsynced.words for unsynced in guilty), *late]))
-    # Writes through a mapping are no calls, so there is no call to sync after.
-    cures = list(
-        dict.fromkeys(unsynced.sync_point for unsynced in guilty if unsynced.call.kind is not CallKind.MAP)
-    )
-    return Explanation(said=state.fault, files=files, calls=words), cures
+    words = list(dict.fromkeys(found.words for found in (*guilty, *late)))
+    points = dict.fromkeys(found.sync_point for found in (*guilty, *late))
+    return Explanation(said=state.fault, files=files, calls=words), [
+        point for point in points if point is not None
+    ]
+
+
+def _find_differences(
+    disk: Disk, check: Check, state: CrashState, acknowledged: Sequence[bytes], until: float
+) -> list[Difference]:
+    """Return the fewest differences from a disk without a cut that make the check fail as it does in this state.
+
+    The disk of the same moment differs in nothing but what the cut took. What the kernel had not written by then is on
+    it only later, so that the check may fail there as well.
+    """
+    marked = (number + 1 for number in range(state.cut.after, len(disk.entries)) if disk.entries[number].mark)
+    moments = (state.cut.after, next(marked, len(disk.entries)), len(disk.entries))
+    with scratch_directory("explained", _ROOM, 0o711) as room:
+        failing = room / "failing"
+        explanation.copy_files(disk, state.cut, failing)
+        for moment in dict.fromkeys(moments):
+            whole = room / f"whole-{moment}"
+            explanation.copy_files(disk, cuts.cut_at(disk.entries, moment, Survival.ALL), whole)
+            found = explanation.find_fewest_differences(
+                check, acknowledged, state.fault, whole, failing, until
+            )
+            if found:
+                return found
+    return []
 
 
 def _counts_as_failure(asked: CheckRequest) -> Callable[[CrashState], bool]:
@@ -211,19 +230,16 @@ def _make_refusal(answer: Answer) -> WorkloadError:
     quote = " | ".join([*answer.out[-2:], *answer.err[-3:]])
     heard = f": {quote}" if quote else ", and said nothing"
     match answer.ending:
+        case Ending.FAILED | Ending.PASSED:
+            said = f"the check fails on the disk with nothing cut ({answer.exit}){heard}"
         case Ending.UNSTARTED:
-            return WorkloadError(
-                f"the check cannot be started: {answer.summary}",
-                hint="it runs in sh, at the top of the disk, as root here",
-            )
+            said = f"the check cannot be started: {answer.summary}"
         case Ending.LATE:
-            return WorkloadError(
-                f"the check did not end within {answer.took_s:g} s on the disk with nothing cut{heard}",
-                hint="give it longer: --check-limit 5min",
-            )
+            said = f"the check did not end within {answer.took_s:g} s on the disk with nothing cut{heard}"
+        case Ending.KILLED | Ending.OUT_OF_MEMORY:
+            said = f"the check does not end by itself on the disk with nothing cut: {answer.summary}"
     return WorkloadError(
-        f"the check fails on the disk with nothing cut ({answer.exit}){heard}",
-        hint="it runs at the top of the disk, with the acknowledged lines as its input",
+        said, hint=answer.remedy or "it runs at the top of the disk, with the acknowledged lines as its input"
     )
 
 
@@ -297,8 +313,17 @@ def _build_proven(
         run_s=0.0, judge_s=0.0, first_loss=_describe_lost_state(loss) if loss else "",
         first_repair=f"{'; '.join(repair.repairs)} after cut {repair.cut.after}" if repair else "",
         counted=request.counts.hypervisor, asked=request.counts.guest, reasons=_list_reasons(survey),
-        unjudged=len(survey.unjudged_states), stopped=survey.stopped,
+        unjudged=len(survey.unjudged_states), stopped=survey.stopped, untorn=_count_untorn(survey, losing),
     )  # fmt: skip
+
+
+def _count_untorn(survey: Survey, losing: Sequence[CrashState]) -> Untorn:
+    whole = [state for state in losing if state.cut.survival not in TEARING]
+    return Untorn(
+        sum(state.cut.survival not in TEARING for state in survey.judged_states),
+        len(whole),
+        sum(state.cut.survival is Survival.NONE for state in whole),
+    )
 
 
 def _describe_lost_state(state: CrashState) -> str:
@@ -330,7 +355,9 @@ def _explain_missing_states(survey: Survey) -> str:
     """Return why too few states were judged for a word; empty if enough were."""
     if survey.unjudged_states:
         several = format_count(len(survey.unjudged_states), "crash state")
-        return f"{several} could not be judged: {survey.unjudged_states[0].fault}"
+        first = survey.unjudged_states[0]
+        remedy = first.answer.remedy if first.answer is not None else ""
+        return f"{several} could not be judged: {first.fault}; {remedy}"
     judged = len(survey.judged_states)
     if judged < min(_FEWEST, survey.chosen):
         return f"only {judged} of {survey.chosen:,} crash states were judged: {survey.stopped}"

@@ -12,10 +12,9 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from guestmark.agent.client import Agent
 from guestmark.core.errors import MachineError
@@ -25,6 +24,7 @@ from guestmark.powercut.calls import Change, Difference
 from guestmark.powercut.check_answer import Ending, mask_numbers
 from guestmark.powercut.cuts import Cut
 from guestmark.powercut.judge import Replay
+from guestmark.powercut.minimize import minimize_failing
 from guestmark.powercut.recovery import Recovered
 from guestmark.powercut.survey import Disk
 from guestmark.powercut.user_check import Check, run_check_here
@@ -34,8 +34,6 @@ _COPY_S = 120.0
 _MOST_RUNS = 150
 _SKIPPED = "lost+found"
 _READ = 1 << 20
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -109,28 +107,6 @@ def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)
         return minimize_failing(every, fails) if every and not fails([]) and fails(every) else []
     except TimeoutError:
         return fewest
-
-
-def minimize_failing(every: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return a minimal failing part of a failing whole: without any one item it passes (algorithm `ddmin`)."""
-    left, parts = list(every), 2
-    while len(left) > 1:
-        size = -(-len(left) // parts)
-        chunks = [left[start : start + size] for start in range(0, len(left), size)]
-        without = [[each for other in chunks if other is not chunk for each in other] for chunk in chunks]
-        # A single chunk that fails shrinks the set most; only then is each chunk left out.
-        found = next((chunk for chunk in chunks if fails(chunk)), None)
-        if found is not None:
-            left, parts = found, 2
-            continue
-        found = next((rest for rest in without if parts > 2 and fails(rest)), None)
-        if found is not None:
-            left, parts = found, max(parts - 1, 2)
-            continue
-        if parts >= len(left):
-            break
-        parts = min(2 * parts, len(left))
-    return left
 
 
 def list_differences(whole: Path, failing: Path) -> Iterator[Difference]:

@@ -14,12 +14,15 @@ from guestmark.powercut.calls import (
     Change,
     Difference,
     calls_before_record,
-    describe_late_change,
+    find_late_call,
     find_unsynced_call,
+    list_sync_points,
     list_unsynced_writes,
     parse_calls,
+    widen_sync_point,
 )
-from guestmark.powercut.explanation import list_differences, minimize_failing
+from guestmark.powercut.explanation import list_differences
+from guestmark.powercut.minimize import minimize_failing
 
 
 def done(*words: str) -> list[Call]:
@@ -46,7 +49,7 @@ MISSING, BACK, CONTENT = Change.MISSING, Change.BACK, Change.CONTENT
         (("write f", "fsync f", "write f"), "f", CONTENT, "what was written to f was never", ("write", "f")),
         (("write f", "fsync f"), "f", CONTENT, None, None),
         (("map f", "msync"), "f", CONTENT, None, None),
-        (("map f",), "f", CONTENT, "what was written to f", ("map", "f")),
+        (("map f",), "f", CONTENT, "what was written to f through a mapping", None),
         (("write f-journal", "fsync f-journal", "remove f-journal"), "f-journal", BACK,
          "the removal of f-journal was never followed by a sync of the top of the disk", ("remove", "f-journal")),
         (("create o/15", "create o/15/tmp_9a", "link o/15/tmp_9a o/15/6edf"), "o/15/6edf", MISSING,
@@ -136,4 +139,29 @@ def test_files_are_compared_by_what_a_program_sees(tmp_path: Path) -> None:
 def test_what_was_done_only_after_the_acknowledgement(
     later: tuple[str, ...], path: str, change: Change, words: str
 ) -> None:
-    assert describe_late_change(done(*later), Difference(path, change)) == words
+    found = find_late_call(done(*later), Difference(path, change))
+    assert (found.words if found is not None else "") == words
+
+
+@pytest.mark.parametrize(
+    ("point", "wider"),
+    [
+        (("write", "o/tmp_abc"), ("write", "o/")),
+        (("write", "o/tmp_xyz"), ("write", "o/tmp_xyz")),
+        (("write", "o/new/tmp"), ("write", "o/")),
+        (("write", "p/q/tmp"), ("write", "")),
+        (("write", "p/q/"), ("write", "")),
+        (("rename", "p/q"), ("rename", "p/q")),
+    ],
+)
+def test_a_place_with_another_name_each_time_is_its_directory(
+    point: tuple[str, str], wider: tuple[str, str]
+) -> None:
+    assert widen_sync_point(point, done("write o/tmp_xyz", "fsync o/tmp_abc")) == wider
+
+
+def test_a_sync_may_be_added_after_each_change() -> None:
+    calls = done(
+        "create a", "write a", "write a", "map a", "fsync a", "rename a b", "create o/15", "sync", "said"
+    )
+    assert list_sync_points(calls) == [("create", "a"), ("write", "a"), ("rename", "b"), ("create", "o/")]

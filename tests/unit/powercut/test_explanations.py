@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from guestmark.core.findings import Durability, Explanation, Proven
+from guestmark.core.findings import Durability, Explanation, LossCause, Proven, Untorn
 from guestmark.workloads.powercut.sections import describe_explanation
 
 LOST = Proven(
@@ -11,6 +11,7 @@ LOST = Proven(
     below=[], writes=1, flushes=1, run_s=0.0, judge_s=0.0,
 )  # fmt: skip
 FILE, CALL = "db has other content", "what was written to db was never followed by a sync of it"
+ALL_SYNCS = "With a sync added after every call that changes the disk and before each acknowledgement"
 ENOUGH = f"it is enough for 'a row is lost' that {FILE}: {CALL}"
 
 
@@ -38,6 +39,62 @@ ENOUGH = f"it is enough for 'a row is lost' that {FILE}: {CALL}"
             "1 of 9 crash states still fail",
         ),
         (
+            Explanation(
+                said="a row is lost",
+                files=[FILE],
+                calls=[CALL],
+                added=["write db", "rename b"],
+                states=9,
+                further=[
+                    LossCause(files=["b is missing"], calls=["the rename of a to b"]),
+                    LossCause(files=[FILE], calls=[CALL]),
+                ],
+            ),
+            f"{ENOUGH}. With that cured, it is enough that b is missing: the rename of a to b. "
+            "With a sync added after write db, rename b, none of 9 fails",
+        ),
+        (
+            Explanation(
+                said="a row is lost",
+                files=[FILE],
+                calls=[CALL],
+                each=True,
+                every=True,
+                states=9,
+                losing=2,
+                untorn=Untorn(7, 0, 0),
+            ),
+            f"{ENOUGH}. {ALL_SYNCS}, 2 of 9 crash states still fail. A write is torn in each of them: where writes are "
+            "whole, none of 7 fails, so that no sync cures it",
+        ),
+        (
+            Explanation(
+                said="a row is lost",
+                files=[FILE],
+                calls=[CALL],
+                each=True,
+                every=True,
+                states=9,
+                losing=4,
+                untorn=Untorn(7, 4, 3),
+            ),
+            f"{ENOUGH}. {ALL_SYNCS}, 4 of 9 crash states still fail, 3 of them with all that it had written when it "
+            "acknowledged a record: it acknowledges before it writes, which no sync cures",
+        ),
+        (
+            Explanation(
+                said="a row is lost",
+                files=[FILE],
+                calls=[CALL],
+                each=True,
+                every=True,
+                states=9,
+                losing=4,
+                untorn=Untorn(7, 4, 0),
+            ),
+            f"{ENOUGH}. {ALL_SYNCS}, 4 of 9 crash states still fail: no sync after any of its calls cures it",
+        ),
+        (
             Explanation(said="", files=[], without=["synchronous_commit=off"], states=9),
             "a commit does not wait for its sync with synchronous_commit=off: without that, none of 9 loses a row",
         ),
@@ -49,3 +106,9 @@ ENOUGH = f"it is enough for 'a row is lost' that {FILE}: {CALL}"
 )
 def test_what_was_tried_is_said(why: Explanation, said: str) -> None:
     assert describe_explanation(msgspec.structs.replace(LOST, explanation=why)) == said
+
+
+def test_where_only_torn_writes_matter_that_is_said_without_a_trial() -> None:
+    why = Explanation(said="a row is lost", files=[FILE], calls=["a write to db was torn"])
+    said = describe_explanation(msgspec.structs.replace(LOST, explanation=why, untorn=Untorn(6, 0, 0)))
+    assert said.endswith("A write is torn in each of them: where writes are whole, none of 6 fails")

@@ -5,7 +5,8 @@
 //! `link`, `remove`), or promises one of both (`fsync`, `sync`, `write-synced`). `said` stands for the end of each
 //! line of its standard output. With `--sync-after CALL:PATH` everything on the disk is synced after each such call,
 //! before the program goes on, as if its author had added that; a path that ends in `/` stands for all below it. With
-//! `--sync-before-said` it is synced before anybody can read a line.
+//! `--sync-after-all` it is synced after every call that changes anything, with `--sync-before-said` before anybody can
+//! read a line.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -28,6 +29,7 @@ use super::tracer::RWF_SYNCS;
 
 const WRITE: &str = "write";
 const CREATE: &str = "create";
+const FSYNC: &str = "fsync";
 const SAID: &str = "said";
 
 struct Job {
@@ -35,6 +37,8 @@ struct Job {
     log: PathBuf,
     /// Call and path after which everything is synced.
     after: Vec<(String, PathBuf)>,
+    /// Whether everything is synced after each change.
+    after_all: bool,
     /// Whether everything is synced before each line as well.
     before_said: bool,
     argv: Vec<OsString>,
@@ -42,9 +46,13 @@ struct Job {
 
 impl Job {
     fn asks_for_sync(&self, deed: &Deed) -> bool {
+        // Syncs of all files have no path, those of one file change nothing.
         let Some(path) = deed.paths.last() else {
             return false;
         };
+        if self.after_all && deed.call != FSYNC {
+            return true;
+        }
         self.after.iter().any(|(call, wanted)| {
             let below = wanted.as_os_str().as_bytes().ends_with(b"/");
             *call == deed.call && (path == wanted || (below && path.starts_with(wanted)))
@@ -73,11 +81,13 @@ pub fn follow(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode>
 }
 
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Job, lexopt::Error> {
-    let (mut disk, mut log, mut after, mut before_said) = (None, None, Vec::new(), false);
+    let (mut disk, mut log, mut after) = (None, None, Vec::new());
+    let (mut after_all, mut before_said) = (false, false);
     let argv = read_until_command(arguments, |name, parser| {
         match name {
             "disk" => disk = Some(PathBuf::from(parser.value()?)),
             "log" => log = Some(parser.value()?.into()),
+            "sync-after-all" => after_all = true,
             "sync-before-said" => before_said = true,
             "sync-after" => {
                 let value = parser.value()?.string()?;
@@ -94,6 +104,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Job, lexopt::Error
         disk: disk.ok_or("--disk is missing")?,
         log: log.ok_or("--log is missing")?,
         after,
+        after_all,
         before_said,
         argv,
     })
@@ -240,7 +251,7 @@ impl Follower {
                 of("map", vec![self.open_path(pid, arguments[4] as i32)?])
             }
             libc::SYS_fsync | libc::SYS_fdatasync => {
-                of("fsync", vec![self.open_path(pid, arguments[0] as i32)?])
+                of(FSYNC, vec![self.open_path(pid, arguments[0] as i32)?])
             }
             libc::SYS_sync => of("sync", Vec::new()),
             libc::SYS_syncfs => self

@@ -64,6 +64,7 @@ class Acknowledging:
             return self._run_program(agent, argv, directory, mark, limit_s)
         log = f"/tmp/guestmark-{secrets.token_hex(6)}.calls"
         added = ["--sync-before-said"] if self._syncs.each else []
+        added += ["--sync-after-all"] if self._syncs.every else []
         for call, path in self._syncs.after:
             added += ["--sync-after", f"{call}:{directory}/{path}"]
         try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from guestmark.core import registry
-from guestmark.core.findings import Again, Durability, Explanation, Proof, Proven, Unsynced
+from guestmark.core.findings import Again, Durability, Explanation, LossCause, Proof, Proven, Unsynced, Untorn
 from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -107,6 +107,7 @@ def _describe_consistency(found: Proven) -> str:
 
 
 _REASONS_NAMED = 4
+_CAUSES_NAMED = 2
 
 
 def describe_reasons(found: Proven) -> str:
@@ -123,30 +124,72 @@ def describe_explanation(found: Proven) -> str:
     why = found.explanation
     if why is None:
         return ""
-    more = ""
-    if len(why.files) > _FILES_NAMED:
-        more = f" and {format_count(len(why.files) - _FILES_NAMED, 'more file')}"
-    said = f"it is enough for '{why.said}' that {', '.join(why.files[:_FILES_NAMED])}{more}"
     if why.without:
         settings = ", ".join(why.without)
         if why.losing:
             return f"{why.losing:,} of {why.states:,} crash states lose a row without {settings}, too"
         return f"a commit does not wait for its sync with {settings}: without that, none of {why.states:,} loses a row"
+    said = f"it is enough for '{why.said}' that {_describe_cause(why)}"
     if not why.files:
         said = f"no files were found that are enough for '{why.said}'"
-    if why.calls:
-        said += f": {'; '.join(why.calls[:_FILES_NAMED])}"
+    for cause in list_further_causes(why)[:_CAUSES_NAMED]:
+        said += f". With that cured, it is enough that {_describe_cause(cause)}"
     if not why.states:
-        return said
-    left = f"none of {why.states:,} fails"
-    if why.losing:
-        left = f"{why.losing:,} of {why.states:,} crash states still fail"
-    return f"{said}. With a sync added {_describe_places(why)}, {left}"
+        only_torn = found.untorn is not None and found.losing and not found.untorn.losing
+        return f"{said}. {describe_torn(found.untorn)}" if only_torn else said
+    return f"{said}. {describe_cure(why)}"
+
+
+def _describe_cause(cause: Explanation | LossCause) -> str:
+    """Says which files differed, and which calls had left them unsynced."""
+    more = ""
+    if len(cause.files) > _FILES_NAMED:
+        more = f" and {format_count(len(cause.files) - _FILES_NAMED, 'more file')}"
+    calls = f": {'; '.join(cause.calls[:_FILES_NAMED])}" if cause.calls else ""
+    return f"{', '.join(cause.files[:_FILES_NAMED])}{more}{calls}"
+
+
+def list_further_causes(why: Explanation) -> list[LossCause]:
+    """Lists the causes that were met with syncs added, each once; without those that no call explains."""
+    known, found = {tuple(why.calls)}, list[LossCause]()
+    for cause in why.further:
+        if cause.files and tuple(cause.calls) not in known:
+            known.add(tuple(cause.calls))
+            found.append(cause)
+    return found
+
+
+def describe_cure(why: Explanation) -> str:
+    """Says which syncs were added, and what is still lost with them."""
+    syncs = f"With a sync added {_describe_places(why)}"
+    if not why.losing:
+        return f"{syncs}, none of {why.states:,} fails"
+    still = f"{syncs}, {why.losing:,} of {why.states:,} crash states still fail"
+    if why.untorn is None:
+        return still
+    if not why.untorn.losing:
+        return f"{still}. {describe_torn(why.untorn)}{', so that no sync cures it' if why.every else ''}"
+    if why.each and why.untorn.flushed:
+        return (
+            f"{still}, {why.untorn.flushed:,} of them with all that it had written when it acknowledged a record: "
+            "it acknowledges before it writes, which no sync cures"
+        )
+    return f"{still}: no sync after any of its calls cures it" if why.every else still
+
+
+def describe_torn(untorn: Untorn | None) -> str:
+    """Says that only torn writes matter."""
+    assert untorn is not None
+    return f"A write is torn in each of them: where writes are whole, none of {untorn.states:,} fails"
 
 
 def _describe_places(why: Explanation) -> str:
     """Says where syncs were added: `after rename refs/heads/master`."""
-    places = [f"after {', '.join(why.added[:_FILES_NAMED])}"] if why.added else []
+    places = ["after every call that changes the disk"] if why.every else []
+    if why.added:
+        places.append(f"after {', '.join(why.added[:_FILES_NAMED])}")
+        if len(why.added) > _FILES_NAMED:
+            places[-1] += f" and {format_count(len(why.added) - _FILES_NAMED, 'more call')}"
     if why.each:
         places.append("before each acknowledgement")
     return " and ".join(places)

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError
@@ -37,7 +35,8 @@ from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.traffic import read_block_columns
 from guestmark.platforms.base import Machine, Platform
 from guestmark.powercut import check_proof, proof, records, recovery, writelog
-from guestmark.powercut.calls import AddedSyncs
+from guestmark.powercut.calls import AddedSyncs, SyncPoint
+from guestmark.powercut.cures import CureSearch, TriedSyncs
 from guestmark.powercut.records import Method
 from guestmark.powercut.survey import INTERRUPTED
 from guestmark.setting.disk import Disks, DiskSpec, Role
@@ -57,7 +56,7 @@ _STAT_FLUSHES = 15  # the field of a disk's statistics
 _BAD = frozenset({Durability.LOST, Durability.BROKEN})
 # Of the time that is left: for the first log, and for each of those that explain what it lost.
 _FIRST_SHARE, _LATER_SHARE, _EXPLAIN_SHARE = 0.4, 0.6, 0.2
-_CURES = 3  # how often syncs are added
+_ENOUGH_AGAIN = 5  # failing states of a further log
 _BARRIERS = frozenset({"ext3", "ext4"})  # that can be told not to flush
 
 
@@ -74,8 +73,11 @@ class PowercutTrial(powercut.PowercutWorkload):
         self._began = time.monotonic()
         self._confirms = False  # whether this is the second log
         self._stopped = False  # whether the user stopped it meanwhile
-        # Calls after which a sync would mend what the last log lost.
-        self._cures: list[tuple[str, str]] = []
+        # Where a sync would mend what the last log lost.
+        self._points: list[SyncPoint] = []
+        # With so many failing states the others of a further log need not be judged.
+        self._enough: int | None = None
+        self._explains = True
         account = Account.choose_account(plan.context.uid or 0, plan.context.gid or 0)
         self._account = account
         self._rows: Rows | None = None
@@ -187,7 +189,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         try:
             explained, found.again = self._record_again()
             if explained is not None:
-                found.explanation = self._try_cures(explained)
+                found.explanation = self._try_cures(explained, found)
             elif self._rows is not None and self.params.settings and found.again.losing and self._has_time:
                 found.explanation = self._try_default_settings(found)
         except Interrupted:
@@ -220,7 +222,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             settled = self._await_settled_log(machine.agent, disk, log)
             controlled = None if self._command else self._write_without_barriers(machine.agent, disk)
         if isinstance(self._command, Acknowledging):
-            found, self._cures = self._check_log(
+            found, self._points = self._check_log(
                 self._command, disk, replace(part, settled=settled), after.since_reading(before)
             )
             found.run_s = written - begin
@@ -259,7 +261,7 @@ class PowercutTrial(powercut.PowercutWorkload):
 
     def _check_log(
         self, program: Acknowledging, disk: AttachedDisk, part: proof.LogPart, counts: proof.FlushCounts
-    ) -> tuple[Proven, list[tuple[str, str]]]:
+    ) -> tuple[Proven, list[SyncPoint]]:
         """Judge a log by the user's check; a second log, which confirms a loss, only as far as needed."""
         assert disk.image.logged is not None
         deadline = explain_s = None
@@ -277,7 +279,8 @@ class PowercutTrial(powercut.PowercutWorkload):
             request,
             check_proof.CheckRequest(
                 command=self.params.check, lines=program.lines, limit_s=self.params.check_limit_s, deadline=deadline,
-                confirms=self._confirms, tell=self.tell, calls=program.calls, explain_s=explain_s,
+                confirms=self._confirms, enough=self._enough, tell=self.tell,
+                calls=program.calls if self._explains else None, explain_s=explain_s,
             ),
         )  # fmt: skip
 
@@ -296,7 +299,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         """
         # Other states are drawn from the second log than from the first.
         self._seed += 1
-        self._confirms = True
+        self._confirms, self._enough = True, _ENOUGH_AGAIN
         self.tell("writing a second log, to confirm the loss")
         try:
             if isinstance(self._command, Acknowledging):
@@ -322,40 +325,11 @@ class PowercutTrial(powercut.PowercutWorkload):
             finally:
                 self._unmount_disk(machine.agent)
 
-    def _try_cures(self, explained: Explanation) -> Explanation:
-        """Adds syncs where they were missing until nothing fails or none helps, in the end before each acknowledgement
-        as well; returns the explanation with that.
-        """
+    def _try_cures(self, explained: Explanation, first: Proven) -> Explanation:
+        """Adds syncs where they were missing; returns the explanation with what that did."""
         assert isinstance(self._command, Acknowledging)
-        added = AddedSyncs()
-        found: Proven | None = None
-        for _ in range(_CURES):
-            # The log with syncs added may lose something else, which other syncs cure.
-            new = tuple(cure for cure in self._cures if cure not in added.after)
-            if not new or not self._has_time:
-                break
-            added = AddedSyncs((*added.after, *new))
-            found = self._try_syncs(added) or found
-            if found is None or found.explanation is None:
-                break
-            explained = _add_causes(explained, found.explanation)
-        holds = found is not None and not found.losing
-        if not holds and self._command.lines and self._has_time:
-            tried = self._try_syncs(AddedSyncs(added.after, each=True))
-            if tried is not None:
-                added, found = AddedSyncs(added.after, each=True), tried
-                # What is left, such as a torn write, has a cause of its own.
-                if tried.explanation is not None:
-                    explained = _add_causes(explained, tried.explanation)
-        if found is None:
-            return explained
-        return msgspec.structs.replace(
-            explained,
-            added=[f"{call} {path}" for call, path in added.after],
-            each=added.each,
-            states=found.states,
-            losing=found.losing,
-        )
+        search = CureSearch(self._try_syncs, lambda: self._has_time, bool(self._command.lines))
+        return search.extend_explanation(explained, self._points, first)
 
     def _try_default_settings(self, found: Proven) -> Explanation | None:
         """Has the same rows written by a server with its own settings; returns whether they are lost as well."""
@@ -378,12 +352,11 @@ class PowercutTrial(powercut.PowercutWorkload):
     def _make_rows(self, settings: Mapping[str, str]) -> Rows:
         return Rows(self._method, self._account, settings, self.params.records)
 
-    def _try_syncs(self, syncs: AddedSyncs) -> Proven | None:
-        """Judges a log of the program with these syncs added; returns None, and warns, if there is none."""
+    def _try_syncs(self, syncs: AddedSyncs, *, until_loss: bool) -> TriedSyncs | None:
+        """See `SyncTrial`; warns if syncs cannot be added."""
         assert isinstance(self._command, Acknowledging)
-        several = format_count(len(syncs.after), "sync") if syncs.after else "syncs"
-        each = " and one before each acknowledgement" if syncs.each else ""
-        self.tell(f"judging once more with {several}{each} added")
+        self.tell(f"judging once more with {_describe_syncs(syncs)} added")
+        self._enough, self._explains = (1, False) if until_loss else (_ENOUGH_AGAIN, True)
         try:
             self._command.follow_program(syncs)
             found = self._prove_on_fresh_machine()
@@ -391,7 +364,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             self.warnings.append(f"a sync could not be added to the program: {error.message}")
             return None
         self._stopped = found.stopped == INTERRUPTED
-        return found
+        return TriedSyncs(syncs, found, self._points, self._command.calls or ())
 
     @property
     def _has_time(self) -> bool:
@@ -528,13 +501,13 @@ class PowercutTrial(powercut.PowercutWorkload):
             self._disk = None
 
 
-def _add_causes(explained: Explanation, more: Explanation) -> Explanation:
-    """Returns an explanation with the files and calls of another one, each once."""
-    return msgspec.structs.replace(
-        explained,
-        files=list(dict.fromkeys([*explained.files, *more.files])),
-        calls=list(dict.fromkeys([*explained.calls, *more.calls])),
-    )
+def _describe_syncs(syncs: AddedSyncs) -> str:
+    places = [format_count(len(syncs.after), "sync")] if syncs.after else []
+    if syncs.every:
+        places.append("a sync after every change")
+    if syncs.each:
+        places.append("one before each acknowledgement")
+    return " and ".join(places)
 
 
 @functools.cache

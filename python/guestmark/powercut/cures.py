@@ -1,0 +1,193 @@
+"""Searches by experiment for the fewest syncs with which a program loses nothing.
+
+Syncs are added where the trace has none, then before each acknowledgement, in the end after every call that changes the
+disk. If something is lost even then, no sync cures it. Otherwise delta debugging (Zeller, Hildebrandt 2002) leaves out
+every sync without which nothing is lost either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from guestmark.core.findings import Durability, Explanation, LossCause, Proven
+from guestmark.powercut.calls import AddedSyncs, Call, CallKind, SyncPoint, list_sync_points, widen_sync_point
+from guestmark.powercut.minimize import minimize_failing
+
+# How often syncs are added where the trace of the last log lacks them.
+_ROUNDS = 4
+# A log without a loss says something if chance leaves it so in at most this share of cases.
+_CHANCE = 0.05
+# Logs that are written to leave out syncs.
+_MOST_LOGS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class TriedSyncs:
+    """The proof of a log that was written with syncs added.
+
+    `points` are the places in which the explanation of its losses asks for more syncs, `calls` the trace.
+    """
+
+    syncs: AddedSyncs
+    proven: Proven
+    points: Sequence[SyncPoint]
+    calls: Sequence[Call]
+
+    @property
+    def is_conclusive(self) -> bool:
+        """True if as many states were judged as a word needs, and the check repeats itself."""
+        return self.proven.word is not Durability.UNKNOWN
+
+
+class SyncTrial(Protocol):
+    """Writes and judges a log of the program with syncs added."""
+
+    def __call__(self, syncs: AddedSyncs, *, until_loss: bool) -> TriedSyncs | None:
+        """Return what is lost, with `until_loss` only whether anything is; None if there is no such log."""
+
+
+@dataclass(slots=True)
+class CureSearch:
+    """A search for syncs that cure a loss.
+
+    `has_time` tells whether it may go on, `acknowledges` whether the program acknowledges anything.
+    """
+
+    try_syncs: SyncTrial
+    has_time: Callable[[], bool]
+    acknowledges: bool
+    # The reasons for losses that were met with syncs added, the first one first.
+    causes: list[LossCause] = field(default_factory=list)
+    _lost: list[AddedSyncs] = field(default_factory=list)
+    # The smallest share of states that failed in a log.
+    _rarest: float = 1.0
+
+    def extend_explanation(
+        self, explained: Explanation, points: Sequence[SyncPoint], first: Proven
+    ) -> Explanation:
+        """Return the explanation with what syncs did about the loss; `points` are where the first log lacked them."""
+        self._note_share(first)
+        # A torn write has no place in which a sync is missing, and rare ones may fail to appear in another log.
+        torn_only = first.untorn is not None and not first.untorn.losing
+        tried = self._try_all_syncs() if torn_only else self._add_syncs(points)
+        if tried is None or (torn_only and not tried.proven.losing):
+            return explained
+        if not tried.proven.losing:
+            tried = self._leave_out_syncs(tried)
+        syncs = tried.syncs
+        # If the trace lacks an acknowledgement, nothing is known of what had been synced before it.
+        heard = sum(call.kind is CallKind.SAID for call in tried.calls)
+        untorn = tried.proven.untorn if heard == tried.proven.acknowledged or not syncs.each else None
+        return msgspec.structs.replace(
+            explained,
+            further=self.causes,
+            added=[f"{kind} {path or 'any file'}" for kind, path in syncs.after],
+            each=syncs.each,
+            every=syncs.every,
+            states=tried.proven.states,
+            losing=tried.proven.losing,
+            untorn=untorn,
+        )
+
+    def _add_syncs(self, points: Sequence[SyncPoint]) -> TriedSyncs | None:
+        """Return the first log that loses nothing, else the one with the most syncs; None if none could be judged."""
+        added: tuple[SyncPoint, ...] = ()
+        last: TriedSyncs | None = None
+        for _ in range(_ROUNDS):
+            new = tuple(point for point in dict.fromkeys(points) if point not in added)
+            if not new:
+                break
+            tried = self._try_and_explain(AddedSyncs((*added, *new)))
+            if tried is None or not tried.proven.losing:
+                return tried or last
+            last, added, points = tried, tried.syncs.after, tried.points
+        if self.acknowledges:
+            tried = self._try_and_explain(AddedSyncs(added, each=True))
+            if tried is None or not tried.proven.losing:
+                return tried or last
+            last = tried
+        return self._try_all_syncs() or last
+
+    def _try_all_syncs(self) -> TriedSyncs | None:
+        return self._try_and_explain(AddedSyncs(each=self.acknowledges, every=True))
+
+    def _try_and_explain(self, syncs: AddedSyncs) -> TriedSyncs | None:
+        """Try syncs; if a place has another name in each log, in all of its directory. Keep the cause of a loss."""
+        tried = self._try_conclusively(syncs)
+        if tried is None:
+            return None
+        wider = tuple(dict.fromkeys(widen_sync_point(point, tried.calls) for point in syncs.after))
+        if wider != syncs.after and tried.proven.losing:
+            tried = self._try_conclusively(AddedSyncs(wider, each=syncs.each, every=syncs.every)) or tried
+        if tried.proven.explanation is not None:
+            why = tried.proven.explanation
+            self.causes.append(LossCause(files=why.files, calls=why.calls))
+        return tried
+
+    def _try_conclusively(self, syncs: AddedSyncs, *, until_loss: bool = False) -> TriedSyncs | None:
+        """Return a log that loses something, or that has states enough to show that it does not; else None."""
+        tried = self.try_syncs(syncs, until_loss=until_loss) if self.has_time() else None
+        if tried is None or not tried.is_conclusive:
+            return None
+        if tried.proven.losing:
+            self._lost.append(syncs)
+            if not until_loss:
+                self._note_share(tried.proven)
+            return tried
+        # If as many failed as in the other logs, that none does would be a chance of so much.
+        chance = (1.0 - self._rarest) ** tried.proven.states
+        return tried if chance <= _CHANCE else None
+
+    def _note_share(self, found: Proven) -> None:
+        if found.losing:
+            self._rarest = min(self._rarest, found.losing / found.states)
+
+    def _leave_out_syncs(self, tried: TriedSyncs) -> TriedSyncs:
+        """Return the log with the fewest syncs that still loses nothing, as far as time allows."""
+        places: list[SyncPoint | None] = [
+            *(list_sync_points(tried.calls) if tried.syncs.every else tried.syncs.after),
+            # The one before each acknowledgement.
+            *((None,) if tried.syncs.each else ()),
+        ]
+        held, logs = [tried], 0
+
+        def holds(left: Sequence[SyncPoint | None]) -> bool:
+            nonlocal logs
+            syncs = AddedSyncs(tuple(_only_places(left)), each=None in left)
+            # Chance may spare one log what another one lost, so that one loss is enough.
+            if self._has_lost(syncs):
+                return False
+            logs += 1
+            if logs > _MOST_LOGS or not self.has_time():
+                raise TimeoutError
+            found = self._try_conclusively(syncs, until_loss=True)
+            if found is None or found.proven.losing:
+                return False
+            held.append(found)
+            return True
+
+        with contextlib.suppress(TimeoutError):
+            minimize_failing(places, holds)
+        # It was chosen among several because it held, so it has to hold once more.
+        while len(held) > 1:
+            again = self._try_conclusively(held[-1].syncs, until_loss=True)
+            if again is None or not again.proven.losing:
+                break
+            held.pop()
+        return held[-1]
+
+    def _has_lost(self, syncs: AddedSyncs) -> bool:
+        """Return True if a log with at least these syncs has lost something."""
+        return any(
+            set(syncs.after) <= set(known.after) and syncs.each <= known.each and syncs.every <= known.every
+            for known in self._lost
+        )
+
+
+def _only_places(left: Iterable[SyncPoint | None]) -> Iterable[SyncPoint]:
+    return (place for place in left if place is not None)
