@@ -142,6 +142,8 @@ class QuestionAnswer:
     question: Question
     findings: tuple[Finding, ...]
     out_of_time: bool = False
+    # Cells that it asks about and that time ran short for, whatever was measured of them.
+    no_time: tuple[CellResult, ...] = ()
 
     @property
     def answered(self) -> bool:
@@ -162,9 +164,25 @@ def answer_plan_questions(analysis: Analysis) -> tuple[QuestionAnswer, ...]:
             question,
             tuple(answering[question.wants](question, analysis)),
             out_of_time=bool(analysis.plan.context.no_time),
+            no_time=_find_dropped(question, analysis),
         )
         for question in analysis.plan.questions
     )
+
+
+def _find_dropped(question: Question, analysis: Analysis) -> tuple[CellResult, ...]:
+    """Return the cells that a question is about and that time ran short for."""
+    dropped = set(analysis.plan.context.no_time)
+    found = []
+    for result in analysis.cells:
+        cell = result.cell
+        asked = matches_levels(cell, question.where)
+        if question.wants is QuestionKind.COMPARE:
+            named = (question.compare, question.against)
+            asked = asked and any(matches_levels(cell, levels) for levels in named)
+        if cell.id in dropped and cell.null_of is None and asked:
+            found.append(result)
+    return tuple(found)
 
 
 def forecast_blocks(comparison: Comparison) -> int | None:

@@ -262,9 +262,9 @@ def in_unit(unit: str, better: Better) -> StoredRun:
     return replace(run, trials=trials, plan=replace(run.plan, metrics=(found,)))
 
 
-def no_time() -> StoredRun:
+def no_time(question: Question) -> StoredRun:
     """Measured, but not to the end, as the time got short."""
-    run = filesystems({"write tcg": ALL}, PLATFORM)
+    run = filesystems({"write tcg": ALL}, question)
     left_out = replace(run.plan.context, no_time=("write tcg xfs",))
     return replace(run, plan=replace(run.plan, context=left_out))
 
@@ -310,7 +310,8 @@ ASKED: Mapping[str, Callable[[], StoredRun]] = {
     "two factors": lambda: sized(EXT3, replace(PLATFORM, per=("filesystem",)), replace(PLATFORM, per=("size",))),
     "more memory": lambda: asking(in_unit("B", Better.HIGHER), replace(MEMORY, metric="found")),
     "a copy": lambda: asking(RUNS["null"](), replace(PLATFORM, per=("size",))),
-    "no time for one": no_time,
+    "no time for one": lambda: no_time(PLATFORM),
+    "no time for one to compare": lambda: no_time(replace(EXT3, compare={"filesystem": ("ext3", "xfs")})),
     "failing": lambda: failing(PLATFORM, EXT3),
     "none of its cells": lambda: filesystems({"write tcg": ALL}, replace(PLATFORM, where={"platform": ("kvm",)})),
     "two and one": lambda: filesystems(

@@ -123,7 +123,8 @@ def make_document(analysis: Analysis) -> list[dict[str, Any]]:
 
 
 def _full_nodes(answer: QuestionAnswer) -> list[Node]:
-    nodes: list[Node] = [Bullets(line(answer.question.ask, Tone.STRONG), tuple(_answer_sentences(answer)))]
+    sentences = (*_answer_sentences(answer), *_describe_dropped(answer))
+    nodes: list[Node] = [Bullets(line(answer.question.ask, Tone.STRONG), sentences)]
     rankings = [finding for finding in answer.findings if isinstance(finding, Ranking) and finding.cells]
     table = _ranking_table(rankings)
     if table is not None:
@@ -134,9 +135,19 @@ def _full_nodes(answer: QuestionAnswer) -> list[Node]:
 def _join_question(answer: QuestionAnswer, sentences: Sequence[Inline]) -> list[Node]:
     """Return the question and its answers without room between; a single short answer beside the question."""
     ask = answer.question.ask
+    sentences = [*sentences, *_describe_dropped(answer)]
     if len(sentences) == 1 and len(ask) + len(plain_text(sentences[0])) < _NARROW:
         return [Paragraph(spans(f"{ask} ", *sentences[0]))]
     return [Paragraph(line(ask)), *(Paragraph(spans("  ", *sentence)) for sentence in sentences)]
+
+
+def _describe_dropped(answer: QuestionAnswer) -> list[Inline]:
+    """Name the cells that it asks about and that time ran short for; nothing without any."""
+    if not (answer.no_time and answer.findings):
+        return []
+    return [
+        line(f"Not answered for lack of time: {_list_few([result.cell.id for result in answer.no_time])}.")
+    ]
 
 
 def _has_only(answer: QuestionAnswer, kind: type[Finding]) -> bool:
@@ -431,7 +442,7 @@ def _brief_comparisons(answer: QuestionAnswer, *, with_legend: bool) -> list[Nod
     if len(rows) > _MOST_LINES:
         legend = (line(LEGEND),) if with_legend else ()
         table = make_grid_table(answer.question.ask, platforms, pieces, cells, legend)
-        return [table, *map(Paragraph, sentences)]
+        return [table, *map(Paragraph, [*sentences, *_describe_dropped(answer)])]
     lines = []
     for name in rows:
         ratios = [
