@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,13 +12,23 @@ from contextlib import contextmanager
 import pytest
 
 from guestmark.agent.binary import PROGRAM
-from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
-from guestmark.core.machine_facts import MachineFacts, NetworkFacts
+from guestmark.agent.traffic import measure_traffic, serve_traffic
+from guestmark.agent.wire import TrafficTask, TrafficTest
+from guestmark.core.errors import (
+    AttestationError,
+    GuestmarkError,
+    MachineError,
+    PlatformUnusableError,
+    UsageError,
+    WorkloadError,
+)
+from guestmark.core.machine_facts import MachineFacts, NestedMachine, NetworkFacts
 from guestmark.core.platform_kind import platform_kinds
 from guestmark.core.procfs import list_processes
 from guestmark.platforms.base import HasNetwork, Machine
 from guestmark.platforms.network import helpers
 from guestmark.platforms.network.trial_network import TrialNetwork
+from guestmark.platforms.qemu.nested.place import OuterPlace
 from tests.framework.guests import start
 from tests.framework.marks import long
 from tests.framework.processes import wait_until
@@ -163,6 +174,68 @@ def test_offloads_are_refused_where_there_are_none() -> None:
         pass
 
 
+# --- inside another guest
+
+INSIDE = [
+    ("tcg/kvm", "tap"),
+    ("tcg/kvm", "vhost"),
+    ("tcg/tcg", "vhost"),
+    ("tcg/kvm", "user"),
+    ("tcg/uml", "tap"),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("platform", "level"), INSIDE)
+def test_a_guest_inside_another_one_has_its_peer_there(platform: str, level: str) -> None:
+    with start(platform, network=level) as machine:
+        assert isinstance(machine, HasNetwork)
+        network = machine.network
+        assert isinstance(network, TrialNetwork)
+        found = machine.attest()
+        assert isinstance(found, NestedMachine)
+        facts = found.inner.network
+        assert facts is not None
+        send(machine, network)
+        refused_from(machine, [network.peer_address, *own_addresses()], 22)
+        assert not network.is_here
+    assert facts.vhost is (level == "vhost")
+    (mover,) = facts.movers
+    assert mover.cpu_s > 0
+    assert facts.machine is not None
+    assert facts.machine.driver == ("uml-vector" if platform.endswith("uml") else "virtio_net")
+
+
+@pytest.mark.long
+def test_a_vhost_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """QEMU goes on without a word where the kernel's half cannot be opened."""
+    set_up = OuterPlace.set_up
+
+    def hide_vhost(place: OuterPlace) -> None:
+        set_up(place)
+        with place.using_agent() as agent:
+            assert agent.exec(["rm", "/dev/vhost-net"], timeout_s=60).ok
+
+    monkeypatch.setattr(OuterPlace, "set_up", hide_vhost)
+    wrong = pytest.raises(AttestationError, match=r"vhost thread .* asked True, found False")
+    with start("tcg/kvm", network="vhost") as machine, wrong:
+        machine.attest()
+
+
+@pytest.mark.skipif(os.path.exists("/dev/vhost-net"), reason="this host has vhost-net")
+def test_without_vhost_one_line_says_what_is_needed() -> None:
+    refused = pytest.raises(PlatformUnusableError, match="needs /dev/vhost-net")
+    with refused as error, start("tcg", network="vhost"):
+        pass
+    assert error.value.hint is not None
+    assert "module vhost_net" in error.value.hint
+
+
+def test_vhost_is_refused_for_a_card_that_is_not_virtio() -> None:
+    with pytest.raises(UsageError, match="needs nic=virtio-net"), start("tcg", network="vhost", nic="e1000"):
+        pass
+
+
 # --- lies
 
 
@@ -233,6 +306,63 @@ def test_packets_that_came_through_a_router_are_not_taken_for_direct_ones() -> N
         subprocess.run(command, pass_fds=spaces.list_descriptors(), check=True)
         with pytest.raises(AttestationError, match="does not reach its peer"):
             machine.attest()
+
+
+def order_in(pid: int, *words: str) -> None:
+    """Runs a command in the network namespace of a process."""
+    subprocess.run(["nsenter", f"--net=/proc/{pid}/ns/net", *words], check=True)
+
+
+@contextlib.contextmanager
+def router() -> Iterator[int]:
+    """Yields a process in a network namespace that forwards packets."""
+    script = "sysctl -qw net.ipv4.ip_forward=1; echo ready; exec sleep 60"
+    with subprocess.Popen(["unshare", "--net", "sh", "-c", script], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(shutil.which("ip") is None, reason="iproute2 is not installed")
+def test_a_machine_in_the_middle_is_found() -> None:
+    """Packets go through a third network, which forwards them."""
+    with networked("host", "veth") as (machine, network), router() as hop:
+        ends = (network.list_ends()[0], network.peer_pid)
+        for pid, net in zip(ends, ("10.9.1", "10.9.2"), strict=True):
+            near, far = f"near{net[-1]}", f"far{net[-1]}"
+            order_in(pid, "ip", "link", "add", near, "type", "veth", "peer", "name", far, "netns", str(hop))
+            for place, name, address in ((pid, near, f"{net}.1/24"), (hop, far, f"{net}.2/24")):
+                order_in(place, "ip", "address", "add", address, "dev", name)
+                order_in(place, "ip", "link", "set", name, "up")
+        attest(machine)
+        order_in(hop, "ip", "route", "add", network.peer_address, "via", "10.9.2.1")
+        order_in(ends[1], "ip", "route", "add", "10.9.1.0/24", "via", "10.9.2.2")
+        order_in(ends[0], "ip", "route", "add", network.peer_address, "via", "10.9.1.2")
+        with pytest.raises(AttestationError, match="does not reach its peer"):
+            machine.attest()
+
+
+@pytest.mark.skipif(shutil.which("objcopy") is None, reason="binutils is not installed")
+def test_a_program_that_was_built_to_be_debugged_is_named(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real pasta, with what a compiler leaves in a program that it was not asked to optimise."""
+    if helpers.PASTA.path is None:
+        pytest.skip("passt is not installed")
+    folder = tmp_path_factory.mktemp("debug")
+    (folder / "producer").write_bytes(b"GNU C17 12.2.0 -mtune=generic -g -O0\0")
+    program = os.path.realpath(helpers.PASTA.path)
+    words = ["objcopy", "--add-section", f".debug_str={folder / 'producer'}", program, str(folder / "pasta")]
+    subprocess.run(words, check=True)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    with networked("host", "pasta") as (machine, network):
+        facts = attest(machine)
+        (remark,) = network.remarks()
+    assert [mover.debug for mover in facts.movers] == [True]
+    assert "was built to be debugged" in remark
 
 
 def test_slirp4netns_under_the_name_of_pasta_is_found(
@@ -309,3 +439,48 @@ def test_an_mtu_that_a_card_does_not_have_is_said() -> None:
     wrong = pytest.raises(MachineError, match="an MTU of 9000")
     with wrong, start("tcg", network="tap", nic="pcnet", mtu="9000"):
         pass
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("test", [TrafficTest.UPLOAD, TrafficTest.DOWNLOAD, TrafficTest.REQUEST])
+def test_a_link_that_goes_down_in_the_middle_costs_one_line(test: TrafficTest) -> None:
+    with networked("host", "veth") as (machine, network), serve_traffic(network.peer) as ports:
+
+        def cut() -> dict[str, float]:
+            order_in(network.peer_pid, "ip", "link", "set", network.peer_name, "down")
+            return {}
+
+        task = TrafficTask(test=test, time_ns=10**9, flows=2, request=1, response=1, size=0)
+        with pytest.raises(WorkloadError, match="the other end was silent for 10 s"):
+            list(
+                measure_traffic(
+                    machine.agent, network.peer_address, ports, [task], counters=cut, timeout_s=60
+                )
+            )
+
+
+@pytest.mark.parametrize("test", [TrafficTest.UPLOAD, TrafficTest.DOWNLOAD])
+def test_two_hundred_streams_are_all_counted(test: TrafficTest) -> None:
+    with networked("host", "veth") as (machine, network), serve_traffic(network.peer) as ports:
+        task = TrafficTask(test=test, time_ns=3 * 10**8, flows=200, request=1, response=1, size=0)
+        (section,) = measure_traffic(
+            machine.agent, network.peer_address, ports, [task], counters=dict, timeout_s=60
+        )
+    assert len(section.result.flows) == 200
+    assert sum(flow.bytes for flow in section.result.flows)
+
+
+def test_without_namespaces_one_line_says_what_is_needed() -> None:
+    """In a namespace of users that allows no others; to guestmark it is another user's, whose root cannot help."""
+    code = (
+        "import os; os.geteuid = lambda: 1000\n"
+        "from guestmark.core.errors import GuestmarkError\nfrom tests.framework.guests import start\n"
+        "try:\n    with start('host', network='veth'): print('started')\n"
+        "except GuestmarkError as error: print(f'{error.message} | {error.hint}')\n"
+    )
+    script = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    words = ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh", sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    (line,) = done.stdout.splitlines()
+    assert "the machine's network cannot be made: a namespace of users cannot be made" in line
+    assert not line.endswith("| ")

@@ -82,3 +82,28 @@ pub struct Neighbour {
     /// Its hardware address.
     pub mac: String,
 }
+
+/// A process in a network, or one that shall move its bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools)]
+pub struct NetworkProcess {
+    /// Its number.
+    pub pid: u32,
+    /// Path of its executable; empty for a thread of the kernel.
+    pub program: String,
+    /// Processors that it may use, as a list.
+    pub processors: String,
+    /// Whether one of the network's namespaces is its own.
+    pub in_namespace: bool,
+    /// Whether it has a descriptor of the tap.
+    pub holds_tap: bool,
+    /// Whether it is one of the ends, or was started by one.
+    pub is_end: bool,
+    /// Whether it shall move bytes, or was started by one that shall.
+    pub is_joiner: bool,
+    /// Processor time of its threads so far.
+    pub worked_ns: u64,
+    /// Processor time of the threads by which the kernel moves bytes for it; none if it does not.
+    #[serde(default)]
+    pub vhost_ns: Option<u64>,
+}

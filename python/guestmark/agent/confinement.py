@@ -28,6 +28,8 @@ class Confinement:
     kvm: bool = False
     # Requests to a tap that it inherits.
     taps: bool = False
+    # Requests to a /dev/vhost-net that it inherits.
+    vhost: bool = False
     # Sockets for whole packets of the network namespace that it is started in, which is not the host's.
     packets: bool = False
     # Capabilities to change its user: virtiofsd does not start without them.
@@ -77,6 +79,7 @@ class Confinement:
             "--no-io-uring": not self.rings,
             "--kvm": self.kvm,
             "--taps": self.taps,
+            "--vhost": self.vhost,
             "--packets": self.packets,
             "--traces": self.memory_file,
             "--own-memory": self.own_memory,

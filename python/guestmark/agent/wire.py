@@ -485,6 +485,20 @@ class Neighbour(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mac: str
 
 
+class NetworkProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A process in a network, or one that shall move its bytes."""
+
+    pid: int
+    program: str
+    processors: str
+    in_namespace: bool
+    holds_tap: bool
+    is_end: bool
+    is_joiner: bool
+    worked_ns: int
+    vhost_ns: int | None = None
+
+
 class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What will be timed next."""
 

@@ -143,6 +143,13 @@ class MachineNetwork(Protocol):
         Raises `PlatformUnusableError` if the peer cannot reach it.
         """
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the peer is a process of this host, and not of a machine around this one."""
+
+    def read_mover_s(self) -> float:
+        """Returns the processor time on this host of what moves bytes beside peer, machine and hypervisor, so far."""
+
     def attest(self) -> NetworkFacts:
         """Returns what the path really is. Raises `AttestationError` if that is not what the cell asked for."""
 

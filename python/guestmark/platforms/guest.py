@@ -344,6 +344,11 @@ class GuestWithin:
         return self.inner.disks
 
     @property
+    def network(self) -> TrialNetwork | None:
+        """The guest's network, whose peer is in the machine around it."""
+        return self.inner.network
+
+    @property
     def query(self) -> Callable[[str], Any] | None:
         """Function that asks the hypervisor's monitor."""
         return self.inner.query

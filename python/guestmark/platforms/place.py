@@ -11,12 +11,15 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 from guestmark.agent.binary import read_tsc_khz
+from guestmark.agent.client import Agent
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.frames import Transport
+from guestmark.core.errors import MachineError
 from guestmark.core.model import Cell
+from guestmark.core.own_program import find_agent_binary
 from guestmark.disks import processes
 from guestmark.disks.image import Image, make_images
 from guestmark.platforms.process import Console, SupervisedProcess
@@ -26,6 +29,7 @@ from guestmark.setting.disk import Disks
 # calls.
 _CHANNEL_BUFFER = 4 << 20
 _SMALL_BYTES = 16 << 20
+_ANSWER_S = 30.0
 
 
 def open_plain_file(path: Path | str) -> BinaryIO:
@@ -205,6 +209,20 @@ class Place(Protocol):
     def tsc_khz(self) -> int | None:
         """Returns the rate of the place's time-stamp counter if it is known."""
 
+    def ask_agent(self, words: Sequence[str]) -> bytes:
+        """Returns what a command of the agent prints in the place. Raises `MachineError` if it fails."""
+
+
+@runtime_checkable
+class PlaceOfPeers(Place, Protocol):
+    """A place in which networks are made by an agent there, because descriptors do not reach into it."""
+
+    def start_peer(self, joint: Sequence[str]) -> AbstractContextManager[tuple[Agent, int]]:
+        """Starts a peer in a network namespace with what `network make` is told; yields its agent and process id.
+
+        Raises `PlatformUnusableError` where the place cannot have such a network.
+        """
+
 
 def make_channel() -> tuple[socket.socket, socket.socket]:
     """Returns a connected pair of sockets: ours, and the one that the hypervisor inherits."""
@@ -213,6 +231,12 @@ def make_channel() -> tuple[socket.socket, socket.socket]:
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             end.setsockopt(socket.SOL_SOCKET, option, _CHANNEL_BUFFER)
     return ours, theirs
+
+
+def last_words(said: bytes) -> str:
+    """Returns the last line that the agent's binary has printed on its standard error."""
+    lines = said.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+    return lines[-1].removeprefix("guestmark-agent: ")
 
 
 class Socketpair:
@@ -341,6 +365,16 @@ class ThisHost:
     def tsc_khz(self) -> int | None:
         """Returns this host's rate."""
         return read_tsc_khz()
+
+    def ask_agent(self, words: Sequence[str]) -> bytes:
+        """Runs the agent's binary on this host."""
+        done = subprocess.run(
+            [str(find_agent_binary()), *words],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_S, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise MachineError(f"{words[0]} cannot be asked for: {last_words(done.stderr)}")
+        return done.stdout
 
 
 class _LocalHelper:

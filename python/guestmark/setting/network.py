@@ -140,6 +140,8 @@ class Network(StrEnum):
     SLIRP4NETNS = "slirp4netns"
     # An interface of the peer's namespace whose packets the hypervisor reads and writes.
     TAP = "tap"
+    # The same, but a thread of the kernel reads and writes them in the hypervisor's place.
+    VHOST = "vhost"
     # UML's other transports: packet sockets on such an interface, both ways or for what arrives only.
     RAW = "raw"
     HYBRID = "hybrid"
@@ -152,7 +154,7 @@ class Network(StrEnum):
 _NETWORK_ALIASES = {"slirp": "user", "off": "none"}
 NETWORK = Setting(
     "network",
-    "what joins a machine with its peer: none, user, passt, tap, veth, …; nothing beyond the peer is reachable",
+    "what joins a machine with its peer: none, user, passt, tap, vhost, veth, …; nothing beyond the peer is reachable",
     one_of(*Network, aliases=_NETWORK_ALIASES),
     tuple(Network),
     read=Network,

@@ -20,7 +20,7 @@ from guestmark.plan.load import load_outline
 from guestmark.platforms.base import Machine
 from guestmark.platforms.host_like import Host
 from guestmark.workloads.base import create_trial
-from guestmark.workloads.network import NetworkTests
+from guestmark.workloads.network import UPLOAD, UPLOAD_CPU, NetworkTests
 from tests.framework import guests
 from tests.framework.cells import cell_of, plan_of, spec
 from tests.framework.command_line import CommandLine
@@ -69,6 +69,22 @@ def test_captures_on_request_tell_what_a_stream_waited_for(machine: Machine) -> 
     assert upload.cause is not None
     assert "%" in upload.cause
     assert connect.cause is None
+
+
+@pytest.mark.skipif(shutil.which("pasta") is None, reason="pasta is not installed")
+def test_processor_time_between_the_ends_is_part_of_the_cost() -> None:
+    cell = cell_of("host", "network", time=SHORT, tests=["upload"])
+    with guests.start("host", network="pasta") as machine:
+        trial = create_trial(plan_of(cell), cell)
+        found = {measurement.metric: measurement.value for measurement in trial.run(machine)}
+    kept = trial.facts.facts().find_fact(NetworkTests)
+    assert kept is not None
+    (upload,) = kept.tests
+    assert upload.mover_cpu_s is not None
+    moved = found[UPLOAD] / 8 * upload.elapsed_s
+    spent = upload.client_cpu_s + upload.mover_cpu_s + upload.peer_cpu_s
+    assert upload.mover_cpu_s > 0
+    assert found[UPLOAD_CPU] == pytest.approx(spent / moved * 1e9)
 
 
 def test_a_machine_without_a_network_costs_one_line() -> None:

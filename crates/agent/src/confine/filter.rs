@@ -168,6 +168,8 @@ const OF_METADATA: &[u32] = &[
 ];
 /// The kinds of requests, which is the byte that drivers have for theirs, to `/dev/kvm` and what it makes.
 const OF_KVM: &[u32] = &[0xae];
+/// And to `/dev/vhost-net`, which reads and writes a guest's packets in its hypervisor's place.
+const OF_VHOST: &[u32] = &[0xaf];
 /// And to sockets and their interfaces, and to `/dev/net/tun`, whose requests follow those of terminals.
 const OF_NETWORK: &[u32] = &[0x89];
 const OF_TUN: std::ops::RangeInclusive<u32> = 0xc8..=0xe3;
@@ -276,6 +278,8 @@ pub struct Refused {
     pub kvm: bool,
     /// Requests to taps.
     pub taps: bool,
+    /// Requests to the kernel's half of virtio cards.
+    pub vhost: bool,
     /// Sockets of whole packets.
     pub packets: bool,
     /// Connections of sockets, where some can be made.
@@ -455,6 +459,13 @@ fn allow_requests(refused: Refused) -> Vec<libc::sock_filter> {
             allow(&mut tests, request);
         }
     }
+    if !refused.vhost {
+        tests.push(step(AND, 0xff00, 0, 0));
+        for &kind in OF_VHOST {
+            allow(&mut tests, kind << 8);
+        }
+        tests.push(step(LOAD, ARGUMENTS + 8, 0, 0));
+    }
     if !refused.network {
         tests.push(step(AND, 0xff00, 0, 0));
         for &kind in OF_NETWORK {
@@ -593,6 +604,7 @@ mod tests {
         queues: false,
         kvm: false,
         taps: false,
+        vhost: false,
         packets: false,
         connections: Answer::Allowed,
     };
@@ -609,6 +621,7 @@ mod tests {
         queues: true,
         kvm: true,
         taps: true,
+        vhost: true,
         packets: true,
         connections: Answer::Refused,
     };
@@ -747,7 +760,6 @@ mod tests {
             0x4112,
             0x8004_5706,
             0x3b64,
-            0xaf01,
             0xc010_4801,
             0x8004_e500,
             0x5000_9417,
@@ -795,6 +807,12 @@ mod tests {
         for request in [0x8004_54d2, 0x4004_54d0, 0x4004_54d8] {
             assert_eq!(asked(taps, request), ALLOW, "{request:x}");
             assert_eq!(asked(kvm, request), UNKNOWN, "{request:x}");
+        }
+        // VHOST_SET_OWNER, VHOST_SET_MEM_TABLE, VHOST_NET_SET_BACKEND
+        let vhost = but(|refused| refused.vhost = false);
+        for request in [0xaf01, 0x4008_af03, 0x4008_af30] {
+            assert_eq!(asked(vhost, request), ALLOW, "{request:x}");
+            assert_eq!(asked(taps, request), UNKNOWN, "{request:x}");
         }
         for request in [0x4004_54ca, 0x4004_54cb, 0x4004_54cc, 0x8933] {
             assert_eq!(asked(taps, request), UNKNOWN, "{request:x}");

@@ -1,25 +1,30 @@
 //! `guestmark-agent network`: makes and enters networks of a machine's own, sets interfaces up and describes them.
 //!
 //! `netlink` and `ethtool` talk to the kernel, `links` says and changes what an interface is, `namespaces` makes and
-//! enters networks, `probe` sends something through them.
+//! enters networks, `probe` sends something through them, `processes` finds who is in them.
 
 mod ethtool;
 mod links;
 mod namespaces;
 mod netlink;
 mod probe;
+mod processes;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
+use guestmark_wire::network::LinkState;
 use lexopt::{Arg, Parser, ValueExt};
 
 use self::links::{describe, set_up, Device, Setup};
 use crate::options::to_io_error;
 use crate::sys;
 
-const USAGE: &str = "network make|enter|link|sink|burst …";
+/// Between two looks at an interface that is not ready yet.
+const PAUSE: Duration = Duration::from_millis(1);
+const USAGE: &str = "network make|enter|link|processes|sink|burst …";
 
 /// Runs the subcommand.
 pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
@@ -31,6 +36,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
         Some("make") => namespaces::make(arguments),
         Some("enter") => namespaces::enter(arguments),
         Some("link") => configure(arguments),
+        Some("processes") => processes::list(arguments),
         Some("sink") => probe::sink(arguments),
         Some("burst") => probe::burst(arguments),
         _ => Err(sys::usage(USAGE)),
@@ -39,18 +45,35 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
 
 /// Sets an interface up as far as the options say, and prints what it is then.
 fn configure(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
-    let (device, setup) = parse(arguments).map_err(|error| to_io_error(&error))?;
+    let (device, setup, wait) = parse(arguments).map_err(|error| to_io_error(&error))?;
     if setup != Setup::default() {
         set_up(&device, &setup)?;
     }
-    let link = describe(&device)?;
+    let link = describe_addressed(&device, wait)?;
     let encoded = rmp_serde::to_vec_named(&link).map_err(io::Error::other)?;
     io::stdout().write_all(&encoded)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn parse(arguments: impl Iterator<Item = OsString>) -> Result<(Device, Setup), lexopt::Error> {
-    let (mut device, mut setup) = (None, Setup::default());
+/// What an interface is, once it is there and has an address, or at the end of `wait`.
+fn describe_addressed(device: &Device, wait: Duration) -> io::Result<LinkState> {
+    let deadline = Instant::now() + wait;
+    loop {
+        let found = describe(device);
+        let ready = found
+            .as_ref()
+            .is_ok_and(|link| link.up && !link.addresses.is_empty());
+        if ready || Instant::now() >= deadline {
+            return found;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn parse(
+    arguments: impl Iterator<Item = OsString>,
+) -> Result<(Device, Setup, Duration), lexopt::Error> {
+    let (mut device, mut setup, mut wait) = (None, Setup::default(), Duration::ZERO);
     let mut parser = Parser::from_args(arguments);
     while let Some(argument) = parser.next()? {
         match argument {
@@ -60,9 +83,10 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<(Device, Setup), l
             Arg::Long("mtu") => setup.mtu = Some(parser.value()?.parse()?),
             Arg::Long("offloads") => setup.offloads = Some(parser.value()? == "on"),
             Arg::Long("queues") => setup.queues = Some(parser.value()?.parse()?),
+            Arg::Long("wait") => wait = Duration::from_millis(parser.value()?.parse()?),
             Arg::Long("ring") => setup.ring = Some(parser.value()?.parse()?),
             _ => return Err(argument.unexpected()),
         }
     }
-    Ok((device.ok_or("--name or --mac is missing")?, setup))
+    Ok((device.ok_or("--name or --mac is missing")?, setup, wait))
 }

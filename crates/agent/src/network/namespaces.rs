@@ -55,6 +55,8 @@ struct Options {
     dead_end: bool,
     /// Whether the tap stays until its namespace goes, for a program in there that opens it by its name.
     stays: bool,
+    /// What this process becomes in the peer's namespace, instead of handing descriptors over.
+    command: Vec<OsString>,
 }
 
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
@@ -65,8 +67,14 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     };
     let mut parser = Parser::from_args(arguments);
     while let Some(argument) = parser.next()? {
-        let Arg::Long(name) = argument else {
-            return Err(argument.unexpected());
+        let name = match argument {
+            Arg::Long(name) => name,
+            Arg::Value(first) => {
+                options.command = vec![first];
+                options.command.extend(parser.raw_args()?);
+                break;
+            }
+            Arg::Short(_) => return Err(argument.unexpected()),
         };
         match name {
             "channel" => options.channel = parser.value()?.parse::<u16>()?.into(),
@@ -95,7 +103,8 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
 }
 
 /// `guestmark-agent network make`: makes the namespaces, sends their descriptors, and ends. They are, as far as there are
-/// such: the users', the peer's, the machine's, then the tap's queues.
+/// such: the users', the peer's, the machine's, then the tap's queues. With a command it becomes that in the peer's
+/// namespace, which then lives as long as that runs.
 pub fn make(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let mut descriptors = Vec::new();
@@ -123,6 +132,10 @@ pub fn make(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
         (Joint::Veth, Some(machine)) => make_veth(&options, peer.as_fd(), machine.as_fd())?,
         (Joint::Tap, _) => taps = make_tap(&options)?,
         _ => {}
+    }
+    if let Some((program, arguments)) = options.command.split_first() {
+        let error = Command::new(program).args(arguments).exec();
+        return Err(failed(&program.to_string_lossy(), &error));
     }
     descriptors.push(peer);
     descriptors.extend(machine);
@@ -288,15 +301,17 @@ fn send(channel: BorrowedFd<'_>, descriptors: &[OwnedFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// `guestmark-agent network enter [--users FD] --net FD [--as UID:GID] [--close FD]... -- COMMAND` becomes COMMAND inside the
-/// namespaces.
+/// `guestmark-agent network enter [--users FD] --net FD | --of PID [--as UID:GID] [--close FD]... -- COMMAND` becomes COMMAND
+/// inside the namespaces, or inside that of a process.
 pub fn enter(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (mut users, mut net, mut caller) = (None, None, None);
+    let mut of = None;
     let mut closed = Vec::new();
     let command = read_until_command(arguments, |name, parser| {
         match name {
             "users" => users = Some(parser.value()?.parse::<u16>()?.into()),
             "net" => net = Some(parser.value()?.parse::<u16>()?.into()),
+            "of" => of = Some(parser.value()?.parse::<u32>()?),
             "as" => caller = Some(parser.value()?.string()?),
             "close" => closed.push(RawFd::from(parser.value()?.parse::<u16>()?)),
             _ => return Ok(false),
@@ -304,7 +319,15 @@ pub fn enter(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
         Ok(true)
     })
     .map_err(|error| to_io_error(&error))?;
-    let net: RawFd = net.ok_or_else(|| sys::usage("network enter --net FD -- COMMAND"))?;
+    let of = of
+        .map(|pid| format!("/proc/{pid}/ns/net"))
+        .map(|path| File::open(&path).map_err(|error| failed(&path, &error)))
+        .transpose()?;
+    let net: RawFd = of
+        .as_ref()
+        .map(AsRawFd::as_raw_fd)
+        .or(net)
+        .ok_or_else(|| sys::usage("network enter --net FD | --of PID -- COMMAND"))?;
     for (namespace, kind) in [
         (users, libc::CLONE_NEWUSER),
         (Some(net), libc::CLONE_NEWNET),
@@ -375,7 +398,7 @@ mod tests {
         for words in [
             &["--peer", "10.0.6.1"][..],
             &["--peer", "10.0.6.1/33"],
-            &["x"],
+            &["-x"],
             &["--queues", "x"],
         ] {
             assert!(parse(words).is_err(), "{words:?}");

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
-from guestmark.agent.wire import LinkState
-from guestmark.core import procfs
+from guestmark.agent.wire import LinkState, NetworkProcess
 from guestmark.core.errors import AttestationError
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import LinkEnd, Mover, NetworkFacts
-from guestmark.core.placement import write_list
 from guestmark.platforms.network.links import describe_link
 from guestmark.platforms.network.movers import (
-    Found,
     Roots,
+    Surroundings,
+    count_vhost_ns,
     describe_movers,
-    find_processes,
-    has_vhost,
-    read_processor_time,
+    name_ties,
 )
-from guestmark.platforms.network.namespaces import Namespaces
 from guestmark.setting.base import Check
 from guestmark.setting.network import MTU, NETWORK, NIC_QUEUES, NIC_RING, OFFLOADS, Network, Offloads
 
@@ -58,7 +53,7 @@ class Path:
     """
 
     levels: Levels
-    namespaces: Namespaces
+    surroundings: Surroundings
     machine: End
     peer: End
     peer_pid: int
@@ -78,12 +73,12 @@ def attest_network(path: Path) -> NetworkFacts:
     """Returns the facts of a network. Raises `AttestationError` with both values where they are not what was asked."""
     machine_before = _await_carrier(path.machine)
     peer_before = describe_link(path.peer.agent, path.peer.interface)
-    around = find_processes(path.namespaces, path.roots, path.tap)
-    _require_no_strangers(path, around)
-    joiners = [found for found in around if found.is_joiner]
-    before = {found.pid: read_processor_time(found.pid) for found in joiners}
+    around = path.surroundings.find_processes(path.roots, path.tap)
+    _require_no_strangers(around)
+    before = {process.pid: process.worked_ns for process in around}
+    vhost_before = count_vhost_ns(around)
     _send_probe(path)
-    worked = {found.pid: read_processor_time(found.pid) - before[found.pid] for found in joiners}
+    around = path.surroundings.find_processes(path.roots, path.tap)
     machine = describe_link(path.machine.agent, path.machine.interface)
     peer = describe_link(path.peer.agent, path.peer.interface)
     for check in (
@@ -93,15 +88,19 @@ def attest_network(path: Path) -> NetworkFacts:
         *_check_program(path, machine),
     ):
         _require(check)
-    movers = describe_movers(joiners, worked)
+    vhost = (count_vhost_ns(around) or 0) > (vhost_before or 0)
+    _require(
+        Check("whether a vhost thread of the kernel moved its bytes", path.level is Network.VHOST, vhost)
+    )
+    movers = describe_movers(around, before)
     _require_movers(path, movers)
     return NetworkFacts(
         network=path.level,
         machine=describe_end(machine),
         peer=describe_end(peer),
         movers=movers,
-        vhost=any(has_vhost(found.pid) for found in joiners),
-        peer_processors=write_list(os.sched_getaffinity(path.peer_pid)),
+        vhost=vhost,
+        peer_processors=_find_processors(around, path.peer_pid),
         probe_bytes=PROBE_BYTES,
     )
 
@@ -113,13 +112,18 @@ def _require(check: Check) -> None:
         )
 
 
-def _require_no_strangers(path: Path, around: list[Found]) -> None:
+def _require_no_strangers(around: list[NetworkProcess]) -> None:
     """Raises `AttestationError` if a process is in the network that nobody has started for it."""
-    for found in around:
-        if not (found.is_end or found.is_joiner):
-            program = procfs.read_link(procfs.PROC / str(found.pid) / "exe") or f"process {found.pid}"
-            tie = " and ".join(found.ties)
+    for process in around:
+        if not (process.is_end or process.is_joiner):
+            program = process.program or f"process {process.pid}"
+            tie = " and ".join(name_ties(process))
             _require(Check(f"processes in it, found by their {tie}", "machine and peer only", program))
+
+
+def _find_processors(around: list[NetworkProcess], pid: int) -> str:
+    """Returns the list of processors that a process may use; empty for one that is not in the network."""
+    return next((process.processors for process in around if process.pid == pid), "")
 
 
 def _await_carrier(end: End) -> LinkState:

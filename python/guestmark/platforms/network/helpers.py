@@ -6,12 +6,9 @@ import contextlib
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
-from guestmark.agent.wire import LinkState
 from guestmark.core.distribution import install_hint
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.own_program import find_agent_binary
@@ -36,8 +33,7 @@ FORWARDED = range(20000, 20016)
 # Addresses that libslirp gives itself and, in slirp4netns, the machine.
 SLIRP_PEER, SLIRP_MACHINE = "10.0.2.2", "10.0.2.100"
 _READY_S = 10.0
-_STEP_S = 0.003
-_LINK_S = 5.0
+_STEP_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +88,7 @@ def join_namespace(level: Network, namespaces: Namespaces, mtu: int) -> Iterator
         ]  # fmt: skip
         ends, forwards = (SLIRP_PEER, SLIRP_MACHINE), False
     with run_helper(level, command, namespaces) as process:
-        _await(process, level, lambda: _has_address(namespaces))
+        _await_address(process, level, namespaces)
         yield Joined(*ends, forwards, process)
 
 
@@ -125,37 +121,33 @@ def run_helper(
         process.stop()
 
 
-def _await(process: SupervisedProcess, level: Network, is_ready: Callable[[], bool]) -> None:
-    """Waits until a program has done its part. Raises `PlatformUnusableError` with its last words if it ends."""
-    deadline = time.monotonic() + _READY_S
-    while not is_ready():
-        if not process.is_running() or time.monotonic() > deadline:
-            process.console.wait_for_end()
-            lines = [line for line in process.console.read_text().splitlines() if line.strip()]
-            # passt complains about a system log that is missing, after what matters.
-            said = [line for line in lines if "syslog" not in line] or ["it said nothing"]
-            raise PlatformUnusableError(
-                f"network={level} cannot be used here: {said[-1].strip()[:200]}",
-                hint="take a newer package of it, or network=veth",
-            )
-        time.sleep(_STEP_S)
+def _await_address(process: SupervisedProcess, level: Network, namespaces: Namespaces) -> None:
+    """Waits until a program has given the machine its interface and address.
 
-
-def _has_address(namespaces: Namespaces) -> bool:
-    """Returns whether the machine's namespace has its interface, with an address."""
+    Raises `PlatformUnusableError` with its last words if it ends, or does not do so in time.
+    """
     assert namespaces.machine is not None, "the machine has no namespace"
-    done = subprocess.run(
-        [
-            *namespaces.enter_command(namespaces.machine), str(find_agent_binary()), "network", "link",
-            f"--name={MACHINE_INTERFACE}",
-        ],
-        pass_fds=namespaces.list_descriptors(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=_LINK_S,
-        check=False,
-    )  # fmt: skip
-    if done.returncode:
-        return False
-    link = msgspec.msgpack.decode(done.stdout, type=LinkState)
-    return link.up and bool(link.addresses)
+    # One process looks again and again: to start one for each look would take processor time from the program.
+    command = [
+        *namespaces.enter_command(namespaces.machine), str(find_agent_binary()), "network", "link",
+        f"--name={MACHINE_INTERFACE}", f"--wait={_READY_S * 1e3:.0f}",
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command, pass_fds=namespaces.list_descriptors(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as look:  # fmt: skip
+        try:
+            while look.poll() is None and process.is_running():
+                time.sleep(_STEP_S)
+        finally:
+            look.kill()
+    if look.returncode == 0 and process.is_running():
+        return
+    process.console.wait_for_end()
+    lines = [line for line in process.console.read_text().splitlines() if line.strip()]
+    # passt complains about a system log that is missing, after what matters.
+    said = [line for line in lines if "syslog" not in line] or ["it said nothing"]
+    raise PlatformUnusableError(
+        f"network={level} cannot be used here: {said[-1].strip()[:200]}",
+        hint="take a newer package of it, or network=veth",
+    )

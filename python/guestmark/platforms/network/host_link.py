@@ -46,7 +46,7 @@ def open_host_network(name: str, levels: Levels) -> Iterator[TrialNetwork | None
         if joint is Joint.SECOND:
             joined = stack.enter_context(join_namespace(level, namespaces, levels.get(MTU) or _USUAL_MTU))
             network.answer_by_sockets(joined.peer_address, joined.machine_address, forwards=joined.forwards)
-            network.list_joiners = joined.process.list_pids
+            network.list_joiners = network.list_others = joined.process.list_pids
             network.list_helpers = joined.process.list_supervisors
             network.drivers = ("tun",)
         elif level is Network.HOST:

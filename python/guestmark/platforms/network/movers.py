@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from guestmark.core import procfs
+import msgspec
+
+from guestmark.agent.wire import NetworkProcess
 from guestmark.core.machine_facts import Mover
 from guestmark.core.platform_kind import read_version_line
-from guestmark.disks import processes
 from guestmark.platforms.network.builds import is_debug_build
-from guestmark.platforms.network.namespaces import Namespaces
 
-_TUN = "/dev/net/tun"
-_VHOST = "/dev/vhost-net"
+# Runs a command of the agent where the network is, and returns what it prints. Raises `MachineError`.
+AskPlace: TypeAlias = Callable[[Sequence[str]], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,112 +32,83 @@ class Roots:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A process in a network, and what ties it to that."""
+class Surroundings:
+    """Where a network is, and what every process in it is known by.
 
-    pid: int
-    ties: tuple[str, ...]
-    # Whether it is one of the ends, or belongs to one.
-    is_end: bool
-    is_joiner: bool
-
-
-def find_processes(namespaces: Namespaces, roots: Roots, tap: str) -> list[Found]:
-    """Returns every process of this host that is in one of the namespaces or holds the tap of that name.
-
-    `tap` is empty for a network without one.
+    Its namespaces are known by their numbers, or by a process that is in one. `owner` is the process there that holds
+    what it has made, 0 for the one that is asked.
     """
-    inodes = {os.fstat(fd).st_ino for fd in (namespaces.peer, namespaces.machine) if fd is not None}
-    ends, joiners = _with_descendants(roots.ends), _with_descendants(roots.joiners)
-    found = []
-    for pid in procfs.list_processes():
-        ties = []
-        if _network_inode(pid) in inodes:
-            ties.append("namespace")
-        if tap and _holds_tap(pid, tap):
-            ties.append("tap")
-        if pid in roots.joiners and not ties:
-            ties.append("descriptors")
-        if ties and pid != os.getpid():
-            found.append(Found(pid, tuple(ties), pid in ends, pid in joiners))
-    return found
+
+    ask: AskPlace
+    namespaces: tuple[int, ...] = ()
+    of: int | None = None
+    owner: int = 0
+
+    def find_processes(self, roots: Roots, tap: str) -> list[NetworkProcess]:
+        """Returns every process in one of the namespaces or with the tap, and those that shall move the bytes.
+
+        `tap` is empty for a network without one. Raises `MachineError`.
+        """
+        words = [f"--net={inode}" for inode in self.namespaces]
+        words += [f"--end={pid}" for pid in roots.ends]
+        words += [f"--joiner={pid}" for pid in roots.joiners]
+        if self.of is not None:
+            words.append(f"--of={self.of}")
+        if tap:
+            words.append(f"--tap={tap}")
+        if self.owner:
+            words.append(f"--except={self.owner}")
+        answer = self.ask(["network", "processes", *words])
+        return msgspec.msgpack.decode(answer, type=list[NetworkProcess])
 
 
-def _with_descendants(pids: Iterable[int]) -> set[int]:
-    found: set[int] = set()
-    for pid in pids:
-        found |= {pid, *processes.list_descendants(pid)}
-    return found
+def name_ties(process: NetworkProcess) -> list[str]:
+    """Returns what ties a process to a network."""
+    ties = []
+    if process.in_namespace:
+        ties.append("namespace")
+    if process.holds_tap:
+        ties.append("tap")
+    return ties or ["descriptors"]
 
 
-def _network_inode(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        return os.stat(f"/proc/{pid}/ns/net").st_ino
-    return 0
-
-
-def _holds_tap(pid: int, tap: str) -> bool:
-    """Returns whether a process has a descriptor of the tap."""
-    for link, target in procfs.list_open_files(pid):
-        if target == _TUN:
-            lines = procfs.read_text(procfs.PROC / str(pid) / "fdinfo" / link.name).splitlines()
-            if any(line.split() == ["iff:", tap] for line in lines):
-                return True
-    return False
-
-
-def has_vhost(pid: int) -> bool:
-    """Returns whether the kernel moves bytes for a hypervisor: it holds the device, and has a thread for that."""
-    if not any(target == _VHOST for _, target in procfs.list_open_files(pid)):
-        return False
-    name = f"vhost-{pid}"
-    # Before Linux 6.4 a thread of the kernel, since then one of the hypervisor's own.
-    tasks = [(pid, thread) for thread in procfs.list_threads(pid)]
-    tasks += [(other, other) for other in procfs.list_processes()]
-    return any(
-        procfs.read_text(procfs.PROC / str(process) / "task" / str(thread) / "comm").strip() == name
-        for process, thread in tasks
-    )
-
-
-def read_processor_time(pid: int) -> float:
-    """Returns the processor seconds of a process's threads so far; 0 for one that has ended."""
-    total = 0
-    for thread in procfs.list_threads(pid):
-        fields = procfs.read_text(procfs.PROC / str(pid) / "task" / str(thread) / "schedstat").split()
-        total += int(fields[0]) if fields else 0
-    return total / 1e9
-
-
-def describe_movers(joiners: Iterable[Found], worked: Mapping[int, float]) -> list[Mover]:
-    """Returns the programs that have worked while bytes were sent, by the seconds of each process.
+def describe_movers(processes: Iterable[NetworkProcess], before: Mapping[int, int]) -> list[Mover]:
+    """Returns the programs that have worked since `before`, which has the nanoseconds of each process.
 
     Processes of one executable are one program: User-Mode Linux is several. The version is the executable's own word.
     """
     found: dict[str, Mover] = {}
-    for joiner in joiners:
-        if not worked[joiner.pid]:
+    for process in processes:
+        worked_ns = process.worked_ns - before.get(process.pid, 0)
+        if not (process.is_joiner and worked_ns):
             continue
-        program = procfs.read_link(procfs.PROC / str(joiner.pid) / "exe")
+        program = process.program
         if program in found:
-            found[program].cpu_s += worked[joiner.pid]
+            found[program].cpu_s += worked_ns / 1e9
             continue
         identity = _identity(program)
         found[program] = Mover(
             program=program,
             version=_ask_version(program, identity),
             debug=is_debug_build(program, identity),
-            cpu_s=worked[joiner.pid],
-            found_by=list(joiner.ties),
+            cpu_s=worked_ns / 1e9,
+            found_by=name_ties(process),
         )
     return list(found.values())
 
 
+def count_vhost_ns(processes: Iterable[NetworkProcess]) -> int | None:
+    """Returns the processor time of the kernel's threads that move bytes for the joiners; None without any."""
+    times = [process.vhost_ns for process in processes if process.is_joiner and process.vhost_ns is not None]
+    return sum(times) if times else None
+
+
 def _identity(path: str) -> tuple[int, int]:
-    with contextlib.suppress(OSError):
+    try:
         status = os.stat(path)
-        return status.st_ino, status.st_mtime_ns
-    return 0, 0
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
 
 
 @functools.cache

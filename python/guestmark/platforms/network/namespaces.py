@@ -88,7 +88,7 @@ def open_namespaces(joint: Joint, options: JointOptions) -> Iterator[Namespaces]
     own_users = os.geteuid() != 0
     if own_users:
         words.append("--own-users")
-    words += _format_joint(joint, options)
+    words += format_joint(joint, options)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.settimeout(_SETUP_S)
@@ -115,7 +115,7 @@ def open_namespaces(joint: Joint, options: JointOptions) -> Iterator[Namespaces]
             os.close(descriptor)
 
 
-def _format_joint(joint: Joint, options: JointOptions) -> list[str]:
+def format_joint(joint: Joint, options: JointOptions) -> list[str]:
     """Returns the options of the agent's `network make`."""
     if joint is Joint.NOTHING:
         return []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from guestmark.agent.client import Agent
 from guestmark.core.architectures import Bus as MachineBus
@@ -12,10 +13,12 @@ from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.network.helpers import FORWARDED, SLIRP_PEER, serve_guest
+from guestmark.platforms.network.inner import enter_peer, open_inner_network
 from guestmark.platforms.network.namespaces import (
     MACHINE_ADDRESS,
     PEER_ADDRESS,
     Joint,
+    JointOptions,
     open_namespaces,
 )
 from guestmark.platforms.network.trial_network import (
@@ -34,7 +37,14 @@ _VIRTIO_OFFLOADS = (
     "csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo",
     "host_tso4", "host_tso6", "host_ecn", "host_ufo",
 )  # fmt: skip
-_JOINTS = {Network.TAP: Joint.TAP, Network.USER: Joint.NOTHING, Network.PASST: Joint.DEAD_END}
+_JOINTS = {
+    Network.TAP: Joint.TAP,
+    Network.VHOST: Joint.TAP,
+    Network.USER: Joint.NOTHING,
+    Network.PASST: Joint.DEAD_END,
+}
+_BY_TAP = (Network.TAP, Network.VHOST)
+_VHOST = "/dev/vhost-net"
 # The machine's address in QEMU's own network.
 _USER_MACHINE = "10.0.2.15"
 _USUAL_MTU = 1500
@@ -65,7 +75,7 @@ class QemuLink:
         if isinstance(process, SupervisedProcess):
             self.network.list_ends = process.list_supervisors
         if helper is not None:
-            self.network.list_helpers = helper.list_supervisors
+            self.network.list_helpers, self.network.list_others = helper.list_supervisors, helper.list_pids
         self.network.list_joiners = list_joiners
         self.network.connect(agent)
         return self.network
@@ -92,24 +102,29 @@ def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place
             f"{name} cannot have network={level}",
             hint=f"use {', '.join(_JOINTS)}, or exclude the combination",
         )
-    if place is not HERE:
-        raise PlatformUnusableError(
-            "a guest inside another one cannot have a network", hint="leave out network, or use tcg or kvm"
-        )
     device = format_card(levels, virtio)
+    if level is Network.VHOST and not levels[NIC].is_virtio:
+        raise UsageError("network=vhost needs nic=virtio-net", hint="leave out nic, or use network=tap")
     options = read_joint_options(levels, headers=levels[NIC].is_virtio)
+    if place is not HERE:
+        with _open_inside(levels, place, joint, options, device) as link:
+            yield link
+        return
     with contextlib.ExitStack() as stack:
         namespaces = stack.enter_context(open_namespaces(joint, options))
         peer, pid = stack.enter_context(start_peer(namespaces))
-        nic, tap = levels[NIC], options.name if level is Network.TAP else ""
+        nic, tap = levels[NIC], options.name if level in _BY_TAP else ""
         network = TrialNetwork(
             levels, namespaces, peer, pid, options.name, machine_mac=MACHINE_MAC, drivers=nic.drivers, tap=tap
         )
-        network.leaves_work = level is Network.TAP and nic.is_virtio
-        if level is Network.TAP:
-            yield QemuLink(
-                network, ("-netdev", _format_tap(namespaces.taps), "-device", device), namespaces.taps
-            )
+        network.leaves_work = level in _BY_TAP and nic.is_virtio
+        if level in _BY_TAP:
+            taps = namespaces.taps
+            vhost = stack.enter_context(_open_vhost(len(taps))) if level is Network.VHOST else ()
+            netdev = f"tap,id={NETDEV}{_list_descriptors('fd', taps)}"
+            if vhost:
+                netdev += f",vhost=on{_list_descriptors('vhostfd', vhost)}"
+            yield QemuLink(network, ("-netdev", netdev, "-device", device), (*taps, *vhost))
             return
         if level is Network.USER:
             network.answer_by_sockets(SLIRP_PEER, _USER_MACHINE, forwards=True)
@@ -124,9 +139,56 @@ def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place
         yield QemuLink(network, ("-netdev", netdev, "-device", device), (descriptor,), helper=helper)
 
 
-def _format_tap(queues: Sequence[int]) -> str:
-    named = f"fd={queues[0]}" if len(queues) == 1 else f"fds={':'.join(map(str, queues))}"
-    return f"tap,id={NETDEV},{named}"
+@contextlib.contextmanager
+def _open_inside(
+    levels: Levels, place: Place, joint: Joint, options: JointOptions, device: str
+) -> Iterator[QemuLink]:
+    """Makes the network of a guest inside another one, whose QEMU opens what it needs in the peer's namespace.
+
+    Raises `UsageError` for a network that it cannot have there, and `PlatformUnusableError`.
+    """
+    level = levels[NETWORK]
+    if level is Network.PASST:
+        raise UsageError(
+            f"a guest inside another one cannot have network={level}", hint="use network=tap, vhost or user"
+        )
+    nic = levels[NIC]
+    with open_inner_network(levels, place, joint, replace(options, named=True), nic.drivers) as network:
+        network.leaves_work = level in _BY_TAP and nic.is_virtio
+        if level in _BY_TAP:
+            netdev = f"tap,id={NETDEV},ifname={options.name},script=no,downscript=no"
+            if options.queues > 1:
+                netdev += f",queues={options.queues}"
+            if level is Network.VHOST:
+                netdev += ",vhost=on"
+        else:
+            network.answer_by_sockets(SLIRP_PEER, _USER_MACHINE, forwards=True)
+            netdev = _format_user_network()
+        yield QemuLink(network, ("-netdev", netdev, "-device", device), within=enter_peer(network))
+
+
+@contextlib.contextmanager
+def _open_vhost(queues: int) -> Iterator[tuple[int, ...]]:
+    """Opens the kernel's half of a virtio card, once for each queue. Raises `PlatformUnusableError`."""
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for _ in range(queues):
+            try:
+                opened.append(os.open(_VHOST, os.O_RDWR | os.O_CLOEXEC))
+            except OSError as error:
+                raise PlatformUnusableError(
+                    f"network=vhost needs {_VHOST}: {error.strerror}",
+                    hint="load the module vhost_net, let this user open the device, or use network=tap",
+                ) from error
+            stack.callback(os.close, opened[-1])
+        yield tuple(opened)
+
+
+def _list_descriptors(name: str, descriptors: Sequence[int]) -> str:
+    """Returns the option of a netdev that names descriptors, one for each queue."""
+    if len(descriptors) == 1:
+        return f",{name}={descriptors[0]}"
+    return f",{name}s={':'.join(map(str, descriptors))}"
 
 
 def _format_user_network() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +14,11 @@ from guestmark.agent.client import Agent
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import NetworkFacts
+from guestmark.platforms.counters import read_processor_s
 from guestmark.platforms.network.attestation import End, Path, attest_network
 from guestmark.platforms.network.helpers import FORWARDED
 from guestmark.platforms.network.links import LinkSetup, set_up_link, switch_offloads
-from guestmark.platforms.network.movers import Roots
+from guestmark.platforms.network.movers import Roots, Surroundings
 from guestmark.platforms.network.namespaces import (
     MACHINE_ADDRESS,
     PEER_ADDRESS,
@@ -24,6 +26,7 @@ from guestmark.platforms.network.namespaces import (
     JointOptions,
     Namespaces,
 )
+from guestmark.platforms.place import HERE
 from guestmark.setting.network import MTU, NETWORK, NIC_QUEUES, OFFLOADS, Network, Offloads
 
 LOOPBACK = "lo"
@@ -42,7 +45,8 @@ class TrialNetwork:
     """
 
     levels: Levels
-    namespaces: Namespaces
+    # What was made here, or how it is found where it was made by an agent.
+    where: Namespaces | Surroundings
     peer: Agent
     peer_pid: int
     # Name of the peer's interface.
@@ -62,6 +66,8 @@ class TrialNetwork:
     list_ends: Callable[[], Sequence[int]] = tuple
     list_helpers: Callable[[], Sequence[int]] = tuple
     list_joiners: Callable[[], Sequence[int]] = tuple
+    # Those of the latter that are neither the machine nor its hypervisor.
+    list_others: Callable[[], Sequence[int]] = tuple
     # Drivers that the machine's interface may have; empty: any.
     drivers: tuple[str, ...] = ()
     # Whether both ends can leave checksums and the cutting into packets to each other.
@@ -85,6 +91,17 @@ class TrialNetwork:
     def level(self) -> Network:
         """What joins machine and peer."""
         return self.levels[NETWORK]
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the peer is a process of this host."""
+        return isinstance(self.where, Namespaces)
+
+    @property
+    def namespaces(self) -> Namespaces:
+        """The namespaces of a network on this host."""
+        assert isinstance(self.where, Namespaces), "the network is inside another machine"
+        return self.where
 
     def move_by_own_stack(self, pid: int) -> None:
         """Says that the machine's kernel is a process of this host, which reads and writes its interface's packets."""
@@ -125,7 +142,7 @@ class TrialNetwork:
         self.found = attest_network(
             Path(
                 self.levels,
-                self.namespaces,
+                self._locate(),
                 End(self.machine, self.machine_name, self.own_address),
                 End(self.peer, self.peer_name, self.peer_address),
                 self.peer_pid,
@@ -137,6 +154,18 @@ class TrialNetwork:
             )
         )
         return self.found
+
+    def _locate(self) -> Surroundings:
+        """Returns how the processes in it are found."""
+        if isinstance(self.where, Surroundings):
+            return self.where
+        descriptors = [fd for fd in (self.where.peer, self.where.machine) if fd is not None]
+        inodes = tuple(os.fstat(fd).st_ino for fd in descriptors)
+        return Surroundings(HERE.ask_agent, inodes, owner=os.getpid())
+
+    def read_mover_s(self) -> float:
+        """Returns the processor time on this host of what moves bytes beside peer, machine and hypervisor, so far."""
+        return sum(read_processor_s(pid) or 0.0 for pid in self.list_others())
 
     def remarks(self) -> list[str]:
         """Returns what a reader must know about the programs that moved the bytes."""
@@ -151,7 +180,7 @@ class TrialNetwork:
 def read_joint_options(levels: Levels, *, headers: bool = False) -> JointOptions:
     """Returns what the levels say about interfaces on this host. Raises `UsageError` for what they do not have."""
     level = levels[NETWORK]
-    if levels[OFFLOADS] is Offloads.OFF and level not in (Network.VETH, Network.TAP):
+    if levels[OFFLOADS] is Offloads.OFF and level not in (Network.VETH, Network.TAP, Network.VHOST):
         raise UsageError(
             f"network={level} has no offloads to switch off",
             hint=f"use network={Network.VETH} or {Network.TAP}, or exclude the combination",

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from guestmark.agent.client import Agent
-from guestmark.core.errors import PlatformUnusableError, UsageError
+from guestmark.core.errors import UsageError
 from guestmark.core.levels import Levels
-from guestmark.platforms.network.namespaces import MACHINE_INTERFACE, Joint, open_namespaces
+from guestmark.platforms.network.inner import enter_peer, open_inner_network
+from guestmark.platforms.network.namespaces import MACHINE_INTERFACE, Joint, JointOptions, open_namespaces
 from guestmark.platforms.network.trial_network import (
     MACHINE_MAC,
     TrialNetwork,
@@ -38,7 +39,13 @@ class UmlLink:
         if self.network is None:
             return None
         if isinstance(process, SupervisedProcess):
-            self.network.list_ends, self.network.list_joiners = process.list_supervisors, process.list_pids
+            self.network.list_ends = process.list_supervisors
+
+        def list_joiners() -> list[int]:
+            pid = process.pid()
+            return [] if pid is None else [pid]
+
+        self.network.list_joiners = list_joiners
         self.network.connect(agent)
         return self.network
 
@@ -58,12 +65,12 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[UmlLink]:
         raise UsageError(
             f"uml cannot have network={level}", hint=f"use {', '.join(_JOINTS)}, or exclude the combination"
         )
-    if place is not HERE:
-        raise PlatformUnusableError(
-            "a guest inside another one cannot have a network", hint="leave out network, or use uml"
-        )
     # UML opens the interface itself: only then it gives packets a virtio header, without which there are no offloads.
     options = replace(read_joint_options(levels), named=True, addressed=False)
+    if place is not HERE:
+        with _open_inside(levels, place, joint, options) as link:
+            yield link
+        return
     with open_namespaces(joint, options) as namespaces, start_peer(namespaces) as (peer, pid):
         taps = joint is Joint.TAP
         network = TrialNetwork(
@@ -73,8 +80,28 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[UmlLink]:
         network.leaves_work = taps
         inside = namespaces.peer if namespaces.machine is None else namespaces.machine
         interface = options.name if taps else MACHINE_INTERFACE
-        # Whatever it was told of, UML asks for packets as long as the kernel makes them. It has room for them only with
-        # gro=1: without that the first long one stops all that arrive.
-        words = f"vec0:transport={level},ifname={interface},gro=1,mac={MACHINE_MAC}"
         within = namespaces.enter_command(inside)
-        yield UmlLink(network, (words,), namespaces.list_descriptors(), tuple(within))
+        yield UmlLink(
+            network, (_format_card(level, interface),), namespaces.list_descriptors(), tuple(within)
+        )
+
+
+@contextlib.contextmanager
+def _open_inside(levels: Levels, place: Place, joint: Joint, options: JointOptions) -> Iterator[UmlLink]:
+    """Makes the network of a guest inside another one. Raises `UsageError` and `PlatformUnusableError`."""
+    level = levels[NETWORK]
+    if joint is not Joint.TAP:
+        raise UsageError(
+            f"a guest inside another one cannot have network={level}",
+            hint=f"use network={Network.TAP} or {Network.HYBRID}",
+        )
+    with open_inner_network(levels, place, joint, options, ("uml-vector",)) as network:
+        network.leaves_work = True
+        yield UmlLink(network, (_format_card(level, options.name),), within=enter_peer(network))
+
+
+def _format_card(level: Network, interface: str) -> str:
+    """Returns UML's argument for a card that opens an interface by its name."""
+    # Whatever it was told of, UML asks for packets as long as the kernel makes them. It has room for them only with
+    # gro=1: without that the first long one stops all that arrive.
+    return f"vec0:transport={level},ifname={interface},gro=1,mac={MACHINE_MAC}"

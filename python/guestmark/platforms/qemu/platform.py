@@ -491,7 +491,8 @@ def _choose_confinement(
             word for factor, level in iterate_guest_levels(cell.levels) for word in factor.process(level)
         ),
         kvm=accelerator is KVM,
-        taps=cell.levels[NETWORK] is Network.TAP,
+        taps=cell.levels[NETWORK] in (Network.TAP, Network.VHOST),
+        vhost=cell.levels[NETWORK] is Network.VHOST,
         network=cell.levels[NETWORK] is Network.USER,
         rings=any(disk.aio is Aio.IO_URING for disk in disks),
         sockets=boot.share == VIRTIOFS

@@ -165,6 +165,8 @@ class MeasuredTest(msgspec.Struct, kw_only=True, omit_defaults=True):
     client_cpu_s: float  # the program on the machine, as the machine's kernel accounts it
     peer_cpu_s: float
     hypervisor_cpu_s: float | None = None
+    # What moves bytes between both and is neither, such as passt.
+    mover_cpu_s: float | None = None
     # All of the guest's processors, interrupts included.
     guest_cpu_s: float | None = None
     # Bytes, requests or datagrams of the timed part.

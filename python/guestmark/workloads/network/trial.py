@@ -33,7 +33,7 @@ from guestmark.workloads.network import (
 )
 
 # Counters of ours beside the hypervisor's.
-_HYPERVISOR, _GUEST = "hypervisor_cpu_s", "guest_cpu_s"
+_HYPERVISOR, _GUEST, _MOVER = "hypervisor_cpu_s", "guest_cpu_s", "mover_cpu_s"
 _GB = 1e9
 
 
@@ -56,7 +56,7 @@ class NetworkTrial(NetworkWorkload):
                     network.peer_address,
                     ports,
                     self._list_tasks(),
-                    counters=lambda: self._read_counters(machine),
+                    counters=lambda: self._read_counters(machine, network),
                     timeout_s=self.limit_s,
                 )
             )
@@ -65,7 +65,9 @@ class NetworkTrial(NetworkWorkload):
             if self.params.capture:
                 self._explain_tests(machine, network, ports, tests)
         self.facts.add(NetworkTests(tests=tests))
-        found = [value for section in sections for value in self._measure(section)]
+        found = [
+            value for section in sections for value in self._measure(section, peer_is_here=network.is_here)
+        ]
         return [Measurement(metric, value, (value,)) for metric, value in found]
 
     def _explain_tests(
@@ -103,24 +105,27 @@ class NetworkTrial(NetworkWorkload):
                 )
         return tasks
 
-    def _read_counters(self, machine: Machine) -> Mapping[str, float]:
+    def _read_counters(self, machine: Machine, network: MachineNetwork) -> Mapping[str, float]:
         found = dict(machine.counters())
+        if others := network.read_mover_s():
+            found[_MOVER] = others
         if (spent := read_processor_s(machine.vmm_pid)) is not None:
             found[_HYPERVISOR] = spent
         if self.cell.platform.is_guest and (busy := read_guest_cpu_s(machine)) is not None:
             found[_GUEST] = busy
         return found
 
-    def _measure(self, section: TrafficSection) -> Iterator[tuple[Metric, float]]:
+    def _measure(self, section: TrafficSection, *, peer_is_here: bool) -> Iterator[tuple[Metric, float]]:
         """Yields the metrics of one test."""
         test, result = section.task.test, section.result
+        cpu_s = _host_cpu_s(section, peer_is_here=peer_is_here)
         if test in STREAMS:
             rate, cpu = STREAMS[test]
             bits_per_s = math.fsum(map(_flow_rate, result.flows))
             yield rate, bits_per_s
             # Processor time is of the whole test, in which more was sent than the timed part counts.
             moved = bits_per_s / 8 * result.elapsed_ns / 1e9
-            yield cpu, _host_cpu_s(section) / moved * _GB
+            yield cpu, cpu_s / moved * _GB
         elif (metrics := TIMES.get(test)) is not None and result.times is not None:
             times = result.times
             if not times.count:
@@ -134,7 +139,7 @@ class NetworkTrial(NetworkWorkload):
             if metrics.rate is not None:
                 yield metrics.rate, rate_per_s
             if metrics.cpu is not None:
-                yield metrics.cpu, _host_cpu_s(section) / (rate_per_s * result.elapsed_ns / 1e9)
+                yield metrics.cpu, cpu_s / (rate_per_s * result.elapsed_ns / 1e9)
         elif result.datagrams is not None:
             arrived, lost = datagram_metrics(test, section.task.size)
             counted = result.datagrams
@@ -168,6 +173,7 @@ def describe_measured(section: TrafficSection) -> MeasuredTest:
         peer_cpu_s=result.peer_cpu_ns / 1e9,
         hypervisor_cpu_s=counted.pop(_HYPERVISOR, None),
         guest_cpu_s=counted.pop(_GUEST, None),
+        mover_cpu_s=counted.pop(_MOVER, None),
         count=count,
         times_s=None if result.times is None else list_times_s(result.times),
         streams=[describe_stream(flow) for flow in result.flows],
@@ -206,7 +212,10 @@ def _flow_rate(flow: TrafficFlow) -> float:
     return flow.bytes * 8 / flow.elapsed_ns * 1e9
 
 
-def _host_cpu_s(section: TrafficSection) -> float:
-    """Returns processor time on this host: of the peer, and of the hypervisor, or of the program without one."""
-    machine_s = section.counted.get(_HYPERVISOR, section.result.cpu_ns / 1e9)
-    return machine_s + section.result.peer_cpu_ns / 1e9
+def _host_cpu_s(section: TrafficSection, *, peer_is_here: bool) -> float:
+    """Returns processor time on this host: of the peer, of the hypervisor, or of the program without one, and of what
+    moves bytes between them. All that is inside another machine is part of the outer hypervisor's time.
+    """
+    counted, result = section.counted, section.result
+    peer_s = result.peer_cpu_ns / 1e9 if peer_is_here else 0.0
+    return counted.get(_HYPERVISOR, result.cpu_ns / 1e9) + counted.get(_MOVER, 0.0) + peer_s

@@ -25,8 +25,11 @@ from guestmark.platforms.qemu.nested.place import PORTS, OuterPlace
 from guestmark.platforms.qemu.platform import DEFAULTS, Extras, QemuPlatform
 from guestmark.setting.disk import Disks
 from guestmark.setting.machine import CPU, KERNEL, MEMORY, OUTER, OUTER_CPU, OUTER_SMP, PLACEMENT, SMP, Outer
+from guestmark.setting.network import NETWORK, Network
 
 HYPERVISOR_MODULES = ("kvm_amd", "kvm_intel")
+# What networks of inner guests need; others would only start later for them.
+_NETWORK_MODULES = ("tun", "vhost_net", "veth", "af_packet")
 # Bytes for an outer kernel, the inner hypervisor itself and the page cache of the files that it reads.
 _OWN_MEMORY = 640 << 20
 # Sizes are rounded up, so that cells that differ little can share an outer guest.
@@ -44,6 +47,8 @@ class OuterSpec:
     memory: int
     ports: int
     placement: str = ""
+    # Whether the guest inside has a network.
+    networked: bool = False
 
     @classmethod
     def for_cell(cls, cell: Cell) -> OuterSpec:
@@ -58,12 +63,18 @@ class OuterSpec:
             outer_memory(cell),
             len(layers) - 1,
             cell.factors.get(PLACEMENT.name, ""),
+            _has_network(cell),
         )
 
     @property
     def key(self) -> tuple[str, ...]:
         """Cells with the same key can share an outer guest."""
-        return (str(self.layer), self.cpu, str(self.smp), self.kernel, self.placement)
+        return (str(self.layer), self.cpu, str(self.smp), self.kernel, self.placement, str(self.networked))
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that hypervisors inside need, as far as the kernel has them."""
+        return (*HYPERVISOR_MODULES, *(_NETWORK_MODULES if self.networked else ()))
 
     def make_cell(self) -> Cell:
         """Returns a cell of its own by which it can be started."""
@@ -73,6 +84,11 @@ class OuterSpec:
         if self.placement:
             factors[PLACEMENT.name] = self.placement
         return Cell("outer", WorkloadSpec("outer"), PlatformSpec((self.layer,)), factors)
+
+
+def _has_network(cell: Cell) -> bool:
+    """Returns whether a cell's machine has a network."""
+    return cell.levels.get(NETWORK) not in (None, Network.NONE)
 
 
 def _count_processors(cell: Cell) -> int:
@@ -210,7 +226,7 @@ class OuterGuests:
         large = OuterSpec(
             spec.layer, spec.cpu, spec.smp, spec.kernel,
             max(spec.memory, *(other.memory for other in others)), max(spec.ports, *(other.ports for other in others)),
-            spec.placement,
+            spec.placement, spec.networked,
         )  # fmt: skip
         with contextlib.ExitStack() as stack:
             held = _start_outer(large, stack, deadline, Outer.BLOCK)
@@ -256,7 +272,7 @@ def _start_outer(
             max(1.0, deadline - time.monotonic()),
             Extras(
                 (*arguments, *_disk_arguments(made)),
-                modules=(*HYPERVISOR_MODULES, *(("virtio_blk",) if made else ())),
+                modules=(*spec.modules, *(("virtio_blk",) if made else ())),
                 ports=len(names) + 1,
                 writable=tuple(image.path for image in made),
                 sockets=True,
@@ -287,6 +303,7 @@ def start_nested_outer(
     """Starts an outer guest inside `place` that holds others in turn; `layer` counts from the outermost, which is 0."""
     layers = cell.platform.layers
     mine, sets = layers[layer], len(layers) - 1 - layer
+    modules = OuterSpec.for_cell(cell).modules
     names = [
         (_port_name(index, name), _port_name(index + 1, name)) for index in range(sets) for name in PORTS
     ]
@@ -310,7 +327,7 @@ def start_nested_outer(
         QemuPlatform(mine).start(
             Cell("outer", WorkloadSpec("outer"), PlatformSpec((mine,)), factors),
             left_s,
-            Extras(tuple(arguments), modules=HYPERVISOR_MODULES, ports=len(names) + 1),
+            Extras(tuple(arguments), modules=modules, ports=len(names) + 1),
             place,
         )
     )

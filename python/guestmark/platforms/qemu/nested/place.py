@@ -27,7 +27,7 @@ from guestmark.agent.client import Agent
 from guestmark.agent.confinement import HYPERVISOR, STOPS_FILE, Confinement
 from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
-from guestmark.core.errors import AgentError, MachineError
+from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError
 from guestmark.core.model import Cell
 from guestmark.disks.image import Image
 from guestmark.platforms.guest import Guest
@@ -38,12 +38,14 @@ from guestmark.platforms.place import (
     InheritedLine,
     Line,
     SerialLine,
+    last_words,
 )
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.platforms.qemu.nested.images import make_images
 from guestmark.setting.disk import Role
 
-PORTS = ("agent", "monitor", "console")
+_PEER = "peer"
+PORTS = ("agent", "monitor", "console", _PEER)
 _DIRECTORY = "/run/guestmark"
 # Sent on the inner agent's port once all ports are connected.
 _GO = b"G"
@@ -52,6 +54,7 @@ _MOMENT_S = 0.0005
 # A hypervisor's last output may arrive so much later than the news of its end.
 _LAST_WORDS_S = 0.3
 _STOP_S = 10.0
+_ANSWER_S = 60.0
 _SETUP = """
 mount -o remount,size=95% /dev/shm
 mkdir -p {directory}
@@ -214,6 +217,45 @@ class OuterPlace:
         """Returns this host's rate, which emulated processors have at any depth."""
         return read_tsc_khz()
 
+    def ask_agent(self, words: Sequence[str]) -> bytes:
+        """Has the outer guest's agent run itself."""
+        with self.using_agent() as agent:
+            done = agent.exec([AGENT, *words], timeout_s=_ANSWER_S, question=True)
+        if not done.ok:
+            raise MachineError(f"{words[0]} cannot be asked for: {last_words(done.stderr)}")
+        return done.stdout
+
+    @contextlib.contextmanager
+    def start_peer(self, joint: Sequence[str]) -> Iterator[tuple[Agent, int]]:
+        """Has the outer guest's agent start another one, which serves on a port of its own."""
+        port = self.connect_port(_PEER)
+        with self.using_agent() as agent:
+            serve = [AGENT, "serve", f"--channel=virtio:inner-{_PEER}"]
+            background = agent.background([AGENT, "network", "make", *joint, "--", *serve])
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._stop_peer, background, port)
+            deadline = time.monotonic() + _ANSWER_S
+            # An agent that serves speaks first.
+            while not select.select([port], [], [], _MOMENT_S)[0]:
+                if not self.poll_background(background) or time.monotonic() > deadline:
+                    raise PlatformUnusableError(
+                        f"the network cannot be made inside {self.guest.cell.platform}: "
+                        f"{last_words(bytes(background.output))}",
+                        hint="its kernel needs the module tun, and vhost_net for network=vhost",
+                    )
+            peer = Agent(Transport.of_socket(port))
+            stack.callback(peer.close)
+            yield peer, peer.hello(timeout_s=_ANSWER_S).pid
+
+    def _stop_peer(self, background: Background, port: socket.socket) -> None:
+        """Ends a peer, and with it the network."""
+        with contextlib.suppress(AgentError):
+            if not self.guest.agent.closed:
+                with self.using_agent():
+                    background.send_signal(9)
+                    background.wait(_STOP_S)
+        port.close()
+
     # --- for the parts
 
     def choose_environment(self) -> Mapping[str, str] | None:
@@ -295,10 +337,9 @@ class InnerProcess:
     ) -> None:
         """Starts the hypervisor. Raises `MachineError` if the outer guest refuses.
 
-        All of the outer guest is `writable` to it, as that guest is thrown away.
+        All of the outer guest is `writable` to it, as that guest is thrown away; the words of `within` are run there.
         """
         assert not pass_fds, "descriptors do not reach into another machine"
-        assert not within, "namespaces of this host are not another machine's"
         self.command = tuple(command)
         place = self._place
         self._console_socket = place.connect_port("console")
@@ -315,7 +356,7 @@ class InnerProcess:
             started = ["sh", "-c", script, "guestmark", *command]
             if self._traces:
                 started = [AGENT, "traces", f"--stops={self.scratch / STOPS_FILE}", "--", *started]
-            self._background = agent.background(started, env=place.choose_environment())
+            self._background = agent.background([*within, *started], env=place.choose_environment())
         self._channel.send(_GO)
         threading.Thread(target=self._watch_end, name="inner guest", daemon=True).start()
 

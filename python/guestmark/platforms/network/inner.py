@@ -1,0 +1,38 @@
+"""Networks inside an outer guest: the peer is another agent there, in a network namespace of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from guestmark.agent.binary import PROGRAM
+from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.levels import Levels
+from guestmark.platforms.network.movers import Surroundings
+from guestmark.platforms.network.namespaces import Joint, JointOptions, format_joint
+from guestmark.platforms.network.trial_network import MACHINE_MAC, TrialNetwork
+from guestmark.platforms.place import Place, PlaceOfPeers
+
+
+@contextlib.contextmanager
+def open_inner_network(
+    levels: Levels, place: Place, joint: Joint, options: JointOptions, drivers: tuple[str, ...]
+) -> Iterator[TrialNetwork]:
+    """Makes the peer of a guest inside another one, and what its hypervisor opens by name in the peer's namespace.
+
+    Raises `PlatformUnusableError`.
+    """
+    if not isinstance(place, PlaceOfPeers):
+        raise PlatformUnusableError(
+            "a guest inside such a machine cannot have a network", hint="leave out network"
+        )
+    with place.start_peer(format_joint(joint, options)) as (peer, pid):
+        yield TrialNetwork(
+            levels, Surroundings(place.ask_agent, of=pid), peer, pid, options.name,
+            machine_mac=MACHINE_MAC, drivers=drivers, tap=options.name if joint is Joint.TAP else "",
+        )  # fmt: skip
+
+
+def enter_peer(network: TrialNetwork) -> tuple[str, ...]:
+    """Returns words that become the command that follows them, where the peer of an inner guest is."""
+    return (PROGRAM, "network", "enter", f"--of={network.peer_pid}", "--")
