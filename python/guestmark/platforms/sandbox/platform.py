@@ -47,6 +47,7 @@ _NO_FILES = {
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
     "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "sysfs", "tracefs",
 }  # fmt: skip
+_OF_TRIALS = "/guestmark-disks-"
 _OF_MACHINES = ("/proc", "/sys", "/dev", "/run")
 
 
@@ -172,8 +173,14 @@ def list_layers() -> list[str]:
     seen = read_mounts()
     if os.geteuid() != 0:
         return sorted(_list_mountless("/", {mount.where for mount in seen}))
+    # The server of another trial's log may be stopped, and whoever looks at its mount waits for ever.
+    others = {mount.where for mount in seen if mount.kind.startswith("fuse") and _OF_TRIALS in mount.where}
     return sorted(
-        {mount.where for mount in seen if mount.kind not in _NO_FILES and _can_be_layer(mount.where)}
+        {
+            mount.where
+            for mount in seen
+            if mount.kind not in _NO_FILES and mount.where not in others and _can_be_layer(mount.where)
+        }
     )
 
 
