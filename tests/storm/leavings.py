@@ -12,6 +12,7 @@ from guestmark.core.keeper import is_in_use
 from tests.framework.processes import alive, started_at
 
 _KEPT = re.compile(r"guestmark-[a-z][a-z0-9@_-]*-[0-9a-f]{12}")
+_INTERFACE = re.compile(r"peer[0-9a-f]{6}|net0|nowhere[01]")
 _NOBODY = 65534  # as whom some servers run that root starts
 _GROUPS = Path("/sys/fs/cgroup")
 _SHARED = (Path("/dev/shm"), Path("/var/tmp"))
@@ -98,6 +99,15 @@ def mounts(scratch: Path) -> list[str]:
     lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
     places = [Path(line.split(" ")[4]) for line in lines]
     return [f"a mount at {place}" for place in places if scratch in place.parents]
+
+
+def interfaces() -> list[str]:
+    """Interfaces of networks of machines in this host's own network, and namespaces of theirs that have a name.
+
+    All others are in namespaces that live only as long as the processes that `processes` finds."""
+    names = [path.name for path in Path("/sys/class/net").iterdir() if _INTERFACE.fullmatch(path.name)]
+    named = [path.name for path in Path("/run/netns").glob("*guestmark*")]
+    return [*(f"the interface {name}" for name in names), *(f"the namespace {name}" for name in named)]
 
 
 def loops(scratch: Path) -> list[str]:

@@ -93,6 +93,34 @@ params.amount = "16M"
 """
 
 
+NETWORKS = """
+schema = "guestmark-plan/2"
+name = "storm"
+title = "networks"
+platforms = ["host", "bwrap", "uml", "tcg"]
+[workloads.network]
+params.tests = ["upload", "request", "datagrams_down"]
+params.time = "100ms"
+matrix = false
+[[include]]
+workload = "network"
+platform = ["host", "bwrap"]
+network = "veth"
+[[include]]
+workload = "network"
+platform = "host"
+network = ["pasta", "slirp4netns"]
+[[include]]
+workload = "network"
+platform = "uml"
+network = ["tap", "raw"]
+[[include]]
+workload = "network"
+platform = "tcg"
+network = ["tap", "passt", "user"]
+"""
+
+
 TUNE = """
 schema = "guestmark-plan/1"
 name = "storm"
@@ -129,6 +157,7 @@ MODES = {
         Mode("disk", ("run", "storm.toml", "--blocks", "2"), 14.0, DISK),
         Mode("nested", ("exec", "--blocks", "2", "--on", "host,tcg/uml", "--", "true"), 12.0),
         Mode("netboot", ("run", "netboot", "--scale", "0.01", "--blocks", "1", "--only", _CARD), 8.0),
+        Mode("networks", ("run", "storm.toml", "--blocks", "2"), 20.0, NETWORKS),
         Mode("oltp", ("run", "storm.toml", "--blocks", "2"), 10.0, OLTP),
         Mode("guestfish", ("run", "storm.toml", "--blocks", "2"), 8.0, GUESTFISH),
         Mode(
@@ -422,6 +451,7 @@ class Storm:
             *leavings.mounts(self._line.scratch),
             *leavings.loops(self._line.scratch),
             *leavings.queues(known, self._user),
+            *leavings.interfaces(),
         ]
         return [*files, *kernels, *(f"{pid}: {command}" for pid, command in self._processes(known))]
 
