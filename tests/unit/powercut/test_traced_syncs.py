@@ -229,6 +229,28 @@ def test_a_program_that_was_stopped_is_not_blamed_for_what_it_had_yet_to_sync(tm
     assert python(tmp_path, KEPT, loop, status="stopped").unsynced == []
 
 
+# A child writes and syncs after so many seconds; its parent has ended long before.
+LATE_CHILD = """
+if os.fork() == 0:
+    fd = os.open('file', os.O); os.write(fd, b'x' * 4096)
+    time.sleep({seconds}); os.fsync(fd)
+"""
+
+
+def test_what_a_child_syncs_after_its_parent_s_end_is_synced(tmp_path: Path) -> None:
+    found = python(tmp_path, LATE_CHILD.format(seconds=0.3))
+    assert [call for call, _ in found.calls] == ["fsync"]
+    assert (found.unsynced, found.elsewhere) == ([], "")
+
+
+@pytest.mark.long
+def test_a_child_that_outlives_its_parent_leaves_it_unknown_what_is_synced(tmp_path: Path) -> None:
+    found = python(tmp_path, LATE_CHILD.format(seconds=30))
+    assert found.calls == []
+    assert found.unsynced == []
+    assert found.elsewhere == "it ended and left processes running, which may sync later"
+
+
 def test_all_files_that_were_never_synced_are_named(tmp_path: Path) -> None:
     found = python(tmp_path, KEPT, "[os.write(os.open(name, os.O), b'x') for name in 'cab']")
     assert [Path(file.path).name for file in found.unsynced] == ["a", "b", "c"]

@@ -1,6 +1,7 @@
 //! The calls of a program as its tracer sees them, by ptrace(2).
 
 use std::io;
+use std::time::{Duration, Instant};
 
 /// `PTRACE_GET_SYSCALL_INFO` of ptrace(2), and where its answer has what is used here.
 const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
@@ -19,6 +20,9 @@ pub const TRACE_OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_EXITKILL;
+
+/// Between two looks at processes that may never end.
+const WAIT_STEP: Duration = Duration::from_millis(1);
 
 /// A request of ptrace(2) whose arguments are numbers.
 pub fn ptrace(
@@ -121,6 +125,31 @@ pub fn wait(pid: libc::pid_t) -> io::Result<(libc::pid_t, libc::c_int)> {
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
+        }
+    }
+}
+
+/// Like `wait`, but None if nothing has happened by then, or if there is nothing left to wait for.
+pub fn wait_until(deadline: Instant) -> io::Result<Option<(libc::pid_t, libc::c_int)>> {
+    loop {
+        let mut status = 0;
+        // SAFETY: the out pointer is valid.
+        let found = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::WNOHANG) };
+        if found > 0 {
+            return Ok(Some((found, status)));
+        }
+        if found == 0 {
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            std::thread::sleep(WAIT_STEP);
+            continue;
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::ECHILD) => return Ok(None),
+            Some(libc::EINTR) => {}
+            _ => return Err(error),
         }
     }
 }

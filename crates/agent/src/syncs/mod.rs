@@ -5,6 +5,8 @@
 //! `fdatasync`, `msync(MS_SYNC)`, `sync`, `syncfs`, and writes with `O_SYNC`, `O_DSYNC`, `RWF_SYNC` or `RWF_DSYNC`,
 //! made as calls (from memory, from a pipe or another file) or by `io_uring` and `io_submit`. A program that may flush in another way (an `io_uring` to which a
 //! thread of the kernel's looks, another instruction set) is named in the last line. Only files below `--disk` count.
+//! Processes that it leaves behind are followed for a while; if they do not end, nothing is said to be unsynced, as they
+//! may sync it later.
 //!
 //! Lines, whose paths and names are hexadecimal:
 //!
@@ -41,11 +43,12 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::options::{read_until_command, to_io_error};
 use lexopt::ValueExt;
 
-use calls::{ended, ptrace, resume, wait, Stop, MMAP, TRACE_OPTIONS};
+use calls::{ended, ptrace, resume, wait, wait_until, Stop, MMAP, TRACE_OPTIONS};
 use changes::{changed_by, empties, opened_with, renamed_by, written_to, Change};
 use files::{hex, key};
 pub use files::{print_digests, seek_data};
@@ -56,6 +59,8 @@ use tracer::{Begun, Call, Job, Promise, Tracer, RWF_SYNCS, WRITE};
 /// Bytes that are kept of what the program says.
 const SAID: usize = 500;
 const STOPPED: &str = "stopped";
+/// How long processes that the program leaves behind are followed after its end.
+const LEFT_FOLLOWED: Duration = Duration::from_secs(3);
 
 /// Runs the subcommand that the head of this file describes.
 pub fn trace_syncs(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
@@ -112,13 +117,20 @@ impl Tracer {
         )?;
         self.tasks.insert(main, None);
         resume(main, 0);
+        let mut end: Option<(String, Instant)> = None;
         loop {
-            let (pid, status) = wait(-1)?;
+            let next = match &end {
+                None => Some(wait(-1)?),
+                Some((_, deadline)) => wait_until(*deadline)?,
+            };
+            let Some((pid, status)) = next else {
+                return Ok(self.leave_processes(end));
+            };
             if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
                 self.tasks.remove(&pid);
                 self.waiting.remove(&pid);
                 if pid == main {
-                    return Ok(ended(status));
+                    end = Some((ended(status), Instant::now() + LEFT_FOLLOWED));
                 }
                 continue;
             }
@@ -139,6 +151,17 @@ impl Tracer {
             self.tasks.entry(pid).or_insert(None); // a new one begins with a stop of its own
             resume(pid, deliver);
         }
+    }
+
+    /// Notes whether the program has left processes behind, and returns how it ended itself.
+    fn leave_processes(&mut self, end: Option<(String, Instant)>) -> String {
+        if !self.tasks.is_empty() {
+            self.disk
+                .elsewhere
+                .insert("it ended and left processes running, which may sync later");
+            self.disk.is_left_open = true;
+        }
+        end.map(|(status, _)| status).unwrap_or_default()
     }
 
     fn stop_at_call(&mut self, pid: libc::pid_t) -> io::Result<()> {
