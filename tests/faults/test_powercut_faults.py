@@ -146,7 +146,7 @@ def test_what_is_acknowledged_before_its_flush_has_ended_is_seen_to(
 ) -> None:
     """A hypervisor that returns at once while a thread of its own flushes."""
     files = replace(files, at=tmp_path / "at")
-    with serve_logged(files, tmp_path / "at"), logged.open_marker(files) as mark:
+    with serve_logged(files, tmp_path / "at"), logged.open_marker(files, 60.0) as mark:
         descriptor = os.open(tmp_path / "at", os.O_RDWR)
         os.pwrite(descriptor, b"a" * 512, 0)
         flushing = threading.Thread(target=os.fsync, args=(descriptor,))
@@ -159,3 +159,22 @@ def test_what_is_acknowledged_before_its_flush_has_ended_is_seen_to(
     with WriteLog(files.log) as log:
         assert [entry.mark for entry in log.entries] == [None, 1, None, 2]
         assert [cuts.cut_at(log.entries, after, Survival.NONE).kept for after in (2, 4)] == [0, 4]
+
+
+@with_fuse
+def test_a_server_that_hangs_is_ended_and_hangs_nobody_else(files: LoggedFiles, tmp_path: Path) -> None:
+    """Who waits for it in the kernel could not be killed either."""
+    at = tmp_path / "at"
+    with serve_logged(files, at) as kill:
+        files = replace(files, at=at, kill=kill)
+        with logged.open_marker(files, 1.0) as mark:
+            mark(1)
+            (server,) = (
+                int(folder.name)
+                for folder, command in others()
+                if SERVER.encode() in command[1:2] and str(at).encode() in command
+            )
+            os.kill(server, signal.SIGSTOP)
+            with pytest.raises(logged.LogHangsError, match="took no mark for 1 s"):
+                mark(2)
+    assert wait_until(lambda: not mounted(tmp_path), 10)

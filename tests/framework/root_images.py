@@ -42,8 +42,9 @@ def squashfs(tree: Path, image: Path) -> None:
 
 
 def ext4(tree: Path, image: Path) -> None:
+    content = sum(path.lstat().st_size for path in tree.rglob("*"))
     with image.open("wb") as stream:
-        stream.truncate(4 << 20)
+        stream.truncate(2 * content + (8 << 20))
     subprocess.run(["/usr/sbin/mke2fs", "-q", "-t", "ext4", "-d", tree, image], check=True)
 
 

@@ -20,6 +20,8 @@ from guestmark.agent.results import CallError, CommandError, make_refusal
 from guestmark.agent.wire import MAX_CHUNK, MAX_FRAME, PROTOCOL, A, Call, Hello, R
 from guestmark.core.errors import AgentError
 
+# Seconds for a call that an agent answers at once.
+_SMALL_CALL_S = 10.0
 _PINGS = 6
 # With a longer round trip the clock is read only once, as each further reading would take as long.
 _LONG_WAY_NS = 20_000_000
@@ -90,6 +92,8 @@ class Conversation:
         self._sent_ns = 0
         self._reading: Ping | None = None
         self._hello: Hello | None = None
+        # How long the greeting was waited for, by which slow machines are known.
+        self._greeted_after_s = 0.0
         self._background: dict[int, Background] = {}
         self._ahead = _CallsAhead()
         self._questions: list[bytes] = []
@@ -166,11 +170,18 @@ class Conversation:
             return self._hello
         return self._call(wire.HELLO, None, timeout_s)
 
-    def read_clock(self, timeout_s: float = 10.0) -> wire.Clock:
-        """Returns the machine's clocks now."""
-        return self._call(wire.CLOCK, None, timeout_s)
+    def stretch_limit(self, limit_s: float) -> float:
+        """Returns a limit for a small call: `limit_s`, or as long as the machine took to greet, if that is longer.
 
-    def ping(self, count: int = _PINGS, timeout_s: float = 10.0) -> Ping:
+        A guest that is emulated inside an emulated one takes minutes to start, and answers as slowly.
+        """
+        return max(limit_s, self._greeted_after_s)
+
+    def read_clock(self, timeout_s: float = _SMALL_CALL_S) -> wire.Clock:
+        """Returns the machine's clocks now."""
+        return self._call(wire.CLOCK, None, self.stretch_limit(timeout_s))
+
+    def ping(self, count: int = _PINGS, timeout_s: float = _SMALL_CALL_S) -> Ping:
         """Returns the fastest of `count` readings of the machine's clock, each taken between two readings of ours.
 
         One reading is enough if durations are on the machine's own clock and the round trip is long.
@@ -215,6 +226,7 @@ class Conversation:
 
     def _await_greeting(self, deadline: float, *, patience_until: float = math.inf) -> None:
         """Waits for the greeting. If it has not come by `patience_until`, that is no error."""
+        begun = time.monotonic()
         with ConversationGuard(self, "hello"):
             while True:
                 payload = self._link.exchange(deadline, patience_until=patience_until)
@@ -230,6 +242,8 @@ class Conversation:
                 raise _OtherProtocolError(spoken)
             self._hello = msgspec.msgpack.decode(reply.ok, type=Hello)
             self._link.window = self._hello.window
+        if not self._follows:
+            self._greeted_after_s = time.monotonic() - begun
 
     def _ping_once(self, timeout_s: float) -> Ping:
         guest_ns = self.read_clock(timeout_s).monotonic_ns

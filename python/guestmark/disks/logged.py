@@ -15,6 +15,8 @@ import fcntl
 import os
 import struct
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,29 +76,82 @@ def serve_logged(files: LoggedFiles, at: Path) -> Iterator[Callable[[], None]]:
         unmount(at)
 
 
+class LogHangsError(MachineError):
+    """The server of a log has not answered in time, and was ended."""
+
+
 @contextlib.contextmanager
-def open_marker(files: LoggedFiles) -> Iterator[Callable[[int], None]]:
+def open_marker(files: LoggedFiles, limit_s: float) -> Iterator[Callable[[int], None]]:
     """Yield a function that marks a moment in the log with a number, such as the count of acknowledgements so far.
 
-    Marks do not wait for writes or flushes in progress. Raises `MachineError` when the server has ended.
+    Marks do not wait for writes or flushes in progress. Raises `MachineError` when the server has ended, and
+    `LogHangsError` when it takes longer than `limit_s`.
     """
     assert files.at is not None
     file = files.at.open("rb", buffering=0)
+    watch = _Watch(limit_s, files.kill)
 
     def mark(number: int) -> None:
         try:
-            fcntl.ioctl(file, _MARK, struct.pack("=Q", number))
+            with watch.limit_call():
+                fcntl.ioctl(file, _MARK, struct.pack("=Q", number))
         except OSError as error:
+            if watch.has_killed:
+                raise LogHangsError(
+                    f"the log of writes took no mark for {limit_s:g} s: its server hangs",
+                    hint="see the console",
+                ) from error
             raise MachineError(
                 f"the log of writes has ended: {error.strerror}", hint="see the console"
             ) from error
 
     try:
-        yield mark
+        with watch:
+            yield mark
     finally:
         # A file whose server has ended cannot be closed without an error, which would hide why it ended.
         with contextlib.suppress(OSError):
             file.close()
+
+
+class _Watch:
+    """Ends the server of a log whose answer takes too long.
+
+    A call to a file in FUSE waits for its server so that no signal ends it, not even SIGKILL.
+    """
+
+    def __init__(self, limit_s: float, kill: Callable[[], None] | None) -> None:
+        self._limit_s = limit_s
+        self._kill = kill
+        self._called_at: float | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="log-watch", daemon=True)
+        self.has_killed = False
+
+    def __enter__(self) -> None:
+        if self._kill is not None:
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    @contextlib.contextmanager
+    def limit_call(self) -> Iterator[None]:
+        """Watch what is called in this context."""
+        self._called_at = time.monotonic()
+        try:
+            yield
+        finally:
+            self._called_at = None
+
+    def _watch(self) -> None:
+        while not self._over.wait(min(1.0, self._limit_s)):
+            called_at = self._called_at
+            if called_at is not None and time.monotonic() - called_at > self._limit_s:
+                assert self._kill is not None
+                self.has_killed = True
+                self._kill()
+                return
 
 
 def unmount(at: Path) -> None:

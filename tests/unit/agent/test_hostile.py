@@ -358,3 +358,25 @@ def test_events_that_nobody_asked_for_are_refused(counted: list[int]) -> None:
         pytest.raises(AgentError, match="counted other events"),
     ):
         agent.exec(["x"], timeout_s=DEADLINE, counters=[EVENTS["page-faults"]])
+
+
+@pytest.mark.parametrize("start_s", [0.0, 1.0])
+def test_who_took_long_to_start_may_take_as_long_to_answer(start_s: float) -> None:
+    """A guest inside two emulators starts in minutes and answers in tens of seconds, which is no hang."""
+
+    def peer(theirs: socket.socket) -> None:
+        time.sleep(start_s)
+        theirs.sendall(GREETING)
+        theirs.recv(4096)
+        if start_s:
+            time.sleep(0.5)
+            theirs.sendall(frame({"id": 1, "ok": CLOCK}))
+        until_closed(theirs)
+
+    with facing(peer, greet=False) as agent:
+        agent.hello(SLACK)
+        if start_s:
+            assert agent.read_clock(0.1).monotonic_ns == CLOCK["monotonic_ns"]
+        else:
+            with pytest.raises(AgentError, match="gave no answer in time"):
+                agent.read_clock(0.1)

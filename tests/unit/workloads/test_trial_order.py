@@ -45,6 +45,8 @@ def test_every_cell_of_a_built_in_plan_arrives(name: str) -> None:
         assert (there.platform, there.factors, there.processors) == (
             cell.platform, dict(cell.factors), cell.processors,
         )  # fmt: skip
+        # By name, too: whatever is missing has its default, which may be what was asked for.
+        assert dict(there.workload.params) == dict(cell.workload.params)
         kind = workload_kinds()[cell.workload.name]
         assert kind.params_of(there.workload) == kind.params_of(cell.workload)
         assert order.plan().metrics == kind.metrics_of(cell.workload)

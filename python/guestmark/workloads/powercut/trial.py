@@ -386,7 +386,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         start = writelog.count_requests(files.log)
         count = self.params.records
         checkpoints: tuple[range, ...] = ()
-        with logged.open_marker(files) as mark:
+        with logged.open_marker(files, self.limit_s) as mark:
             # Mark 0 separates the records from what preparing the disk has written.
             mark(0)
             try:
@@ -435,7 +435,8 @@ class PowercutTrial(powercut.PowercutWorkload):
         except AgentError as error:  # what hangs in a flush cannot be killed, and the agent waits for its end
             raise self._not_written(disk, error.message, hangs=True) from error
         except MachineError as error:  # the server of the log died between a record and its mark
-            raise self._not_written(disk, error.message) from error
+            hangs = isinstance(error, logged.LogHangsError)
+            raise self._not_written(disk, error.message, hangs=hangs) from error
         if program.ended is None:
             program.send_signal(signal.SIGKILL)
             hangs = time.monotonic() - last > _HANGS_SHARE * self.limit_s

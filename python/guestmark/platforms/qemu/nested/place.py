@@ -112,7 +112,9 @@ class OuterPlace:
     def set_up(self) -> None:
         """Makes room for images and inner guests' memory, and gives the ports names."""
         with self.using_agent() as agent:
-            done = agent.exec(["sh", "-c", _SETUP.format(directory=_DIRECTORY)], timeout_s=60)
+            done = agent.exec(
+                ["sh", "-c", _SETUP.format(directory=_DIRECTORY)], timeout_s=agent.stretch_limit(60)
+            )
         if done.status != 0:
             errors = done.stderr.decode(errors="replace").strip()
             raise MachineError(f"the outer guest cannot hold others: {errors}", console=self.guest.console())
@@ -185,7 +187,9 @@ class OuterPlace:
     def read_links(self, directory: str) -> list[str]:
         """Returns the targets of all links below the directory, by `find` in the outer guest."""
         with self.using_agent() as agent:
-            done = agent.exec(["find", directory, "-type", "l", "-printf", "%l\\n"], timeout_s=60)
+            done = agent.exec(
+                ["find", directory, "-type", "l", "-printf", "%l\\n"], timeout_s=agent.stretch_limit(60)
+            )
         return done.stdout.decode(errors="replace").splitlines()
 
     def list_descendants(self, pid: int) -> list[int]:
@@ -204,7 +208,7 @@ class OuterPlace:
     def identify_file(self, path: Path) -> FileIdentity:
         """Returns the numbers that `stat` prints in the outer guest."""
         with self.using_agent() as agent:
-            done = agent.exec(["stat", "--format=%d %r %i", str(path)], timeout_s=60)
+            done = agent.exec(["stat", "--format=%d %r %i", str(path)], timeout_s=agent.stretch_limit(60))
         if done.status != 0:
             raise OSError(errno.ENOENT, done.stderr.decode(errors="replace").strip())
         return FileIdentity(*map(int, done.stdout.split()))
