@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +19,7 @@ from guestmark.workloads.common import both_ends
 from guestmark.workloads.common.both_ends import capture_both_ends
 from tests.framework import guests
 from tests.framework.marks import long
+from tests.framework.processes import wait_until
 
 PORT = 40111
 SERVER = """
@@ -97,3 +100,32 @@ def test_without_a_connection_there_is_no_cause() -> None:
             capture_both_ends(machine.agent, machine.network.peer, [PORT]),
         ):
             pass
+
+
+@pytest.mark.skipif(
+    shutil.which("dumpcap") is None and shutil.which("tcpdump") is None, reason="no tool captures"
+)
+def test_nothing_is_left_of_captures_whose_owner_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import time\nfrom tests.framework.guests import start\n"
+        "from guestmark.workloads.common.both_ends import capture_both_ends\n"
+        "with start('host', network='veth') as machine:\n"
+        "    with capture_both_ends(machine.agent, machine.network.peer, [40111]):\n"
+        "        print('ready', flush=True); time.sleep(60)\n"
+    )
+
+    def list_files() -> list[Path]:
+        # Without a directory of its own an end would write here.
+        shared = [path for path in Path("/tmp").glob("guestmark-capture-*") if path.is_file()]
+        return [*shared, *tmp_path.glob("**/guestmark-capture-*")]
+
+    before = list_files()
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    ) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "ready\n"
+        assert len(list_files()) > len(before)
+        owner.kill()
+    assert wait_until(lambda: list_files() == before, 20)

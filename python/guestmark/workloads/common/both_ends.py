@@ -49,7 +49,7 @@ def capture_both_ends(machine: Agent, peer: Agent, ports: Sequence[int]) -> Iter
     wanted = " or ".join(f"tcp port {port}" for port in ports)
     with scratch_directory("guestmark-capture") as directory, contextlib.ExitStack() as stack:
         files = [Path(directory, name) for name in ("machine.pcapng", "peer.pcapng")]
-        ends = [stack.enter_context(_capture_end(agent, wanted)) for agent in (machine, peer)]
+        ends = [stack.enter_context(_capture_end(agent, wanted, directory)) for agent in (machine, peer)]
         yield found
         time.sleep(_BURST_S)
         for (program, path), agent, file in zip(ends, (machine, peer), files, strict=True):
@@ -60,9 +60,13 @@ def capture_both_ends(machine: Agent, peer: Agent, ports: Sequence[int]) -> Iter
 
 
 @contextlib.contextmanager
-def _capture_end(agent: Agent, wanted: str) -> Iterator[tuple[Background, str]]:
-    """Captures on all interfaces of one end; yields the program and its file there, which is removed afterwards."""
-    path = f"/tmp/guestmark-capture-{secrets.token_hex(6)}"
+def _capture_end(agent: Agent, wanted: str, directory: Path | str) -> Iterator[tuple[Background, str]]:
+    """Captures on all interfaces of one end; yields the program and its file there, which is removed afterwards.
+
+    On this host it is in `directory`, which goes even if this process is killed; another machine is thrown away.
+    """
+    here = agent.exec(["test", "-w", str(directory)], timeout_s=_BEGIN_S).ok
+    path = f"{directory if here else '/tmp'}/guestmark-capture-{secrets.token_hex(6)}"
     for name, options, ready in _TOOLS:
         if not agent.exec(["sh", "-c", f"command -v {name}"], timeout_s=_BEGIN_S).ok:
             continue
