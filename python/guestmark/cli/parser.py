@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import gc
 import importlib
+import itertools
 import keyword
+import math
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from functools import partial
@@ -39,6 +41,10 @@ def build_command(verb: str) -> Verb:
     return Verb(verb, module.Options, options_first=getattr(module, "OPTIONS_FIRST", False))
 
 
+# In a context: the words after the verb, up to a measured command.
+_TYPED = "guestmark.typed"
+
+
 class Verb(click.Command):
     """A verb. No option that takes one value may be given twice, and the help ends with examples."""
 
@@ -62,6 +68,7 @@ class Verb(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the words after the verb. Raises `UsageError` for an option that would replace an earlier one."""
+        ctx.meta[_TYPED] = tuple(itertools.takewhile(lambda word: word != "--", args))
         # Click lets the last one win in silence, and a run would then not be what half of the line says.
         if not ctx.resilient_parsing:
             _, _, order = self.make_parser(ctx).parse_args(args=list(args))
@@ -161,18 +168,65 @@ def _build_parameter(field: DeclaredField) -> click.Parameter:
     )
 
 
-class _WholeNumber(click.IntRange):
-    """A whole number between bounds, which errors call an integer, and not an integer range."""
+def _check_bounds(
+    value: float,
+    bounds: tuple[float | None, float | None],
+    parameter: click.Parameter | None,
+    ctx: click.Context | None,
+) -> None:
+    """Raises `click.BadParameter` for a number outside the bounds, of which None is none."""
+    low, high = bounds
+    if low is not None and value < low:
+        raise click.BadParameter(f"{value:g} is less than {low:g}", ctx=ctx, param=parameter)
+    if high is not None and value > high:
+        raise click.BadParameter(f"{value:g} is more than {high:g}", ctx=ctx, param=parameter)
 
-    name = "integer"
+
+class _WholeNumber(click.IntRange):
+    """A whole number between bounds, which errors call by plain words."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Converts the text. Raises `click.BadParameter`."""
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number", param, ctx)
+        _check_bounds(number, (self.min, self.max), param, ctx)
+        return number
+
+
+class _Number(click.FloatRange):
+    """A number between bounds, which errors call by plain words."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Converts the text. Raises `click.BadParameter`."""
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        _check_bounds(number, (self.min, self.max), param, ctx)
+        return number
 
 
 class _NamedOption(click.Option):
-    """An option that errors call by its first name alone."""
+    """An option that errors call by the name that was typed, and by its first one where none was."""
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """Returns the name in quotes, as it stands in a sentence."""
-        return f"'{self.opts[0]}'"
+        return f"'{find_typed_name(self, ctx)}'"
+
+
+def find_typed_name(option: click.Parameter, ctx: click.Context | None) -> str:
+    """Returns the one of an option's names that stands in the line, for instance `-r` of `-r3`; else the first."""
+    for word in ctx.meta.get(_TYPED, ()) if ctx else ():
+        name = word.partition("=")[0]
+        if name in option.opts:
+            return str(name)
+        if not word.startswith("--") and word[:2] in option.opts:
+            return str(word[:2])
+    return option.opts[0]
 
 
 def _unwrap_type(annotation: Any) -> tuple[Any, bool]:
@@ -197,7 +251,7 @@ def _choose_click_type(value_type: Any, declared: Option | Argument) -> Any:
     bounds: dict[str, Any] = {}
     if isinstance(declared, Option):
         bounds = {"min": declared.minimum, "max": declared.maximum}
-    number_types: dict[Any, Any] = {int: _WholeNumber, float: click.FloatRange}
+    number_types: dict[Any, Any] = {int: _WholeNumber, float: _Number}
     return number_types[value_type](**bounds) if value_type in number_types else click.STRING
 
 
@@ -220,7 +274,8 @@ def _convert_value(
         try:
             return declared.parse(value)
         except ValueError as error:
-            raise UsageError(f"{parameter.opts[0]}: {error}") from error
+            name = find_typed_name(parameter, click.get_current_context())
+            raise UsageError(f"{name}: {error}") from error
     return value
 
 

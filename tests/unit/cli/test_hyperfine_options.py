@@ -251,3 +251,27 @@ def test_output_and_input(guestmark: CommandLine, tmp_path: Path) -> None:
 def test_its_version(guestmark: CommandLine, option: str) -> None:
     for verb in ((), ("exec",)):
         assert guestmark(*verb, option).stdout.startswith("guestmark 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-r", "0"], "'-r': 0 is less than 1"),
+        (["-r0"], "'-r': 0 is less than 1"),
+        (["--runs", "0"], "'--runs': 0 is less than 1"),
+        (["--runs=x"], "'--runs': 'x' is not a whole number"),
+        (["--blocks", "1.5"], "'--blocks': '1.5' is not a whole number"),
+        (["-m", "x"], "'-m': 'x' is not a whole number"),
+        (["-w", "-1"], "'-w': -1 is less than 0"),
+        (["-u", "furlongs"], "'-u': 'furlongs' is not one of"),
+        (["--min-benchmarking-time", "x"], "'--min-benchmarking-time': 'x' is not a number"),
+        (["--min-benchmarking-time", "nan"], "'--min-benchmarking-time': 'nan' is not a number"),
+        (["--min-benchmarking-time", "-1"], "'--min-benchmarking-time': -1 is less than 0"),
+    ],
+)
+def test_a_wrong_value_is_told_by_the_name_that_was_typed(
+    guestmark: CommandLine, words: list[str], told: str
+) -> None:
+    done = guestmark("exec", *words, "--", "true", "-r", "2")
+    assert done.status == 2
+    assert done.stderr.startswith(f"guestmark: invalid value for {told}")

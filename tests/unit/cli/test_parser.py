@@ -54,8 +54,8 @@ def test_values_have_the_types_of_the_fields() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-n", "0"), "0 is not in the range x>=1"),
-        (("-n", "x"), "'x' is not a valid integer"),
+        (("-n", "0"), "0 is less than 1"),
+        (("-n", "x"), "'x' is not a whole number"),
         (("-c", "green"), "'green' is not one of 'red', 'blue'"),
     ],
 )
