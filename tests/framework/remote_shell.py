@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,13 +28,19 @@ def serve_commands(enter: str, folder: Path) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             words = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            done = subprocess.run(
-                ["sh", "-c", enter, str(folder), *words],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                check=False,
-            )
-            answer = {"stdout": done.stdout.decode("latin-1"), "status": done.returncode}
+            with (
+                tempfile.TemporaryFile() as printed,
+                subprocess.Popen(
+                    ["sh", "-c", enter, str(folder), *words],
+                    stdin=subprocess.PIPE,
+                    stdout=printed,
+                    stderr=printed,
+                ) as process,
+            ):
+                # Its input does not end before it does.
+                status = process.wait()
+                printed.seek(0)
+                answer = {"stdout": printed.read().decode("latin-1"), "status": status}
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps(answer).encode())

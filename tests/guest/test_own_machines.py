@@ -20,7 +20,7 @@ from guestmark.platforms.own.definition import read_definition
 from guestmark.platforms.own.store import VARIABLE, find_definition, trust
 from tests.framework.command_line import CommandLine, processes_with
 from tests.framework.marks import long
-from tests.framework.own_machines import CREATE, DESTROY, ENTER, PID, own_machine, script, words
+from tests.framework.own_machines import CREATE, DESTROY, ENTER, own_machine, script, words
 from tests.framework.processes import called, kill, others, wait_until
 from tests.framework.stand_ins import TOOLS, install_tools
 
@@ -48,7 +48,7 @@ def left(folder: Path) -> list[str]:
 def test_a_sound_definition_holds_in_all_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = checked(own_machine(tmp_path), monkeypatch)
     assert [point for point in points if point.failed] == []
-    assert len(points) == 13
+    assert len(points) == 15
     assert left(tmp_path) == []
 
 
@@ -86,17 +86,21 @@ FAULTS = {
     "no standard input": ("exec", f"{ENTER} < /dev/null", "pass both ways", "-i"),
     "a limit of 1 MB": ("exec", f"{ENTER.replace('exec ', '')} | head -c 1000000", "pass both ways", "without a limit"),
     "arguments are joined": ("exec", ENTER.replace(INSIDE, '"$machine" sh -c "$*"'), "arguments", "{command}"),
-    "runs on inside": (
-        "exec",
-f'machine=$({PID}) && shift && setsid -w nsenter --all --target "$machine" "$@"',
-        "ends inside", "end the command's input",
-    ),
     "destroy does nothing": ("destroy", "true", "destroy removes it", "remove the machine"),
     "destroy fails": ("destroy", f"{DESTROY}; exit 4", "destroy removes it", "by hand"),
     "destroy takes all": ("destroy", ALL_DESTROYED, "destroy removes it", "only the machine"),
     "one name for all": ("create", ONE_NAME, "destroy removes it", "{id}"),
     "list is blind": ("list", "", "list prints it", "one a line"),
     "pid is none": ("pid", "echo 12 monkeys", "pid is a process", "nothing else"),
+    "high statuses are cut": (
+        "exec", f"{ENTER.replace('exec ', '')}; exit $(($? & 127))", "exit statuses", "own status",
+    ),
+    "output at the end only": (
+        "exec", f"printed=$(mktemp); {ENTER.replace('exec ', '')} > \"$printed\"; cat \"$printed\"; rm \"$printed\"",
+        "output arrives while", "plain = true",
+    ),
+    "ends by itself": ("create", CREATE.replace("sleep infinity", "sleep 4"), "it stays until", "runs on"),
+    "destroy leaves its processes": ("destroy", 'rm "$0/$1"', "destroy removes it", "end all"),
     "the same disk": ("create", KEEPS, "each machine is a new one", "make a new machine"),
 }  # fmt: skip
 QUICK = {

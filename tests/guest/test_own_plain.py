@@ -14,6 +14,10 @@ from guestmark.core.machine_facts import OwnMachine
 from guestmark.core.model import TrialStatus
 from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
+from guestmark.platforms.own import conformance
+from guestmark.platforms.own.conformance import PointFailedError
+from guestmark.platforms.own.definition import read_definition
+from guestmark.platforms.own.lifecycle import create_machine
 from guestmark.platforms.own.store import VARIABLE
 from tests.framework.command_line import CommandLine
 from tests.framework.own_machines import ENTER, own_machine, words
@@ -129,3 +133,13 @@ def test_machine_check_says_what_an_empty_command_takes(guestmark: CommandLine, 
     assert done.status == 0, done
     assert "✓ commands are timed from outside (an empty command takes" in done.stdout
     assert "pass both ways" not in done.stdout
+
+
+def test_a_command_that_its_killed_exec_leaves_behind_is_a_fault(plain: Path) -> None:
+    """The server does not notice that its client was killed, and no other process of this host can end it."""
+    with create_machine(read_definition(plain), {}) as made:
+        with pytest.raises(PointFailedError, match="runs on in the machine") as caught:
+            conformance._check_end_of_input(made)
+        assert "end the command's input when it is killed" in caught.value.change
+    # The server waits for the command, whose machine is gone.
+    assert left(plain.parent) == []

@@ -96,6 +96,17 @@ def test_machine_check_says_what_goes_on(guestmark: CommandLine, tmp_path: Path)
     assert nothing_left(guestmark, tmp_path)
 
 
+def test_machine_check_finds_a_restore_that_makes_a_new_machine(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
+    done = guestmark("machine", "check", restorable(guestmark, tmp_path, restore=CREATE))
+    assert done.status == 1, done
+    said = " ".join(done.stdout.split())
+    assert "✗ a restored machine goes on from the saved one: cell was not restored" in said
+    assert "restore has to make the machine {id} of {snapshot}" in said
+    assert nothing_left(guestmark, tmp_path)
+
+
 def test_a_definition_without_snapshots_refuses_to_restore(guestmark: CommandLine, tmp_path: Path) -> None:
     path = own_machine(tmp_path)
     guestmark.environment[VARIABLE] = str(path)

@@ -17,6 +17,7 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.temporary import open_unnamed_file
 from guestmark.core.units import format_size
+from guestmark.disks import processes
 from guestmark.page.text import make_inert
 from guestmark.platforms.commands import Ended, run_command, run_to_success, supervised_process
 from guestmark.platforms.own.definition import Definition
@@ -29,7 +30,8 @@ _BINARY_BYTES = 64 << 20
 # Of the one point that sends so much, what a faulty exec adds included.
 _MOST_OUTPUT = 2 * _BINARY_BYTES
 _SHORT_COMMANDS = 1000
-_STATUSES = (0, 1, 42, 126)
+# Statuses of shells for signals, and the one that ssh has for its own failures, are among them.
+_STATUSES = (0, 1, 42, 126, 137, 255)
 # What a shell, a client or a terminal in the middle would change: spaces, quotes, variables, escapes, nothing at all.
 _ARGUMENTS = ("a b", "", "'", '"', "$HOME", "\\n", "*", "-n", "--help", "{id}", "ü", "line\nline", "a;b|c&d")
 _ERROR_LINE = b"err\n"  # what the command that tries both outputs writes to standard error
@@ -37,6 +39,7 @@ _COMMAND_S = 30.0
 _BINARY_S = 180.0
 _GONE_S = 10.0
 _POLL_S = 0.2
+_STAY_S = 6.0  # that a machine has to be there, however fast the points before have held
 
 
 class PointFailedError(Exception):
@@ -81,6 +84,7 @@ def check_definition(definition: Definition) -> Iterator[Point]:
             for name, attended, check in _OPTIONAL:
                 if attended(definition):
                     yield _run_check(name, functools.partial(check, made))
+            yield _run_check("it stays until it is destroyed", functools.partial(_check_stay, made))
         if definition.create:
             yield _run_check(
                 "destroy removes it, and nothing else",
@@ -239,6 +243,40 @@ def _check_end_of_input(made: Made) -> str:
     return ""
 
 
+def _check_streaming(made: Made) -> str:
+    """Look for the output of a command that runs on: an agent answers while it runs."""
+    argv = made.fill(made.definition.exec, ["/bin/sh", "-c", "echo out; cat > /dev/null"])
+    with (
+        open_unnamed_file() as printed,
+        open_unnamed_file() as errors,
+        # It is killed when the block is left.
+        supervised_process(argv, made.environment, printed, errors, hold=made.hold, takes_input=True),
+    ):
+        deadline = time.monotonic() + _GONE_S
+        while not os.fstat(printed.fileno()).st_size:
+            if time.monotonic() > deadline:
+                raise PointFailedError(
+                    "output does not arrive before the command has ended",
+                    "exec has to pass output on as it comes; where it cannot: write plain = true, and commands are "
+                    "timed from outside",
+                )
+            time.sleep(_POLL_S)
+    return ""
+
+
+def _check_stay(made: Made) -> str:
+    if not made.definition.create:
+        return ""
+    time.sleep(max(0.0, made.created + _STAY_S - time.monotonic()))
+    done = _run_by_exec(made, ["true"])
+    if done.status != 0:
+        raise PointFailedError(
+            f"it has ended by itself: exec … true {done.describe()}",
+            "create has to make a machine that runs on, e.g. with sleep infinity as its program",
+        )
+    return f"{time.monotonic() - made.created:.2g} s so far"
+
+
 def _commands_in(made: Made) -> str:
     """Return the command lines of all processes that the machine sees, but for the one that asks."""
     script = (
@@ -312,12 +350,18 @@ def _check_destroy(made: Made, stack: contextlib.ExitStack, *, also_second: bool
         stack.close()
         return ""
     with _make_second_machine(made.definition) as second:
+        program = _find_program(made)
         begin = time.monotonic()
         stack.close()
         took = time.monotonic() - begin
         if _run_by_exec(made, ["true"]).status == 0:
             raise PointFailedError(
                 "commands still run in a machine that was destroyed", "destroy has to remove the machine {id}"
+            )
+        if program is not None and _is_left(program):
+            raise PointFailedError(
+                f"process {program.pid} of the destroyed machine runs on",
+                "destroy has to end all that the machine consists of, and to return when it has",
             )
         if made.definition.list and made.id in _list_ids(made):
             raise PointFailedError(
@@ -329,6 +373,40 @@ def _check_destroy(made: Made, stack: contextlib.ExitStack, *, also_second: bool
                 "destroy may end only the machine {id}; create has to use {id} as its name",
             )
     return f"{took:.2g} s"
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A process of this host; `started` tells it from a later one with its number."""
+
+    pid: int
+    started: str
+
+
+def _find_program(made: Made) -> _Program | None:
+    """Return the process that the definition's command `pid` names; None where there is no such command."""
+    if not made.definition.pid:
+        return None
+    with contextlib.suppress(MachineError, OSError):
+        pid = parse_pid(made.run(made.definition.pid, _COMMAND_S).strip())
+        if pid is not None:
+            return _Program(pid, processes.read_status(pid)[19])
+    return None
+
+
+def _is_left(program: _Program) -> bool:
+    """Tell whether a process is still there when it has had the time to end."""
+    deadline = time.monotonic() + _GONE_S
+    while True:
+        try:
+            fields = processes.read_status(program.pid)
+        except OSError:
+            return False
+        if fields[19] != program.started or fields[0] == "Z":
+            return False
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(_POLL_S)
 
 
 @contextlib.contextmanager
@@ -381,6 +459,7 @@ _CHECKS: dict[str, Callable[[Made], str]] = {
     "both outputs arrive, apart and unchanged": _check_output,
     "exit statuses pass through": _check_status,
     "arguments pass through": _check_argument_passing,
+    "output arrives while a command runs": _check_streaming,
     f"{_BINARY_BYTES >> 20} MiB pass both ways": _check_binary,
     "what is killed outside ends inside": _check_end_of_input,
 }
