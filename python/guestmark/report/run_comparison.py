@@ -75,6 +75,8 @@ class RunComparison:
     same_host: bool
     metric: Metric | None = None
     values: tuple[CellValues, ...] = ()
+    # Before and after, of cells that have one id and measure different things.
+    workloads: tuple[tuple[str, str], ...] = ()
 
     @property
     def spreads(self) -> list[Change]:
@@ -111,7 +113,25 @@ def compare_runs(ledger: Ledger, before: StoredRun, after: StoredRun, beside: in
     metric = before.plan.metrics[0] if before.plan.metrics else None
     values = _pair_values(metric, *analyses) if metric is not None else ()
     names = tuple(dict.fromkeys(missing))
-    return RunComparison(before, after, decisive, other, tuple(pairs), names, same_host, metric, values)
+    return RunComparison(
+        before,
+        after,
+        decisive,
+        other,
+        tuple(pairs),
+        names,
+        same_host,
+        metric,
+        values,
+        _pair_workloads(before, after),
+    )
+
+
+def _pair_workloads(before: StoredRun, after: StoredRun) -> tuple[tuple[str, str], ...]:
+    """Return the workloads of cells that have one id in both runs and measure different things, each pair once."""
+    old = {cell.id: cell.workload.label for cell in before.plan.cells}
+    both = ((old[cell.id], cell.workload.label) for cell in after.plan.cells if cell.id in old)
+    return tuple(dict.fromkeys(pair for pair in both if pair[0] != pair[1]))
 
 
 def _pair_values(metric: Metric, before: Analysis, after: Analysis) -> tuple[CellValues, ...]:
@@ -152,6 +172,8 @@ def _comparison_nodes(comparison: RunComparison) -> list[Node]:
     metric = comparison.metric
     if metric is not None and any(each.before or each.after for each in comparison.values):
         nodes.append(_value_table(comparison.values, metric))
+    for earlier, later in comparison.workloads:
+        nodes.append(Note(line(f"Different workloads: {earlier} before, {later} after")))
     if not comparison.pairs:
         text = "No cell has a ratio to the same baseline in both runs, so there is no verdict"
         nodes.append(Note(line(text)))

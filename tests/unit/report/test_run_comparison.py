@@ -19,6 +19,7 @@ from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.stats.gates import Outcome
 from tests.framework.known import known
 from tests.framework.preloaded import call as guestmark
+from tests.framework.runs import host_uml_tcg, renamed
 from tests.unit.stats.test_history import ENVIRONMENT, a_run
 
 
@@ -168,3 +169,17 @@ def test_two_runs_of_one_command_each_are_compared_whatever_it_is(tmp_path: Path
         older, newer = (opened.load_run(run.id) for run in opened.list_runs())
         (values,) = compare_runs(opened, older, newer).values
     assert known(values.after).median > 2 * known(values.before).median
+
+
+@pytest.mark.parametrize("label", ["sysbench cpu run", "./new"])
+def test_runs_of_different_commands_are_told_apart(ledger: Ledger, label: str) -> None:
+    """Their times stood side by side under the platforms' names alone, as if of one command."""
+    stored = []
+    for run in (host_uml_tcg(blocks=8), renamed(host_uml_tcg(blocks=8), label)):
+        run_id = ledger.create_run(run.plan, {}, run.seed)
+        for trial in run.trials:
+            ledger.store_trial(run_id, trial)
+        stored.append(ledger.load_run(run_id))
+    text = markdown.render(make_page([compare_runs(ledger, stored[0], stored[1])]))
+    said = f"Different workloads: sysbench cpu run before, {label} after"
+    assert text.replace("\\", "").count(said) == (label == "./new")
