@@ -29,6 +29,7 @@ _OURS = (
     "-m tests.framework.",
 )  # execnet's processes, and helpers of the tests
 _KEEPER = "guestmark-agent keep "
+_EXPRESSIONS = "guestmark/core/regex.py"  # a process that searches with expressions of users
 _COARSE_S = 0.01  # of the clock that files are stamped with
 _MEMORY = Path("tests", "long.json")
 
@@ -161,7 +162,9 @@ class _Run:
         own = {os.getpid(), *_ancestors(os.getpid())}
         orphans = {orphan.pid for orphan in lost.find_orphans()}
         for pid, command in leavings.processes(mark, {}):
-            kept = _KEEPER in command and pid not in orphans  # by a process of this run, and ends with it
+            # By a process of this run, and they end with it.
+            kept = _KEEPER in command and pid not in orphans
+            kept |= _EXPRESSIONS in command and int(_field(pid, "PPid:") or 0) in own
             if pid not in own and not kept and not any(word in command for word in _OURS):
                 yield f"process {pid} ({command.strip()}), by {_test_of_process(pid)}"
         if _others_test(mark):

@@ -94,7 +94,8 @@ def postgresql(address: str = "127.0.0.1", connections: int = 60) -> Iterator[Se
         subprocess.run(
             [*_as_user(), initdb, "-D", str(directory / "data"), "-U", _USER, "-A", "trust", "-N", "-E", "UTF8",
              "--locale=C"],
-            check=True, capture_output=True, cwd="/",
+            # What it says of an error is shown by pytest.
+            check=True, stdout=subprocess.DEVNULL, cwd="/",
         )  # fmt: skip
         addresses = ",".join(dict.fromkeys(("127.0.0.1", address)))
         with (directory / "data/postgresql.conf").open("a") as settings:
