@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from guestmark.core.errors import GuestmarkError, LedgerError
+from guestmark.core.units import format_count
 from guestmark.ledger import run_history
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.store import Ledger
@@ -158,7 +159,7 @@ def make_page(run: StoredRun, series: Sequence[RatioSeries]) -> Page:
     """Return a page with a section for each cell."""
     sections = []
     for each, drift in zip(series, detect_drifts(series), strict=True):
-        title = f"{each.cell} over {len(each.points)} runs"
+        title = f"{each.cell} over {format_count(len(each.points), 'run')}"
         sections.append(Section(Part.WORKLOAD, title, tuple(_series_nodes(each, drift))))
     return Page(f"History of {run.plan.title or run.plan.name}", run.id, tuple(sections))
 
@@ -230,7 +231,7 @@ def _series_chart(series: RatioSeries) -> Chart:
     return Chart(
         f"{series.cell}: ratio to the baseline, run by run",
         caption,
-        f"{len(values)} runs, {text}",
+        f"{format_count(len(values), 'run')}, {text}",
         Drawing((row,), changes, "ratio to the baseline", over="run"),
     )
 

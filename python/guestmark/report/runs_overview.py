@@ -82,7 +82,7 @@ def _trend_chart(workload: str, trends: Sequence[_Trend]) -> Chart:
     return Chart(
         workload,
         f"Ratio to the baseline, run by run since {format_moment(since)}; the line is each cell's median.",
-        "; ".join(f"{row.label}: {len(row.points)} runs, {row.said}" for row in rows),
+        "; ".join(f"{row.label}: {format_count(len(row.points), 'run')}, {row.said}" for row in rows),
         Series(tuple(rows), (), "ratio to the baseline", over="run"),
     )
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from guestmark.core.findings import FailedRuns, find_machine
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, CellStatus, LeftOut, Plan, Trial, TrialStatus, WorkloadSpec
+from guestmark.core.units import format_count
 from guestmark.stats import estimands
 from guestmark.stats.across_runs import NO_HISTORY, History
 from guestmark.stats.cell_answers import Answers, widen_answers, withdraw_answers
@@ -516,9 +517,9 @@ def _cell_status(cell: Cell, trials: Sequence[Trial], left_out: Sequence[LeftOut
         return (CellStatus.PARTIAL if failing else CellStatus.OK), failing
     reason, _ = Counter(failures).most_common(1)[0]
     others = len(set(failures)) - 1
-    summary = f"{len(failures)} of {len(trials)} trials failed: {reason}"
+    summary = f"{len(failures)} of {format_count(len(trials), 'trial')} failed: {reason}"
     if others:
-        summary += f" (and {others} other reasons)"
+        summary += f" (and {format_count(others, 'other reason')})"
     return (CellStatus.FAILED if len(failures) == len(trials) else CellStatus.PARTIAL), summary
 
 

@@ -331,4 +331,4 @@ def test_most_frequent_reason_is_named_first() -> None:
         for trial in run.trials
     ]
     result = next(r for r in analyse_run(run.plan, trials).cells if r.cell.id == "uml")
-    assert result.reason == "3 of 12 trials failed: died by signal 11 (and 1 other reasons)"
+    assert result.reason == "3 of 12 trials failed: died by signal 11 (and 1 other reason)"
