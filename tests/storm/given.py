@@ -43,6 +43,19 @@ _FIND = 'machine=$(cat /proc/$(cat "$0/$1")/task/*/children | cut -d" " -f1 | gr
 _ENTER = f'{_FIND} && exec nsenter --target "$machine" --user --preserve-credentials --pid --mount --uts "$@"'
 _DESTROY = '[ ! -e "$0/$1" ] || { kill -KILL $(cat "$0/$1"); sleep 0.2; rm "$0/$1"; }'
 
+# A snapshot is a file beside those of machines. It is there before it is whole, as that of a slow tool.
+_SAVE = (
+    'saved=$0/$2; : > "$saved"; sleep 0.2; '
+    f'{_FIND} && nsenter --target "$machine" --user --preserve-credentials --pid --mount '
+    'tar -cC /var/tmp . > "$saved"; sleep 0.2'
+)
+_RESTORE = (
+    f"saved=$0/$2; {_CREATE}; until {_FIND.replace(' && shift', '')} && "
+    'nsenter --target "$machine" --user --preserve-credentials --pid --mount test -e /tmp/up; do sleep 0.05; done; '
+    'nsenter --target "$machine" --user --preserve-credentials --pid --mount tar -xC /var/tmp < "$saved"'
+)
+_DISCARD = '[ ! -e "$0/$1" ] || { sleep 0.2; rm "$0/$1"; }'
+
 
 def slow_machine(folder: Path) -> Path:
     """The definition of a machine of one's own; the files in `folder/machines` stand for those that exist."""
@@ -50,9 +63,14 @@ def slow_machine(folder: Path) -> Path:
     machines.mkdir()
     file = folder / "storm.toml"
     commands = {"create": _CREATE, "ready": f"{_ENTER} test -e /tmp/up", "exec": _ENTER, "destroy": _DESTROY}
+    saving = {"snapshot": (_SAVE, ("id", "snapshot")), "restore": (_RESTORE, ("id", "snapshot"))}
+    saving["discard"] = (_DISCARD, ("snapshot",))
     lines = ['name = "storm"', f"list = {quoted(f'ls {machines}')}"]
     for key, text in commands.items():
         more = ', "{command}"' if key == "exec" else ""
         lines.append(f'{key} = ["sh", "-c", {quoted(text)}, {quoted(str(machines))}, "{{id}}"{more}]')
+    for key, (text, placeholders) in saving.items():
+        given = ", ".join(f'"{{{name}}}"' for name in placeholders)
+        lines.append(f'{key} = ["sh", "-c", {quoted(text)}, {quoted(str(machines))}, {given}]')
     file.write_text("\n".join([*lines, 'env = { STORM_TOKEN = "not-a-secret" }', ""]))
     return file
