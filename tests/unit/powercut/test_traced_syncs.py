@@ -187,6 +187,29 @@ def test_what_was_written_and_never_synced_is_named(
     assert [(Path(file.path).name, file.bytes > 0) for file in left] == ([(named, True)] if named else [])
 
 
+# SQLite makes the index of its log anew after a crash, and never syncs it.
+INDEX = "rows.db-shm"
+
+
+@pytest.mark.parametrize(
+    ("synchronous", "named"),
+    [("full", [INDEX]), ("normal", [INDEX, "rows.db-wal"]), ("off", [INDEX, "rows.db-wal"])],
+)
+def test_rows_of_sqlite_that_no_commit_synced_are_named(
+    tmp_path: Path, synchronous: str, named: list[str]
+) -> None:
+    found = python(
+        tmp_path,
+        "import sqlite3; db = sqlite3.connect('rows.db', isolation_level=None)",
+        f"db.execute('pragma journal_mode=wal'); db.execute('pragma synchronous={synchronous}')",
+        "db.execute('create table t(a)')",
+        "for n in range(20): db.execute('insert into t values (?)', (n,))",
+        # What is left as by a power cut: closing would copy the log into the database.
+        "os._exit(0)",
+    )
+    assert sorted(Path(file.path).name for file in found.unsynced) == named
+
+
 @pytest.mark.parametrize(
     ("lines", "named"),
     [
