@@ -110,7 +110,7 @@ def prove_durability(asked: ProofRequest) -> Proven:
             _make_judge_input(asked, log, seen, part), main, chosen.cuts, _scratch_parent(asked)
         )
         early = EarlyReturns()
-        if judged.losing:
+        if judged.losing and asked.method.is_call:
             early = find_early_returns(
                 _make_judge_input(asked, log, seen, part), main, judged, _scratch_parent(asked)
             )

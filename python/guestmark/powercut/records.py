@@ -49,6 +49,11 @@ class Method(StrEnum):
         return self in {Method.COMMAND, Method.SYNCS}
 
     @property
+    def is_call(self) -> bool:
+        """True if the return of a call acknowledges a record, not a program that may itself do so early."""
+        return self not in {Method.SQLITE, Method.COMMAND} and not self.is_served
+
+    @property
     def is_served(self) -> bool:
         """True if a database server commits the records, and has to recover them."""
         return self in {Method.MARIADB, Method.POSTGRESQL}

@@ -326,6 +326,20 @@ def test_an_early_return_is_told_from_a_dropped_flush(
     assert (found.early_states, found.early_requests) == ((found.losing, 1) if early else (0, 0))
 
 
+def test_a_program_that_acknowledges_early_itself_is_no_early_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that was told not to wait for its log is no fault of what runs below it."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    request = Written(tmp_path, flushes=True, early=True).request(tmp_path)
+    for method in (Method.SQLITE, Method.MARIADB, Method.POSTGRESQL, Method.COMMAND):
+        assert not method.is_call
+    monkeypatch.setattr(Method, "is_call", False)
+    found = proof.prove_durability(request)
+    assert found.losing > 0
+    assert (found.early_states, found.early_requests) == (0, 0)
+
+
 def test_memory_below_a_good_log_is_called_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     request = Written(tmp_path, flushes=True).request(Path("/dev/shm"))

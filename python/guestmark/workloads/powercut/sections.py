@@ -223,7 +223,7 @@ def describe_early_returns(found: Proven) -> str:
     several = format_count(found.early_states, "losing state")
     return (
         f"in {several} {call} before its data were safe, as they were {format_count(found.early_requests, 'request')} "
-        "later: the fault lies below the program, in its kernel, its filesystem or its disk"
+        "later: the fault lies below the program, in its filesystem, its hypervisor or its disk"
     )
 
 
