@@ -34,6 +34,7 @@ SPREAD: Mapping[str, Callable[[str], str]] = {
     "tests/faults/test_setup_clean_root.py": take_test,
     "tests/unit/powercut/test_gates.py": take_test,
     "tests/unit/project/test_documentation_runs.py": take_test,
+    "tests/unit/stats/test_acceptance.py": take_test,
 }
 
 
