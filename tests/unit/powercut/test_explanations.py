@@ -94,6 +94,20 @@ ENOUGH = f"it is enough for 'a row is lost' that {FILE}: {CALL}"
             ),
             f"{ENOUGH}. {ALL_SYNCS}, 4 of 9 crash states still fail: no sync after any of its calls cures it",
         ),
+        # Whether the program writes too late cannot be known if no files make the check fail.
+        (
+            Explanation(
+                said="kill: no such process",
+                files=[],
+                each=True,
+                every=True,
+                states=9,
+                losing=4,
+                untorn=Untorn(7, 4, 3),
+            ),
+            "no files were found that are enough for 'kill: no such process'. "
+            f"{ALL_SYNCS}, 4 of 9 crash states still fail",
+        ),
         (
             Explanation(said="", files=[], without=["synchronous_commit=off"], states=9),
             "a commit does not wait for its sync with synchronous_commit=off: without that, none of 9 loses a row",

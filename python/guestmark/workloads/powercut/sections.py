@@ -165,7 +165,9 @@ def describe_cure(why: Explanation) -> str:
     if not why.losing:
         return f"{syncs}, none of {why.states:,} fails"
     still = f"{syncs}, {why.losing:,} of {why.states:,} crash states still fail"
-    if why.untorn is None:
+    # A check may fail for another reason than the files of its disk, such as the lines that it is given.
+    explained = why.files or any(cause.files for cause in why.further)
+    if why.untorn is None or not explained:
         return still
     if not why.untorn.losing:
         return f"{still}. {describe_torn(why.untorn)}{', so that no sync cures it' if why.every else ''}"
