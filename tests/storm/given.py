@@ -63,7 +63,10 @@ def slow_machine(folder: Path) -> Path:
     machines.mkdir()
     file = folder / "storm.toml"
     commands = {"create": _CREATE, "ready": f"{_ENTER} test -e /tmp/up", "exec": _ENTER, "destroy": _DESTROY}
-    saving = {"snapshot": (_SAVE, ("id", "snapshot")), "restore": (_RESTORE, ("id", "snapshot"))}
+    saving: dict[str, tuple[str, tuple[str, ...]]] = {
+        "snapshot": (_SAVE, ("id", "snapshot")),
+        "restore": (_RESTORE, ("id", "snapshot")),
+    }
     saving["discard"] = (_DISCARD, ("snapshot",))
     lines = ['name = "storm"', f"list = {quoted(f'ls {machines}')}"]
     for key, text in commands.items():

@@ -107,7 +107,8 @@ def needs_shared_memory(boot: Boot | ImageBoot, made: Sequence[Image]) -> bool:
 
 def channel_arguments(line: Line, virtio: VirtioBus, ports: int) -> list[str]:
     """Returns the device with the agent's port, and room for at least `ports` ports."""
-    ports = max(_LEAST_PORTS, ports)
+    # Port 0 is kept for a console, so that one of them cannot be used.
+    ports = max(_LEAST_PORTS, ports + 1)
     # One interrupt for each queue of a few ports: by default the 64 queues of 31 ports share one, and the guest looks
     # through all of them at each interrupt.
     vectors = f",vectors={2 * ports + 4}" if virtio.on_pci else ""
