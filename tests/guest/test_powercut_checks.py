@@ -435,6 +435,15 @@ def test_a_full_disk_is_said_at_once(guestmark: CommandLine, programs: Programs)
         process.wait(timeout=30)
 
 
+def test_a_program_that_fills_its_disk_is_told_so_without_a_check_too(guestmark: CommandLine) -> None:
+    """Its line about that is not the last one that it prints."""
+    program = ("dd", "if=/dev/zero", "of=full", "bs=1M", "count=200", "conv=fsync")
+    done = guestmark(*HERE, "--set", "size=64M", "--", *program, timeout=200)
+    said = " ".join(done.stdout.split())
+    assert "its disk is full: dd: error writing 'full': No space left on device" in said, said
+    assert "give it a larger disk: --set size=SIZE" in said
+
+
 def test_a_program_that_finds_no_room_is_told_what_helps(guestmark: CommandLine) -> None:
     program = "echo 1; fallocate -l 100M log || { echo 'panic: no space left on device' >&2; exit 2; }"
     done = guestmark(*HERE, "--set", "size=64M", "--check", "true", "--", "sh", "-c", program, timeout=200)

@@ -105,6 +105,7 @@ class Promises:
         self.calls: list[tuple[str, bool]] = []
         self.status: str | None = None  # how it ended
         self.said = ""  # the last line of its errors
+        self.errors = ""  # the end of them
         self.elsewhere = ""  # why it may have flushed in other ways
         # Data that it wrote, left on the disk, and never synced.
         self.unsynced: list[Unsynced] = []
@@ -139,7 +140,8 @@ class Promises:
             case "unsynced":
                 self.unsynced.append(Unsynced(_decode_name(words[1]), int(words[0])))
             case "said":
-                lines = _decode_name(words[0]).strip().splitlines()
+                self.errors = _decode_name(words[0])
+                lines = self.errors.strip().splitlines()
                 self.said = lines[-1] if lines else ""
             case "end":
                 self.status, self.elsewhere = words[0], " ".join(words[1:])

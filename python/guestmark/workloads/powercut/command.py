@@ -326,6 +326,12 @@ class Syncing:
                 hint="its machine's kernel needs ptrace with PTRACE_GET_SYSCALL_INFO (Linux 5.3)",
             )
         if self.promises.has_failed(self._program.statuses):
+            complaint = classify_message(Speaker.ANY, self.promises.errors)
+            if complaint.cause is Cause.NO_ROOM:
+                raise WorkloadError(
+                    f"{words} ended with status {self.promises.status}, its disk is full: {complaint.line}",
+                    hint="give it a larger disk: --set size=SIZE",
+                )
             raise WorkloadError(
                 f"{words} ended with status {self.promises.status}: {self.promises.said or 'it said nothing'}",
                 hint="it runs in a new directory on its disk, where every call is followed",
