@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from guestmark.agent.binary import PROGRAM
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.levels import Levels
 from guestmark.platforms.network.movers import Surroundings
 from guestmark.platforms.network.namespaces import Joint, JointOptions, format_joint
 from guestmark.platforms.network.trial_network import MACHINE_MAC, TrialNetwork
 from guestmark.platforms.place import Place, PlaceOfPeers
+
+# The first process of an outer guest is the agent. A script starts the hypervisor, where the agent's other name is the
+# shell's; what that script starts beside it must not be in the network.
+_AGENT = "/proc/1/exe"
 
 
 @contextlib.contextmanager
@@ -35,4 +38,4 @@ def open_inner_network(
 
 def enter_peer(network: TrialNetwork) -> tuple[str, ...]:
     """Returns words that become the command that follows them, where the peer of an inner guest is."""
-    return (PROGRAM, "network", "enter", f"--of={network.peer_pid}", "--")
+    return (_AGENT, "network", "enter", f"--of={network.peer_pid}", "--")

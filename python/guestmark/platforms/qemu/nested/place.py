@@ -357,10 +357,10 @@ class InnerProcess:
         )
         self.started_at = time.monotonic()
         with place.using_agent() as agent:
-            started = ["sh", "-c", script, "guestmark", *command]
+            started = ["sh", "-c", script, "guestmark", *within, *command]
             if self._traces:
                 started = [AGENT, "traces", f"--stops={self.scratch / STOPS_FILE}", "--", *started]
-            self._background = agent.background([*within, *started], env=place.choose_environment())
+            self._background = agent.background(started, env=place.choose_environment())
         self._channel.send(_GO)
         threading.Thread(target=self._watch_end, name="inner guest", daemon=True).start()
 
