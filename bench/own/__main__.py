@@ -79,7 +79,7 @@ def _podman_text(runtime: str) -> str:
 def _compare_null(folder: Path, given: argparse.Namespace) -> int:
     _define(_podman_text(given.runtime), folder)
     ledger = folder / "ledger"
-    words = ["exec", "--on", "podman,own:box", "--null", "none", "--blocks", str(given.blocks), "-r", "3"]
+    words = ["exec", "--on", "podman,own:box", "--null", "none", "--blocks", str(given.blocks)]
     subprocess.run(
         [str(ROOT / "guestmark"), *words, "--ledger", str(ledger), "--", *_COUNT],
         stdout=subprocess.DEVNULL,
