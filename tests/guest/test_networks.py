@@ -6,8 +6,9 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ from guestmark.core.procfs import list_processes
 from guestmark.platforms.base import HasNetwork, Machine
 from guestmark.platforms.network import helpers
 from guestmark.platforms.network.trial_network import TrialNetwork
-from guestmark.platforms.qemu.nested.place import OuterPlace
+from guestmark.platforms.qemu.nested.place import InnerProcess
 from tests.framework.guests import start
 from tests.framework.marks import long
 from tests.framework.processes import wait_until
@@ -208,15 +209,15 @@ def test_a_guest_inside_another_one_has_its_peer_there(platform: str, level: str
 
 @pytest.mark.long
 def test_a_vhost_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """QEMU goes on without a word where the kernel's half cannot be opened."""
-    set_up = OuterPlace.set_up
+    """The hypervisor serves the card itself, as it does where vhost cannot be started."""
+    start_hypervisor = InnerProcess.start
 
-    def hide_vhost(place: OuterPlace) -> None:
-        set_up(place)
-        with place.using_agent() as agent:
-            assert agent.exec(["rm", "/dev/vhost-net"], timeout_s=60).ok
+    def start_without(process: InnerProcess, command: Sequence[str], **options: Any) -> None:
+        changed = [word.replace(",vhost=on", ",vhost=off") for word in command]
+        assert changed != list(command)
+        start_hypervisor(process, changed, **options)
 
-    monkeypatch.setattr(OuterPlace, "set_up", hide_vhost)
+    monkeypatch.setattr(InnerProcess, "start", start_without)
     wrong = pytest.raises(AttestationError, match=r"vhost thread .* asked True, found False")
     with start("tcg/kvm", network="vhost") as machine, wrong:
         machine.attest()
