@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Collection, Iterator, Sequence
 
-from guestmark.core.findings import ExecCost
 from guestmark.core.machine_facts import (
     Connection,
     LibvirtMachine,
@@ -15,6 +13,7 @@ from guestmark.core.machine_facts import (
 )
 from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
+from guestmark.stats.exec_cost import pool_exec_costs
 
 # Seconds per second. A clock's rate that is less certain than this is not worth a figure.
 _KNOWN_WITHIN = 500e-6
@@ -39,16 +38,10 @@ def describe_machines(run: StoredRun) -> dict[str, str]:
 def _describe_exec_cost(run: StoredRun, platform: str) -> str:
     """Return what commands cost that are timed from outside, over the run's trials; empty for all others."""
     cells = {cell.id for cell in run.plan.cells if str(cell.platform) == platform}
-    found = [trial.facts.find_fact(ExecCost) for trial in run.trials if trial.cell_id in cells]
-    costs = [cost for cost in found if cost is not None]
-    if not costs:
+    cost = pool_exec_costs(trial for trial in run.trials if trial.cell_id in cells)
+    if cost is None:
         return ""
-    all_trials = ExecCost(
-        wall_s=statistics.median(cost.wall_s for cost in costs),
-        low_s=min(cost.low_s for cost in costs),
-        high_s=max(cost.high_s for cost in costs),
-    )
-    return f"; timed from outside: an empty command took {all_trials.describe()}, which was subtracted"
+    return f"; timed from outside: an empty command took {cost.describe()}, which was subtracted"
 
 
 def find_mitigations(run: StoredRun) -> dict[str, dict[str, str]]:

@@ -1,0 +1,21 @@
+"""What commands cost that are timed from outside a machine, over several trials."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from guestmark.core.findings import ExecCost
+from guestmark.core.model import Trial
+
+
+def pool_exec_costs(trials: Iterable[Trial]) -> ExecCost | None:
+    """Return the median cost of an empty command over these trials, and its widest range; None if none was timed."""
+    costs = [cost for trial in trials if (cost := trial.facts.find_fact(ExecCost)) is not None]
+    if not costs:
+        return None
+    return ExecCost(
+        wall_s=statistics.median(cost.wall_s for cost in costs),
+        low_s=min(cost.low_s for cost in costs),
+        high_s=max(cost.high_s for cost in costs),
+    )
