@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,3 +153,25 @@ def test_what_has_no_disk_is_refused_before_it_is_tried(platform: str, tmp_path:
     assert "resolve" not in str(error.value)
     with pytest.raises(UsageError, match="no directory"):
         trials("true", tmp_path / "l.sqlite", filesystem="none")
+
+
+@pytest.mark.parametrize("filesystem", ["xfs", "btrfs"])
+def test_two_disks_of_one_template_are_used_at_once(
+    guestmark: CommandLine, tmp_path: Path, filesystem: str
+) -> None:
+    """Copies of a template have one UUID, and xfs refused the second: two runs at once failed by chance."""
+    there = [tmp_path / name for name in ("first", "second")]
+
+    def use_disk(number: int) -> str:
+        own, other = there[number], there[1 - number]
+        script = f"touch {own}; i=0; while [ $i -lt 200 ] && ! [ -e {other} ]; do sleep 0.1; i=$((i+1)); done; sleep 1"
+        done = guestmark(
+            "powercut", "--on", "host", "--set", f"filesystem={filesystem}", "--states", "2", "--json", "-", "--",
+            "sh", "-c", f"echo x > file; sync file; {script}", timeout=120,
+        )  # fmt: skip
+        assert done.status in {0, 1}, done.stderr
+        (cell,) = json.loads(done.stdout)["cells"]
+        return str(cell["status"])
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(use_disk, range(2))) == ["ok", "ok"]

@@ -112,6 +112,14 @@ def attach_loop(image: Path) -> Iterator[str]:
     raise OSError(errno.EBUSY, "every free loop device was taken by others first", _CONTROL)
 
 
+def list_needed_options(spec: DiskSpec) -> str:
+    """Return the mount options without which two disks cannot be mounted at once; empty if none are needed.
+
+    Disks that are copies of one template have one UUID, and xfs refuses the second of them.
+    """
+    return "nouuid" if spec.filesystem == "xfs" else ""
+
+
 def mount_loop(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
     """Mount an image in the agent's namespace and return its device; with `cache=none` it bypasses the host's page
     cache.
@@ -119,7 +127,7 @@ def mount_loop(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
     Raises `MachineError` with mount's message, and `AttestationError` when direct I/O did not take effect.
     """
     # The agent's own mount namespace makes the mount disappear with the agent.
-    options = ",".join(filter(None, ("loop", spec.mount_options)))
+    options = ",".join(filter(None, ("loop", list_needed_options(spec), spec.mount_options)))
     _run_checked(agent, ["mount", "-t", spec.filesystem, "-o", options, image, directory])
     for line in reversed(agent.read_facts().mounts.splitlines()):
         device, where, *_ = line.split(" ")
