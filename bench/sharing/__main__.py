@@ -1,4 +1,4 @@
-"""Whether work on a shared machine takes as long as on one's own: `.venv/bin/python -m bench.sharing PLAN [--for 30m]`.
+"""Whether a shared machine measures as one's own does: `.venv/bin/python -m bench.sharing PLAN [--for 30m]`.
 
 Runs a built-in plan with `--share-machine --null all`: in each block every cell runs once on a machine that it shares,
 after and before others in random order, and once on a machine of its own. The ratio of both, block by block, is what
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class SharingEffect:
-    """One cell: how many times as long it takes on a shared machine."""
+    """One cell: its figure on a shared machine over that on its own, such as throughput or time."""
 
     cell: str
     blocks: int
