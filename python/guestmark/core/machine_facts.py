@@ -266,7 +266,7 @@ class OwnRestored(msgspec.Struct, kw_only=True):
     files: bool
 
     def describe(self) -> str:
-        """Return what of the saved machine goes on, in words."""
+        """Return which parts of the saved machine continue, in words."""
         if self.programs:
             return "programs and files go on" if self.files else "programs go on, files do not"
         return "files go on, programs do not"

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from guestmark.agent.exec_cost import measure_exec_cost
 from guestmark.core.errors import GuestmarkError, MachineError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
@@ -22,7 +23,6 @@ from guestmark.page.text import make_inert
 from guestmark.platforms.commands import Ended, run_command, run_to_success, supervised_process
 from guestmark.platforms.own.definition import Definition
 from guestmark.platforms.own.lifecycle import Made, create_machine
-from guestmark.platforms.own.plain import measure_exec_cost
 from guestmark.platforms.own.platform import OwnPlatform, parse_pid
 from guestmark.setting.machine import START, Start
 

@@ -367,7 +367,7 @@ def _check_saving(templates: Mapping[str, Template], path: Path) -> None:
                 what = "machines" if name == ID else "snapshots"
                 raise UsageError(
                     f"{path}: {key} has no {{{name}}}, so {what} cannot be told apart",
-                    hint="{snapshot} is the name of what is saved; {id} is the machine",
+                    hint="{snapshot} names the snapshot, {id} the machine",
                 )
 
 

@@ -1,7 +1,7 @@
 """Machines of the user's own whose `exec` returns output only: single commands, timed by this host's clock.
 
 No agent can talk in such a machine. The agent of this host runs the definition's `exec` instead, once for each command,
-and times that. So its times include what `exec` itself takes, which `measure_exec_cost` measures with an empty command;
+and times that. So its times include what `exec` itself takes, which `agent.exec_cost` measures with an empty command;
 nothing else is known of the command, such as its processor time.
 """
 
@@ -11,7 +11,6 @@ import contextlib
 import errno
 import math
 import shlex
-import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -26,7 +25,6 @@ from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError, CommandError
 from guestmark.agent.wire import Call, Failure, Hello, Kind, StandardOutput
 from guestmark.core.errors import AgentError, MachineError
-from guestmark.core.findings import ExecCost
 from guestmark.core.performance_events import PerformanceEvent
 from guestmark.page.text import make_inert
 from guestmark.platforms.affinity import starting_machine
@@ -36,9 +34,6 @@ from guestmark.platforms.ssh.session import Greeting, Session
 _ASK_S = 30.0
 _STOP_S = 2.0
 _HOST_AGENT_S = 10.0
-# Empty commands of a calibration, after one that is not counted. The second smallest and the second largest of nine
-# hold the median in 96 % of cases, whatever the distribution (binomial).
-_EMPTY_COMMANDS = 9
 _WHAT_IT_IS = """
 echo "arch $(uname -m)"
 echo "kernel $(uname -r)"
@@ -81,7 +76,7 @@ class PlainAgent(Agent):
         return self._answers.get("folder", "/tmp")
 
     def ask_what_it_is(self, timeout_s: float) -> None:
-        """Ask the machine what it is, for what is said of it later. Raises `MachineError` for one that is silent."""
+        """Ask the machine what it is, which the report says later. Raises `MachineError` for one that is silent."""
         done = self.exec(["/bin/sh", "-c", _WHAT_IT_IS], timeout_s=timeout_s)
         for line in done.stdout.decode(errors="replace").splitlines():
             name, _, value = line.strip().partition(" ")
@@ -182,7 +177,7 @@ class PlainAgent(Agent):
     def which(
         self, name: str, *, path: str | None = None, cwd: str | None = None, timeout_s: float = _ASK_S
     ) -> str:
-        """Return the path of what `exec` would run. Raises `CommandError` if there is nothing."""
+        """Return the path of the program that `exec` would run. Raises `CommandError` if there is nothing."""
         where: ProgramContext = {"cwd": cwd, "env": {"PATH": path} if path is not None else None}
         done = self.exec(["/bin/sh", "-c", _FIND, "sh", name], timeout_s=timeout_s, **where)
         found = done.stdout.decode(errors="replace").strip()
@@ -292,15 +287,6 @@ def open_plain(made: Made, deadline: float) -> Iterator[tuple[PlainSession, Plai
         except Exception:
             process.kill()
             process.wait()
-
-
-def measure_exec_cost(agent: Agent) -> ExecCost:
-    """Run an empty command several times and return what one takes. Raises `MachineError` when one fails."""
-    runs = [agent.exec(["true"], timeout_s=_ASK_S) for _ in range(_EMPTY_COMMANDS + 1)][1:]
-    if not all(run.ok for run in runs):
-        raise MachineError("an empty command failed in it", hint="exec … true has to succeed each time")
-    walls = sorted(run.wall_s for run in runs)
-    return ExecCost(wall_s=statistics.median(walls), low_s=walls[1], high_s=walls[-2])
 
 
 def _surround(words: list[str], where: ProgramContext) -> list[str]:

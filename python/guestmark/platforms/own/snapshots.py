@@ -59,7 +59,7 @@ class Snapshot:
     clones: int = 0
 
     def attest_restored(self, agent: Agent, name: str, clone: int) -> OwnRestored:
-        """Find out what of the saved machine goes on in this one. Raises `AttestationError` when nothing does."""
+        """Return which parts of the saved machine continue here. Raises `AttestationError` when nothing does."""
         seen = agent.exec(
             ["/bin/sh", "-c", "cat /proc/[0-9]*/cmdline"],
             timeout_s=_LOOK_S,

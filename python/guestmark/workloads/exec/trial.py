@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from guestmark.agent.client import Agent, CommandError
+from guestmark.agent.exec_cost import measure_exec_cost
 from guestmark.agent.wire import StandardOutput
 from guestmark.core import metric_spec, regex
 from guestmark.core.cause import Cause
@@ -22,7 +23,6 @@ from guestmark.core.registry import VARIABLE, is_variable
 from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.mounted import DISK, count_written, find_working_directory, make_work_directory_on
 from guestmark.platforms.base import LoggedIn, Machine, find_login
-from guestmark.platforms.own.plain import measure_exec_cost
 from guestmark.setting.disk import Disks, has_disks
 from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads.common.flushes import Below
@@ -324,7 +324,7 @@ class ExecTrial(ExecWorkload):
         return [Measurement(metric, value, (value,)) for metric, value in values]
 
     def _subtract_exec_cost(self, wall_s: float) -> float:
-        """Returns the time of a command that was timed from outside, less that of an empty one, or of the shell."""
+        """Returns the time of a command from outside, minus that of an empty command or of the shell's start."""
         cost = self._exec_cost
         assert cost is not None
         left_s = wall_s - (self._shell_start.wall_s if self._shell_start else cost.wall_s)
