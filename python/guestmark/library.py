@@ -12,6 +12,7 @@ Runs are stored in the same ledger as those of the command line. Errors are `gue
 
 from __future__ import annotations
 
+import functools
 import html as escaping
 import json
 import os
@@ -39,7 +40,7 @@ from guestmark.ledger.store import Ledger
 from guestmark.page.say import say
 from guestmark.plan import library
 from guestmark.plan.load import load_outline as load_plan
-from guestmark.plan.outline import Overrides, assemble_plan, override_outline
+from guestmark.plan.outline import Outline, Overrides, assemble_plan, override_outline
 from guestmark.plan.policy_options import choose_budget, collect_given_values
 from guestmark.report import long_form, run_comparison
 from guestmark.report.document import make_result_document
@@ -348,11 +349,15 @@ def run(
     wanted = Overrides(on=on, settings=_format_settings(settings), **policy)
     text, where = library.find_plan(os.fspath(plan))
 
+    @functools.cache
+    def read_outline(size: float) -> Outline:
+        return load_plan(text, where, scale=size)
+
     def build_scaled_plan(size: float) -> Plan:
-        return assemble_plan(override_outline(load_plan(text, where, scale=size), wanted), Caller.current())
+        return assemble_plan(override_outline(read_outline(size), wanted), Caller.current())
 
     where_stored = None if ledger is None else os.fspath(ledger)
-    planned_s = load_plan(text, where).budget_s
+    planned_s = read_outline(1.0).budget_s
     budget_s = choose_budget(budget_s, planned_s, collect_given_values(wanted))
     if scale is None and budget_s is not None:
         with _open_ledger(where_stored, writable=True) as known:

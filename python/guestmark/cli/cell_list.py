@@ -11,7 +11,7 @@ from guestmark.core.model import Plan
 from guestmark.core.units import format_count
 from guestmark.engine import preflight
 from guestmark.engine.budget import fit_to_budget, select_planned_cells
-from guestmark.engine.time_estimate import estimate_time, read_trial_costs
+from guestmark.engine.time_estimate import describe_time, read_trial_costs
 from guestmark.page.say import say, tell
 
 
@@ -49,11 +49,7 @@ def show_cells(plan: Plan, ledger_path: str | None, budget_s: float | None = Non
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         say(f"{names[0]}{more} cannot be measured here: {reason}")
     with open_ledger_if_any(ledger_path) as ledger:
-        estimate = estimate_time(plan, ledger, budget_s)
-    origin = f" ({estimate.origin})" if estimate.origin and budget_s is None else ""
-    if budget_s is not None and plan.context.scale != 1:
-        origin = f" ({plan.context.scale:g} of the plan's)"
-    say(f"{format_count(len(plan.cells), 'cell')}: {estimate.expectation}{origin}")
+        say(f"{format_count(len(plan.cells), 'cell')}: {describe_time(plan, ledger, budget_s)}")
 
 
 def _levels_omitted_from_ids(plan: Plan) -> list[str]:

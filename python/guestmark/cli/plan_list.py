@@ -10,7 +10,7 @@ from guestmark.core.context import Caller
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Plan
 from guestmark.core.units import format_count
-from guestmark.engine.time_estimate import estimate_time
+from guestmark.engine.time_estimate import describe_time
 from guestmark.ledger.store import Ledger
 from guestmark.plan import library
 from guestmark.plan.load import load_outline
@@ -48,10 +48,6 @@ def list_plans(ledger: Ledger | None) -> None:
 
 
 def _describe_plan(plan: Plan, ledger: Ledger | None, budget_s: float | None) -> str:
-    estimate = estimate_time(plan, ledger, budget_s)
     platforms = ", ".join(dict.fromkeys(str(cell.platform) for cell in plan.cells))
-    origin = f" ({estimate.origin})" if estimate.origin and budget_s is None else ""
     published = "; --published shows published figures" if plan.published else ""
-    return (
-        f"{format_count(len(plan.cells), 'cell')} on {platforms}; {estimate.expectation}{origin}{published}"
-    )
+    return f"{format_count(len(plan.cells), 'cell')} on {platforms}; {describe_time(plan, ledger, budget_s)}{published}"

@@ -39,8 +39,6 @@ class TimeEstimate:
     time_limit_s: float
     # The plan's scale; its declared costs are for scale 1.
     scale: float = 1.0
-    # Wall time into which sizes and cells are fitted, in seconds.
-    budget_s: float | None = None
 
     @property
     def blocks_in_time(self) -> int:
@@ -59,11 +57,6 @@ class TimeEstimate:
     @property
     def expectation(self) -> str:
         """The run's duration and number of blocks, as a sentence."""
-        if self.budget_s is not None:
-            return f"within {format_duration(self.budget_s)}, at sizes that fit"
-        return self._expect_without_budget()
-
-    def _expect_without_budget(self) -> str:
         limit, blocks = format_duration(self.time_limit_s), format_count(self.blocks, "block")
         if not self.block_s:
             return (
@@ -149,8 +142,18 @@ def _find_declared(seconds: Mapping[str, float], cell: Cell) -> float | None:
     return seconds.get(str(cell.platform), seconds.get(cell.platform.inner.kind))
 
 
-def estimate_time(plan: Plan, ledger: Ledger | None, budget_s: float | None = None) -> TimeEstimate:
-    """Return the time that `plan` takes here, at most `budget_s` seconds if that is given; see `read_trial_costs`."""
+def describe_time(plan: Plan, ledger: Ledger | None, budget_s: float | None) -> str:
+    """Return what `plan` takes here, in words: the budget into which it fits, else an estimate and its source."""
+    if budget_s is not None:
+        size = f" ({plan.context.scale:g} of the plan's)" if plan.context.scale != 1 else ""
+        return f"within {format_duration(budget_s)}, at sizes that fit{size}"
+    estimate = estimate_time(plan, ledger)
+    origin = f" ({estimate.origin})" if estimate.origin else ""
+    return f"{estimate.expectation}{origin}"
+
+
+def estimate_time(plan: Plan, ledger: Ledger | None) -> TimeEstimate:
+    """Return the time that `plan` takes here; see `read_trial_costs`."""
     costs = read_trial_costs(plan, ledger)
     policy = plan.policy
     return TimeEstimate(
@@ -164,7 +167,6 @@ def estimate_time(plan: Plan, ledger: Ledger | None, budget_s: float | None = No
         max_blocks=policy.max_blocks,
         time_limit_s=policy.time_limit_s,
         scale=plan.context.scale if not plan.context.start else 1.0,
-        budget_s=budget_s,
     )
 
 

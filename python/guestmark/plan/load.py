@@ -79,6 +79,7 @@ class _OutlineReader:
             if entry is not None:
                 entries.append(entry)
         metrics = self._read_metrics(entries)
+        budget_s = self._read_budget()
         shape = Shape(
             entries=tuple(entries),
             platforms=platforms,
@@ -98,7 +99,7 @@ class _OutlineReader:
         return Outline(
             model.name,
             shape,
-            self._read_policy(),
+            self._read_policy(budget_s),
             metrics,
             title=model.title,
             description=model.description.strip(),
@@ -108,7 +109,7 @@ class _OutlineReader:
             scale=self._scale,
             questions=self._read_questions(metrics),
             race=self._read_race(metrics),
-            budget_s=self._read_budget(),
+            budget_s=budget_s,
             gates=tuple(model.fail_if),
             derived=self._derived,
             around=HostCommands(**model.around.model_dump(exclude_none=True)),
@@ -333,7 +334,7 @@ class _OutlineReader:
                     raise unknown_name_error("metric", name, known)
         return tuple({metric.name: metric for metric in (*first, *known.values())}.values())
 
-    def _read_policy(self) -> Policy:
+    def _read_policy(self, budget_s: float | None) -> Policy:
         given = self._model.repetition
         values: dict[str, Any] = {}
         for name, option in list_policy_options().items():
@@ -345,7 +346,7 @@ class _OutlineReader:
                 continue
             with self._problems.collect_at("repetition", option.key):
                 values[name] = option.parse(value) if option.parse else value
-        budget = {} if (budget_s := self._read_budget()) is None else {"budget_s": budget_s}
+        budget = {} if budget_s is None else {"budget_s": budget_s}
         for key, conflict in find_plan_conflicts({**values, **budget}):
             self._problems.add_mistake(("repetition", key), conflict)
         if "precision" in values:

@@ -134,14 +134,10 @@ Finding = Ranking | PairAnswer | Breakdown | DurabilityGroup
 
 @dataclass(frozen=True, slots=True)
 class QuestionAnswer:
-    """A question with everything found about it; without findings where the run has no such cells.
-
-    `out_of_time` is True if the run's budget left no time for some of its cells.
-    """
+    """A question with everything found about it; without findings where the run has no such cells."""
 
     question: Question
     findings: tuple[Finding, ...]
-    out_of_time: bool = False
     # Cells that it asks about and that time ran short for, whatever was measured of them.
     no_time: tuple[CellResult, ...] = ()
 
@@ -163,7 +159,6 @@ def answer_plan_questions(analysis: Analysis) -> tuple[QuestionAnswer, ...]:
         QuestionAnswer(
             question,
             tuple(answering[question.wants](question, analysis)),
-            out_of_time=bool(analysis.plan.context.no_time),
             no_time=_find_dropped(question, analysis),
         )
         for question in analysis.plan.questions

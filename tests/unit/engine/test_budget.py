@@ -99,6 +99,12 @@ def test_a_budget_ends_in_an_answer_within_its_time(guestmark: CommandLine, tmp_
     assert re.search(r"2 cells, about \d s for 6 blocks", again.stderr)
 
 
+def test_limits_do_not_stand_beside_a_budget_that_others_measure(guestmark: CommandLine) -> None:
+    refused = guestmark("run", "upload", "--prepare-only", "--for", "5m", "--blocks", "3")
+    assert refused.status == 2
+    assert "--for cannot be combined with --blocks" in refused.stderr
+
+
 def test_limits_do_not_stand_beside_a_budget(guestmark: CommandLine) -> None:
     refused = guestmark("run", "upload", "--for", "5m", "--blocks", "3")
     assert refused.status == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from guestmark.cli.cell_list import show_cells
@@ -18,7 +19,7 @@ from guestmark.engine.question_status import find_provable_location
 from guestmark.page.say import tell
 from guestmark.plan import library
 from guestmark.plan.load import load_outline
-from guestmark.plan.outline import Overrides, assemble_plan, override_outline
+from guestmark.plan.outline import Outline, Overrides, assemble_plan, override_outline
 
 
 def run(given: Options) -> int:
@@ -29,8 +30,12 @@ def run(given: Options) -> int:
     )
     caller = Caller.current()
 
+    @functools.cache
+    def read_outline(scale: float) -> Outline:
+        return load_outline(text, where, scale=scale, overrides=given.override_ or ())
+
     def build_plan(scale: float) -> Plan:
-        outline = load_outline(text, where, scale=scale, overrides=given.override_ or ())
+        outline = read_outline(scale)
         if not given.prove:
             return assemble_plan(override_outline(outline, overrides), caller)
         # Not every disk can be proven; those that can are moved to where a cut of the power can be simulated.
@@ -39,10 +44,9 @@ def run(given: Options) -> int:
         plan = assemble_plan(override_outline(outline, movable), caller)
         return replace(plan, context=replace(plan.context, prove=True))
 
-    budget_s = given.budget_s
-    if not given.prepare_only:
-        outline = load_outline(text, where, overrides=given.override_ or ())
-        budget_s = given.choose_budget(given.budget_s, outline.budget_s)
+    # Others who measure choose no sizes.
+    planned_s = None if given.prepare_only else read_outline(1.0).budget_s
+    budget_s = given.choose_budget(given.budget_s, planned_s)
     if given.scale is None and budget_s is not None:
         with open_ledger_if_any(given.ledger) as ledger:
             plan = choose_scale(build_plan, ledger, budget_s)

@@ -158,7 +158,7 @@ def _has_only(answer: QuestionAnswer, kind: type[Finding]) -> bool:
 def _answer_sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[Inline]:
     """Return a sentence for each finding and one for the published conclusion; else why there is no answer."""
     if not answer.findings:
-        reason = _OUT_OF_TIME if answer.out_of_time else _UNANSWERED[answer.question.wants]
+        reason = _OUT_OF_TIME if answer.no_time else _UNANSWERED[answer.question.wants]
         return [line(f"Not answered: {reason}.")]
     brief = brief and (_has_only(answer, Ranking) or _has_only(answer, Breakdown))
     names = _pair_names(answer)
