@@ -15,7 +15,8 @@ CREATE = (
 PID = 'cat /proc/$(cat "$0/$1")/task/*/children | cut -d" " -f1 | grep .'
 ENTER = f'machine=$({PID}) && shift && exec nsenter --all --target "$machine" "$@"'
 READY = f"nsenter --all --target $({PID}) test -e /tmp/up"
-DESTROY = 'kill -KILL $(cat "$0/$1") && rm "$0/$1"'
+# A run that is killed while it creates takes the machine's processes along, and leaves their file.
+DESTROY = '{ kill -KILL $(cat "$0/$1"); rm "$0/$1"; } 2> /dev/null'
 
 # What is saved is the files of /var/tmp: none of the machine's programs go on.
 SAVE = f'saved="$0/../saved/$2"; machine=$({PID}) && nsenter --all --target "$machine" tar -cC /var/tmp . > "$saved"'

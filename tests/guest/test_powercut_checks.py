@@ -116,12 +116,15 @@ def test_a_check_that_fails_by_chance_says_nothing_of_the_program(
     guestmark: CommandLine, programs: Programs
 ) -> None:
     check = programs.shell("chance.sh", _BY_CHANCE.format(check=programs.check, of=8))
-    for _ in range(3):  # with nothing cut it may fail by chance, too, which ends the run
+    # With nothing cut it may fail by chance, too, which ends the run; and it may pass everywhere.
+    for _ in range(12):
         done = guestmark(*HERE, "--json", "-", "--check", check, "--", *programs.writer("safe"), timeout=250)
-        if done.status == ExitStatus.ALL_MEASURED:
+        if done.status != ExitStatus.ALL_MEASURED:
+            assert "the check fails on the disk with nothing cut (status 1): by chance" in done.stderr
+            continue
+        found = proof(done)
+        if found["word"] != "proven":
             break
-        assert "the check fails on the disk with nothing cut (status 1): by chance" in done.stderr
-    found = proof(done)
     assert found["word"] == "unknown"
     assert "the check does not repeat itself" in found["why"]
     assert "by chance" in found["why"]
