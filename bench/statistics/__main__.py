@@ -226,13 +226,16 @@ def print_over_runs(sims: int) -> None:
 
 
 def print_forecasts(sims: int) -> None:
-    """How good the time left is that a run shows."""
+    """How often the time left holds that a run shows."""
     print("\n## The time left\n")
     print(
-        "Share of estimates within a factor of 1.5 of what was left, or a block, by the block that they are made"
+        "Share of forecasts that hold, by the block that they are made after: one time within a factor of 1.5, a"
     )
-    print("after; before the fourth a run says that there is no estimate yet.\n")
-    print_heading("run", *(f"block {blocks}" for blocks in AT), "all")
+    print(
+        "range from end to end, either within a block. Before the fourth block there is no estimate. Then how many"
+    )
+    print("show one time, and how far the ends of the usual range are apart.\n")
+    print_heading("run", *(f"block {blocks}" for blocks in AT), "all", "one time", "range")
     for case in RUNS:
         print_row(case.name, *figures(case, sims))
 

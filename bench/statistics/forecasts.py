@@ -1,29 +1,35 @@
-"""How good the time left is that a run shows.
+"""How often the time left holds that a run shows.
 
-Simulated runs are looked at after every block; each estimate of the time left is compared with the time that was left.
-One counts as good within a factor of 1.5, or of one block.
+Simulated runs are looked at after every block from the fourth on. What is shown is compared with the time that was
+left: one time ("about 2 min") holds within a factor of 1.5, a range ("40 s to 3 min") from end to end; either within a
+block.
 """
 
+import math
 from collections import defaultdict
 
 import numpy as np
 from scenarios import BY_NAME
 from shipped import CASES, Case, one_run
 
-from guestmark.stats.stopping import Decision
+from guestmark.stats.stopping import NARROW, Decision, TimeLeft
 
 AT = (4, 6, 8, 12)  # blocks
-FACTOR = 1.5
 RUNS = (
     *(
         CASES[f"guest: {name}"]
-        for name in ("iid", "bimodal", "spikes", "unequal variance", "heavy tails", "1 % noise")
+        for name in (
+            "iid", "bimodal", "spikes", "unequal variance", "heavy tails", "1 % noise", "AR .8", "regime",
+            "switching in blocks", "missing blocks", "10 % failures", "unequal durations", "+5 %",
+        )
     ),
     CASES["host, 100 ms: iid"],
     CASES["host, 20 ms: iid"],
+    CASES["host, 1 s: iid"],
+    CASES["host, 100 ms: spikes"],
     Case("guest: 12 cells, iid", BY_NAME["iid"], more=11),
     Case("guest: 12 cells, spikes", BY_NAME["spikes"], more=11),
-)
+)  # fmt: skip
 
 
 def looks(case: Case, number: int) -> list[tuple[int, Decision, float, float]]:
@@ -34,18 +40,28 @@ def looks(case: Case, number: int) -> list[tuple[int, Decision, float, float]]:
     return [(blocks, decision, whole - seconds, block_s) for blocks, seconds, decision in seen[:-1]]
 
 
-def good(shown: float, left: float, block_s: float) -> bool:
-    """Whether an estimate is within the factor, or a block."""
-    return left / FACTOR <= shown <= left * FACTOR or abs(shown - left) <= 1.01 * block_s
+def holds(shown: TimeLeft, left_s: float, block_s: float) -> bool:
+    """Whether what is shown holds, or misses by a block at most."""
+    least, most = shown.least_s, shown.most_s
+    if shown.is_narrow:
+        middle = math.sqrt(least * most)
+        least, most = middle / NARROW, middle * NARROW
+    return least - 1.01 * block_s <= left_s <= most + 1.01 * block_s
 
 
 def figures(case: Case, sims: int) -> list[str]:
-    """The cells of a row: shares of good estimates by block, and in all."""
-    hits: dict[int, list[bool]] = defaultdict(list)
+    """The cells of a row: shares that hold by block, and in all; how many show one time; a range's usual width."""
+    held: dict[int, list[bool]] = defaultdict(list)
+    narrow, widths = 0, []
     for number in range(sims):
-        for blocks, decision, left, block_s in looks(case, number):
-            if decision.left_s is not None:
-                hits[blocks].append(good(decision.left_s, left, block_s))
-    every = [hit for each in hits.values() for hit in each]
-    shares = [f"{np.mean(hits[blocks]):.2f}" if hits[blocks] else "-" for blocks in AT]
-    return [*shares, f"{np.mean(every):.2f}" if every else "-"]
+        for blocks, decision, left_s, block_s in looks(case, number):
+            if (shown := decision.left) is None:
+                continue
+            held[blocks].append(holds(shown, left_s, block_s))
+            narrow += shown.is_narrow
+            if not shown.is_narrow:
+                widths.append(shown.most_s / max(shown.least_s, block_s))
+    every = [each for at in held.values() for each in at]
+    shares = [f"{np.mean(held[blocks]):.2f}" if held[blocks] else "-" for blocks in AT]
+    width = f"×{np.median(widths):.1f}" if widths else "-"
+    return [*shares, f"{np.mean(every):.2f}", f"{narrow / len(every):.2f}", width] if every else ["-"] * 7

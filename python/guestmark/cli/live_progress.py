@@ -119,7 +119,7 @@ class LiveProgress:
         text = Text(no_wrap=True, overflow="ellipsis")
         goal = None
         if self._estimate:
-            goal = self._estimate.goal
+            goal = self._estimate.goal if self._estimate.is_goal_known else None
         elif self._plan:
             goal = self._plan.policy.blocks
         text.append(f"block {self._block + 1}", style="bold")
@@ -132,11 +132,11 @@ class LiveProgress:
             text.append(" · ")
             text.append(make_inert(self._cell), style="cyan")
             text.append(f" {self._phase} ({format_duration(time.monotonic() - self._since)})")
-        if self._estimate and self._plan and (self._estimate.left_s or not self._estimate.goal):
-            seconds = self._estimate.left_s
-            if seconds is not None:
-                seconds = max(seconds - (time.monotonic() - self._estimated_at), 0.0)
-            text.append(f" · {describe_time_left(seconds, self._plan.policy.time_limit_s)}")
+        if self._estimate and self._plan and self._estimate.is_going_on:
+            left = self._estimate.left
+            if left is not None:
+                left = left.after(time.monotonic() - self._estimated_at)
+            text.append(f" · {describe_time_left(left, self._plan.policy.time_limit_s)}")
         if self._failed:
             text.append(f" · {self._failed} failed", style="red")
         return text

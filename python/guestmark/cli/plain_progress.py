@@ -6,6 +6,7 @@ that takes longer than half a minute, a line every half minute tells what is goi
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -21,21 +22,45 @@ from guestmark.page.claims import Claim
 from guestmark.page.say import say
 
 if TYPE_CHECKING:
-    from guestmark.engine.progress import Forecast, ProgressEstimate
+    from guestmark.engine.progress import Forecast, ProgressEstimate, TimeLeft
     from guestmark.stats.analysis import CellResult
 
 # Estimates in a line of a log; more would hide the failures before them.
 _MOST_ESTIMATES = 12
 _LONGEST_SILENCE_S = 30.0
+# What the ends of a range are rounded to: below so many seconds, to multiples of that many, shown in this unit.
+_ROUGH = (
+    (10.0, 1.0, 1.0, "s"),
+    (95.0, 5.0, 1.0, "s"),
+    (5400.0, 60.0, 60.0, "min"),
+    (math.inf, 1800.0, 3600.0, "h"),
+)
 # Blocks that are shorter than this share a line.
 _APART_S = 1.0
 
 
-def describe_time_left(seconds: float | None, limit_s: float) -> str:
+def describe_time_left(left: TimeLeft | None, limit_s: float) -> str:
     """Describes the time left: the forecast, or without one the time limit, at which the run stops in any case."""
-    if seconds is None:
+    if left is None:
         return f"no estimate yet; stops after {format_duration(limit_s)}"
-    return f"about {format_duration(seconds)} left"
+    return f"{describe_forecast_time(left)} left"
+
+
+def describe_forecast_time(left: TimeLeft) -> str:
+    """Describes a forecast: one time where that is good within a factor of 1.5, else from when to when."""
+    if left.is_narrow:
+        return f"about {format_duration(math.sqrt(left.least_s * left.most_s))}"
+    most, unit = _round_time(left.most_s, math.ceil)
+    least, its_unit = _round_time(left.least_s, math.floor)
+    if not least:
+        return f"up to {most:g} {unit}"
+    return f"{least:g}{'' if unit == its_unit else f' {its_unit}'} to {most:g} {unit}"
+
+
+def _round_time(seconds: float, to_whole: Callable[[float], int]) -> tuple[float, str]:
+    """Rounds a time to the few digits that the end of a range deserves: the number and its unit."""
+    _, step, size, unit = next(rough for rough in _ROUGH if seconds < rough[0])
+    return to_whole(seconds / step) * step / size, unit
 
 
 class PlainProgress:
@@ -120,13 +145,10 @@ class PlainProgress:
             return
         self._next_line_at = now + _APART_S
         head = f"guestmark: block {estimate.blocks}"
-        if estimate.goal:
+        if estimate.goal and estimate.is_goal_known:
             head += f" of {estimate.goal}"
-        head += (
-            f", {describe_time_left(estimate.left_s, self._limit_s)}"
-            if estimate.left_s or not estimate.goal
-            else ""
-        )
+        if estimate.is_going_on:
+            head += f", {describe_time_left(estimate.left, self._limit_s)}"
         if self._show_forecast and estimate.foreseen is not None and not self._forecast_shown:
             self._forecast_shown = True
             self._print_line(describe_forecast(estimate.foreseen))
@@ -177,7 +199,7 @@ def describe_forecast(forecast: Forecast) -> str:
     rare_s = forecast.rare_left_s
     return Claim.FORESEEN.format(
         precision=figures.describe_precision(forecast.half_width),
-        left=format_duration(forecast.left_s),
+        left=describe_forecast_time(forecast.left),
         factor=f"{forecast.rare.factor:g}",
         often=forecast.rare.frequency_text,
         rare_left="more time than a run may take" if rare_s is None else format_duration(rare_s),

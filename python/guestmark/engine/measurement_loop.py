@@ -483,13 +483,11 @@ class MeasurementLoop:
         # What rests costs the next block nothing, so these are other trials than before.
         measured = self._cells.measured_trials
         if decision.state is None and budget.is_used_up(self._plan, blocks, measured, used_s):
-            decision = stopping.Decision(RunState.STOPPED, blocks, 0.0)
+            decision = stopping.Decision(RunState.STOPPED, blocks, stopping.NOTHING_LEFT)
         forecast = None
         if self._observer.wants_estimates:
             forecast = stopping.foresee_end(self._plan, measured, blocks, analysis, decision)
-        self._observer.block_ended(
-            ProgressEstimate(blocks, decision.goal, decision.left_s, analysis, forecast)
-        )
+        self._observer.block_ended(ProgressEstimate(blocks, decision.goal, decision.left, analysis, forecast))
         now = time.monotonic()
         self._next_estimate = now + _ESTIMATE_SHARE * (now - begin)
         return decision

@@ -6,20 +6,31 @@ from typing import Protocol
 from guestmark.core.model import Cell, Plan, Trial
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.stopping import Forecast as Forecast  # noqa: PLC0414 (read by the command line)
+from guestmark.stats.stopping import TimeLeft as TimeLeft  # noqa: PLC0414 (the same)
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressEstimate:
     """The progress of a run, with its expected end.
 
-    `goal` is the expected number of blocks, `left_s` the seconds until then; both are None while unknown.
+    `goal` is the expected number of blocks, `left` the time until then; both are None while unknown.
     """
 
     blocks: int
     goal: int | None
-    left_s: float | None
+    left: TimeLeft | None
     analysis: Analysis  # of the primary metric only
     foreseen: Forecast | None = None
+
+    @property
+    def is_goal_known(self) -> bool:
+        """Whether the number of blocks is fixed, or the forecast good enough to name it."""
+        return self.left is None or self.left.is_narrow
+
+    @property
+    def is_going_on(self) -> bool:
+        """Whether something may be left to do."""
+        return not self.goal or (self.left is not None and self.left.most_s > 0)
 
 
 class Observer(Protocol):

@@ -25,6 +25,8 @@ Array = NDArray[np.float64]
 MIN_BLOCKS = paired.MIN_BLOCKS
 # From this many blocks on, 2^(1 - n) is below the level that `family` leaves to the typical run.
 _BLOCKS_FOR_RANKS = 8
+# Of a normal distribution the median absolute deviation is 1 / 1.4826 standard deviations.
+_OF_NORMAL = 1.4826
 # A ratio whose interval lies between this and its inverse is reported as bounded, even without a verdict.
 BOUNDED_RATIO = 1.25
 # A cell that scatters this many times as widely as null copies does so by itself, not because of the host.
@@ -73,6 +75,7 @@ class Comparison:
       same, adjusted over the family.
     - `noise_floor`: |ratio - 1| that null comparisons reach (None: unknown).
     - `stretch`: the log by which each end of `ci` lies further out than chance alone puts it, see `widen_interval`.
+    - `scatter`: standard deviation of a block's log ratio by the median absolute deviation, whatever a few outliers do.
     - `alike`: the typical run lies within the margin, but rarer slow runs are not excluded: weaker than no difference.
     - `withdrawn`: a severe finding took the verdict back, so the interval is not about what was asked.
     - `reason`: the reason for the verdict in a few words; empty if it needs none.
@@ -95,6 +98,7 @@ class Comparison:
     estimand: Estimand = Estimand.TYPICAL
     unseen_ci: tuple[float, float] | None = None
     stretch: float = 0.0
+    scatter: float | None = None
     alike: bool = False
     withdrawn: bool = False
 
@@ -189,6 +193,7 @@ class _Evidence(NamedTuple):
     refused: str = ""
     # The cell scatters more than copies of one cell do.
     unlike: bool = False
+    scatter: float | None = None
 
 
 class _TableScatter(NamedTuple):
@@ -306,6 +311,7 @@ def _build_comparison(
         reason="",
         estimand=estimand,
         unseen_ci=evidence.unseen_ci,
+        scatter=evidence.scatter,
     )
     # Equivalence is held to what the interval leaves out, since both are looked at after every block.
     level = min(alpha, 1 - paired.NOMINAL)
@@ -351,6 +357,7 @@ def _estimate_typical_run(
         median_ratio=float(np.exp(np.median(d))),
         median_ci=_exponentiate_interval(median_interval(d)),
         unlike=_scatters_more_than_copies(cell, baseline, scatter.copies),
+        scatter=_OF_NORMAL * float(np.median(np.abs(d - np.median(d)))),
     )
 
 

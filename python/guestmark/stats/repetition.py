@@ -113,6 +113,27 @@ def expected_blocks(
     return most
 
 
+def blocks_without_outliers(
+    comparisons: Iterable[Comparison], precision: float, relative: float = RELATIVE_PRECISION
+) -> int | None:
+    """Return the blocks until `is_precise_enough` holds for all if no more outliers come; None if that is not known.
+
+    One of a few blocks that lies far out makes an interval wide, and the next ones may soon make it narrow again.
+    """
+    most = 0
+    for comparison in comparisons:
+        if comparison.scatter is None or comparison.ratio is None or comparison.n < 2:
+            return None
+        half = comparison.scatter * _relative_width(comparison.n)
+        needed = blocks_until_within(
+            half, comparison.n, wanted_half_width(comparison.ratio, precision, relative)
+        )
+        if needed is None:
+            return None
+        most = max(most, needed)
+    return most
+
+
 def blocks_until_within(half: float, n: int, target: float, most: int = _MAX_BLOCKS) -> int | None:
     """Return the expected number of blocks in all until the half-width after `n` is `target`; None beyond `most`."""
 

@@ -10,7 +10,9 @@ from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import MIN_BLOCKS, Comparison
 from guestmark.stats.repetition import (
     ANSWER_PRECISION,
+    RELATIVE_PRECISION,
     blocks_needed,
+    blocks_without_outliers,
     expected_blocks,
     half_width,
     is_precise_enough,
@@ -25,20 +27,46 @@ _SETTLED = 0.7
 FEW = 3
 # Blocks from which on the number of blocks to come can be forecast.
 FORESEEN = 4
+# A forecast is good within this factor.
+NARROW = 1.5
+# After n blocks, nine in ten runs need exp(-4.5 / n) to exp(2.8 / n) times as many blocks as the scatter so far says:
+# few blocks say little about it, and a run may end after each of them (simulated by bench/statistics/forecasts.py).
+_FEWER, _MORE = 4.5, 2.8
 # Failures after which a cell that never succeeded is no longer tried.
 GIVE_UP_AFTER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLeft:
+    """Seconds until a run ends, `least_s` to `most_s`: nine in ten runs end within them."""
+
+    least_s: float
+    most_s: float
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the geometric mean of both ends is within a factor of 1.5 of either."""
+        return self.most_s <= NARROW**2 * self.least_s
+
+    def after(self, elapsed_s: float) -> "TimeLeft":
+        """Return what is left after `elapsed_s` more seconds."""
+        return TimeLeft(max(self.least_s - elapsed_s, 0.0), max(self.most_s - elapsed_s, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Whether the run goes on, and in which state it ends if not.
 
-    `goal` is the number of blocks expected in all, `left_s` the seconds until then; both are None if unknown.
+    `goal` is the number of blocks expected in all, `left` the time until then; both are None if unknown.
     """
 
     state: RunState | None  # None: go on
     goal: int | None
-    left_s: float | None
+    left: TimeLeft | None
+
+
+# All that a run that ends has left.
+NOTHING_LEFT = TimeLeft(0.0, 0.0)
 
 
 def block_cost(trials: Iterable[Trial]) -> float:
@@ -94,29 +122,98 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
             return decide_timed_run(policy, trials, blocks, used, before_s)
         return _decide_search(plan, trials, blocks, analysis, used)
     precision = policy.precision / 2 if used < policy.fine_s else policy.precision
+    compared = _required_comparisons(analysis) if asked is None else asked
+    complete = _complete_blocks(compared, blocks)
     if asked is None:
-        precise, goal = _assess_precision(analysis, precision)
-        in_full = _complete_blocks(_required_comparisons(analysis), blocks) >= policy.min_blocks
-        done = in_full and precise and used >= _SETTLED * policy.fine_s
+        precise = _is_precise(analysis, precision)
+        done = complete >= policy.min_blocks and precise and used >= _SETTLED * policy.fine_s
     else:
-        done, goal = _assess_questions(plan, asked, blocks)
+        done = _are_answered(plan, asked, blocks)
     if done:
-        return Decision(RunState.COMPLETE, blocks, 0.0)
+        return Decision(RunState.COMPLETE, blocks, NOTHING_LEFT)
     if blocks >= policy.max_blocks or is_out_of_time(policy, trials, used):
-        return Decision(RunState.STOPPED, blocks, 0.0)
-    if goal is None or blocks < FORESEEN:
+        return Decision(RunState.STOPPED, blocks, NOTHING_LEFT)
+    if blocks < FORESEEN:
         return Decision(None, None, None)
-    if asked is None and used < policy.fine_s and cost > 0:
+    if asked is None:
+        need = _foresee_precision(policy, analysis, compared, used, cost) if compared else None
+    else:
+        need = _Need.of(compared, policy, ANSWER_PRECISION, policy.precision)
+    if need is None:
+        return Decision(None, None, None)
+    # Where trials fail, it takes more blocks to have as many whole ones.
+    fewest, likely, most = ((whole - complete) * blocks / complete for whole in need.count_blocks(complete))
+    longest = max(policy.time_limit_s - used, 0.0)
+    left = TimeLeft(min(max(fewest, 1.0) * cost, longest), min(max(most, 1.0) * cost, longest))
+    return Decision(None, min(blocks + max(math.ceil(likely), 1), policy.max_blocks), left)
+
+
+def _foresee_precision(
+    policy: Policy, analysis: Analysis, compared: Sequence[Comparison], used_s: float, cost: float
+) -> "_Need | None":
+    """Return how many blocks a run without questions needs; None if that cannot be estimated yet."""
+    slow = _blocks_to_settle_slow_runs(analysis)
+    if used_s >= policy.fine_s or cost <= 0:
+        need = _Need.of(compared, policy, RELATIVE_PRECISION, policy.precision)
+        return need and replace(need, slow=slow)
+    need = _Need.of(compared, policy, RELATIVE_PRECISION, policy.precision / 2)
+    complete = _complete_blocks(compared, analysis.blocks)
+    return need and replace(
+        need,
+        slow=slow,
         # After `fine_s` the whole `precision` suffices, which may come sooner than half of it.
-        _, coarse = _assess_precision(analysis, policy.precision)
-        goal = min(goal, max(coarse or goal, blocks + math.ceil((policy.fine_s - used) / cost)))
-    goal = min(max(goal, policy.min_blocks), policy.max_blocks)
-    return Decision(None, goal, max(min((goal - blocks) * cost, policy.time_limit_s - used), 0.0))
+        coarse=expected_blocks(compared, policy.precision),
+        from_then=complete + math.ceil((policy.fine_s - used_s) / cost),
+        fewest=max(need.fewest, complete + math.ceil((_SETTLED * policy.fine_s - used_s) / cost)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """How many whole blocks a run needs to be precise: `wanted`, or `coarse` once it has had `from_then`.
+
+    Without more outliers it needs `steady`. It has `fewest` in any case, `most` at most, and `slow` if it goes on for
+    slow runs that it saw.
+    """
+
+    wanted: int
+    steady: int
+    fewest: int
+    most: int
+    coarse: int | None = None
+    from_then: int = 0
+    slow: int = 0
+
+    @classmethod
+    def of(
+        cls, compared: Sequence[Comparison], policy: Policy, relative: float, precision: float
+    ) -> "_Need | None":
+        """Return what it takes until all that is compared is precise; None if that cannot be estimated yet."""
+        wanted = expected_blocks(compared, precision, relative)
+        if wanted is None:
+            return None
+        steady = blocks_without_outliers(compared, precision, relative)
+        return cls(wanted, wanted if steady is None else steady, policy.min_blocks, policy.max_blocks)
+
+    def count_blocks(self, complete: int) -> tuple[int, int, int]:
+        """Return how many whole blocks it takes in all, after `complete` of them: at best, probably, at worst."""
+        luckily = min(math.exp(-_FEWER / complete), self.steady / max(self.wanted, 1))
+        return (
+            self._count(luckily, 0),
+            self._count(1.0, self.slow),
+            self._count(math.exp(_MORE / complete), self.slow),
+        )
+
+    def _count(self, factor: float, slow: int) -> int:
+        blocks = math.ceil(self.wanted * factor)
+        if self.coarse is not None:
+            blocks = min(blocks, max(math.ceil(self.coarse * factor), self.from_then))
+        return min(max(blocks, self.fewest, slow), self.most)
 
 
 def _decide_fixed_blocks(wanted: int, blocks: int, cost: float) -> Decision:
     left = max(wanted - blocks, 0)
-    return Decision(None if left else RunState.COMPLETE, wanted, left * cost)
+    return Decision(None if left else RunState.COMPLETE, wanted, TimeLeft(left * cost, left * cost))
 
 
 def _decide_search(
@@ -125,11 +222,12 @@ def _decide_search(
     """Return the decision for a run that looks for slow runs; whether there are any does not end it."""
     policy, needed, cost = plan.policy, blocks_to_find(plan, analysis), block_cost(trials)
     if needed is not None and blocks >= max(needed, policy.min_blocks):
-        return Decision(RunState.COMPLETE, blocks, 0.0)
+        return Decision(RunState.COMPLETE, blocks, NOTHING_LEFT)
     if blocks >= policy.max_blocks or is_out_of_time(policy, trials, used_s):
-        return Decision(RunState.STOPPED, blocks, 0.0)
+        return Decision(RunState.STOPPED, blocks, NOTHING_LEFT)
     goal = min(max(needed or policy.max_blocks, policy.min_blocks), policy.max_blocks)
-    return Decision(None, goal, max(min((goal - blocks) * cost, policy.time_limit_s - used_s), 0.0))
+    left_s = max(min((goal - blocks) * cost, policy.time_limit_s - used_s), 0.0)
+    return Decision(None, goal, TimeLeft(left_s, left_s))
 
 
 def count_compared_cells(plan: Plan) -> int:
@@ -156,13 +254,13 @@ def blocks_to_find(plan: Plan, analysis: Analysis, rare: Rare | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The expected end of a run, `left_s` seconds from now, with its widest log ratio known to ± `half_width`.
+    """The expected end of a run, with `left` until then, and with its widest log ratio known to ± `half_width`.
 
     After `rare_left_s` seconds it would have found `rare`; None if that takes longer than a run may.
     """
 
     half_width: float
-    left_s: float
+    left: TimeLeft
     rare: Rare
     rare_left_s: float | None
 
@@ -174,7 +272,7 @@ def foresee_end(
     plan: Plan, trials: Sequence[Trial], blocks: int, analysis: Analysis, decision: Decision
 ) -> Forecast | None:
     """Return the forecast for a run; None if its end is still unknown, or if nothing is compared."""
-    if decision.goal is None or decision.left_s is None or blocks < FORESEEN:
+    if decision.goal is None or decision.left is None or blocks < FORESEEN:
         return None
     ends = [
         predicted_half_width(comparison, max(decision.goal - comparison.n, 0))
@@ -186,7 +284,7 @@ def foresee_end(
     rare = plan.policy.find or _USUALLY_SOUGHT
     needed = blocks_to_find(plan, analysis, rare)
     rare_left_s = None if needed is None else max(needed - blocks, 0) * block_cost(trials)
-    return Forecast(max(known), decision.left_s, rare, rare_left_s)
+    return Forecast(max(known), decision.left, rare, rare_left_s)
 
 
 def _iterations_per_trial(analysis: Analysis) -> int:
@@ -215,13 +313,14 @@ def decide_timed_run(
     """
     lasted_s = used_s - before_s
     if policy.enough_s is not None and blocks >= policy.min_blocks and lasted_s >= policy.enough_s:
-        return Decision(RunState.COMPLETE, blocks, 0.0)
+        return Decision(RunState.COMPLETE, blocks, NOTHING_LEFT)
     cost = block_cost(trials)
     if blocks >= policy.max_blocks or (blocks and used_s + cost > policy.time_limit_s):
-        return Decision(RunState.STOPPED, blocks, 0.0)
+        return Decision(RunState.STOPPED, blocks, NOTHING_LEFT)
     in_time = math.ceil(max((policy.enough_s or 0.0) - lasted_s, 0.0) / cost) if cost > 0 else 0
     goal = min(max(policy.min_blocks, blocks + in_time), policy.max_blocks)
-    return Decision(None, goal, (goal - blocks) * cost)
+    left_s = (goal - blocks) * cost
+    return Decision(None, goal, TimeLeft(left_s, left_s))
 
 
 def blocks_with_losses(trials: Iterable[Trial]) -> int:
@@ -229,23 +328,16 @@ def blocks_with_losses(trials: Iterable[Trial]) -> int:
     return len({trial.block for trial in trials if trial.status is TrialStatus.LOST})
 
 
-def _assess_precision(analysis: Analysis, precision: float) -> tuple[bool, int | None]:
-    """Return whether all that is compared is precise enough, and the blocks in all that this is expected to take."""
+def _is_precise(analysis: Analysis, precision: float) -> bool:
+    """Return whether all that is compared is precise enough, and no slow runs were seen that more blocks may decide."""
     comparisons = _required_comparisons(analysis)
     if comparisons:
-        goal = expected_blocks(comparisons, precision)
         precise = all(is_precise_enough(comparison, precision) for comparison in comparisons)
-        worth = _blocks_to_settle_slow_runs(analysis)
-        if not worth:
-            return precise, goal
-        # A few more blocks may decide about slow runs that were seen.
-        return False, None if goal is None else max(goal, worth)
+        return precise and not _blocks_to_settle_slow_runs(analysis)
     # Nothing is compared, so the means themselves have to be precise.
     cells = [result for result in analysis.cells if result.status is not CellStatus.UNUSABLE]
     alive = [result for result in cells if not is_given_up(result.trials)]
-    if not alive:
-        return True, analysis.blocks
-    return all(_is_summary_precise(result, precision) for result in alive), None
+    return all(_is_summary_precise(result, precision) for result in alive)
 
 
 def is_settled(comparison: Comparison, precision: float) -> bool:
@@ -259,15 +351,14 @@ def is_settled(comparison: Comparison, precision: float) -> bool:
     return is_precise_enough(comparison, precision, ANSWER_PRECISION)
 
 
-def _assess_questions(plan: Plan, asked: Sequence[Comparison], blocks: int) -> tuple[bool, int | None]:
-    """Return whether what the questions compare is known well enough, and the blocks in all that this may take."""
+def _are_answered(plan: Plan, asked: Sequence[Comparison], blocks: int) -> bool:
+    """Return whether what the questions compare is known well enough."""
     policy = plan.policy
-    goal = expected_blocks(asked, policy.precision, ANSWER_PRECISION)
     if asked and plan.context.budget_s is not None:
         # Time spent on a settled question is missing for the others, so fewer blocks than usual may do.
-        return all(is_settled(comparison, policy.precision) for comparison in asked), goal
+        return all(is_settled(comparison, policy.precision) for comparison in asked)
     precise = all(is_precise_enough(comparison, policy.precision, ANSWER_PRECISION) for comparison in asked)
-    return precise and _complete_blocks(asked, blocks) >= policy.min_blocks, goal
+    return precise and _complete_blocks(asked, blocks) >= policy.min_blocks
 
 
 def _complete_blocks(compared: Sequence[Comparison], blocks: int) -> int:

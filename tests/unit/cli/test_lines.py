@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from guestmark.cli.plain_progress import PlainProgress
+from guestmark.cli.plain_progress import PlainProgress, describe_time_left
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.rare import Rare
 from guestmark.engine.progress import ProgressEstimate
 from guestmark.stats.analysis import analyse_run
-from guestmark.stats.stopping import Forecast
+from guestmark.stats.stopping import Forecast, TimeLeft
 
 WALL = Metric("wall_s", "s", Better.LOWER)
 CELLS = tuple(
@@ -46,7 +46,7 @@ class Run:
             self.lines.trial_ended(cell, trial)
         if number < 4:  # what it says is of no matter later, and takes long to compute
             self.analysis = analyse_run(PLAN, self.trials)
-        self.lines.block_ended(ProgressEstimate(number + 1, 40, 65.0, self.analysis))
+        self.lines.block_ended(ProgressEstimate(number + 1, 40, TimeLeft(60.0, 70.0), self.analysis))
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -68,6 +68,25 @@ def test_a_slow_block_is_one_line_that_fits(capsys: pytest.CaptureFixture[str]) 
     assert "tcg failed: the command failed" in lines[3]
 
 
+@pytest.mark.parametrize(
+    ("least_s", "most_s", "said"),
+    [
+        (20.0, 40.0, "about 28 s"),
+        (0.0, 0.0, "about 0 s"),
+        (0.4, 7.2, "up to 8 s"),
+        (12.3, 61.2, "10 to 65 s"),
+        (47.0, 191.0, "45 s to 4 min"),
+        (130.0, 1900.0, "2 to 32 min"),
+        (3000.0, 9100.0, "50 min to 3 h"),
+    ],
+)
+def test_a_forecast_is_as_exact_as_it_will_hold(least_s: float, most_s: float, said: str) -> None:
+    left = TimeLeft(least_s, most_s)
+    assert describe_time_left(left, 600.0) == f"{said} left"
+    # A number of blocks is a forecast, too.
+    assert ProgressEstimate(5, 12, left, analyse_run(PLAN, [])).is_goal_known is said.startswith("about")
+
+
 def test_a_log_has_every_word(capsys: pytest.CaptureFixture[str]) -> None:
     run = Run(block_s=20.0, width=None)
     for _ in range(2):
@@ -87,10 +106,10 @@ def test_what_will_be_known_and_when_is_said_to_whoever_asks(
     run.lines = PlainProgress(clock=lambda: run.now, show_forecast=planning)
     run.lines.started(PLAN, 0)
     run.block()
-    foreseen = Forecast(0.02, 40.0, Rare(2.0, 0.05), 4620.0)
-    run.lines.block_ended(ProgressEstimate(30, 40, 65.0, run.analysis, foreseen))
+    foreseen = Forecast(0.02, TimeLeft(40.0, 40.0), Rare(2.0, 0.05), 4620.0)
+    run.lines.block_ended(ProgressEstimate(30, 40, TimeLeft(60.0, 70.0), run.analysis, foreseen))
     run.now += 20
-    run.lines.block_ended(ProgressEstimate(31, 40, 65.0, run.analysis, foreseen))
+    run.lines.block_ended(ProgressEstimate(31, 40, TimeLeft(60.0, 70.0), run.analysis, foreseen))
     assert ("1 h 17 min" in capsys.readouterr().err) is planning
 
 
@@ -117,7 +136,7 @@ def test_a_long_name_never_hides_its_ratio(capsys: pytest.CaptureFixture[str]) -
         for order, cell in enumerate(cells):
             value = Measurement(WALL, 0.1 * (order + 1), (0.1 * (order + 1),))
             trials.append(Trial(cell.id, block, order, TrialStatus.OK, measurements=(value,)))
-        lines.block_ended(ProgressEstimate(block + 1, 40, 65.0, analyse_run(plan, trials)))
+        lines.block_ended(ProgressEstimate(block + 1, 40, TimeLeft(60.0, 70.0), analyse_run(plan, trials)))
     last = printed(capsys)[-1]
     assert cell_len(last) <= 79
     assert "cache=none ×2.0" in last

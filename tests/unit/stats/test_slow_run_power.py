@@ -156,7 +156,8 @@ def test_what_to_expect_is_said_from_the_fourth_block_on() -> None:
             assert found is None
         else:
             assert found is not None
-            assert found.rare_left_s == pytest.approx(found.left_s)
+            assert found.rare_left_s == pytest.approx(found.left.most_s)
+            assert found.left.least_s == found.left.most_s
             assert 0.001 < found.half_width < 0.02
 
 
