@@ -46,7 +46,8 @@ class CommandLine:
 
     def __init__(self, folder: Path) -> None:
         self.ledger = folder / "ledger.sqlite"
-        self.cache = private_cache(folder / "cache")
+        # A name that no test gives to a cache of its own, which it expects to be empty: this one has links.
+        self.cache = private_cache(folder / "linked-cache")
         self.environment = {
             **os.environ,
             "PYTHONPATH": str(PACKAGES),
