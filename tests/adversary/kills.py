@@ -123,8 +123,11 @@ MACHINES = {
 }
 
 
-def left_after(machine: Machine, blow: Blow) -> list[str]:
-    """Parts of a machine that are there when they should be gone; files and keepers have some seconds."""
+def left_after(machine: Machine, blow: Blow, *, slack_s: float = 0.0) -> list[str]:
+    """Parts of a machine that are there when they should be gone; files and keepers have some seconds.
+
+    `slack_s` is added to every limit: beside other work even an end in order takes as long as the others let it.
+    """
     before = set(_files())
     with tempfile.TemporaryDirectory(prefix="guestmark-test-", dir="/var/tmp") as name:
         Path(name).chmod(0o711)
@@ -166,7 +169,7 @@ def left_after(machine: Machine, blow: Blow) -> list[str]:
             def running() -> list[int]:
                 return [pid for pid in of_machine if _is(pid, known)]
 
-            wait_until(lambda: not running(), _HUNG_S if blow.hung else WITHIN_S)
+            wait_until(lambda: not running(), (_HUNG_S if blow.hung else WITHIN_S) + slack_s)
             left = [f"{pid}: {called(pid)[:80]}" for pid in running()]
             controller.kill()
             controller.wait()
@@ -175,7 +178,7 @@ def left_after(machine: Machine, blow: Blow) -> list[str]:
                 lambda: not [
                     *scratch.iterdir(), *(set(_files()) - before), *(pid for pid in late if _is(pid, known))
                 ],
-                _FILES_S,
+                _FILES_S + slack_s,
             )  # fmt: skip
             left += [f"{pid}: {called(pid)[:80]}" for pid in late if _is(pid, known)]
             return [*left, *map(str, scratch.iterdir()), *map(str, set(_files()) - before)]
