@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import time
 from collections.abc import Iterator
@@ -32,6 +33,12 @@ _KEEPER = "guestmark-agent keep "
 _EXPRESSIONS = "guestmark/core/regex.py"  # a process that searches with expressions of users
 _COARSE_S = 0.01  # of the clock that files are stamped with
 _MEMORY = Path("tests", "long.json")
+_USED_BEFORE = pytest.StashKey[float]()
+
+
+def memory_file() -> Path:
+    """Where this machine remembers its last runs."""
+    return cache_directory() / _MEMORY
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,31 +63,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """With a time, in the order of `picking.order_of`."""
     if config.getoption("--within") is None:
         return
-    remembered = picking.read_memory(cache_directory() / _MEMORY)
+    remembered = picking.read_memory(memory_file())
     tests = [(item.nodeid, item.path) for item in items]
-    commit = picking.git("rev-parse", "HEAD").strip()
-    touched = picking.touched_packages(picking.latest_paths())
-    order = {name: rank for rank, name in enumerate(picking.order_of(tests, touched, remembered, commit))}
+    room_s = config.getoption("--within") * len(os.sched_getaffinity(0))
+    ordered = picking.order_of(tests, picking.latest_change(), remembered, room_s)
+    order = {name: rank for rank, name in enumerate(ordered)}
     items.sort(key=lambda item: order[item.nodeid])
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begins no test that would not end in time."""
+    item.stash[_USED_BEFORE] = _processor_s()
     if until := os.environ.get(_UNTIL):
-        remembered = picking.read_memory(cache_directory() / _MEMORY)
+        remembered = picking.read_memory(memory_file())
         if not picking.fits(item.nodeid, float(until) - time.time(), remembered):
             pytest.skip(_NOT_REACHED)
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Reports know the limit of their test, wherever they are read."""
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Reports know the limit of their test and what it used, wherever they are read."""
     outcome = yield
+    if call.when == "teardown" and _USED_BEFORE in item.stash:
+        used = ("processor", _processor_s() - item.stash[_USED_BEFORE])
+        outcome.get_result().user_properties.append(used)  # type: ignore[attr-defined]
     marker = item.get_closest_marker("timeout")
     given = marker.args[0] if marker and marker.args else item.config.getini("timeout")
     with contextlib.suppress(TypeError, ValueError):
         outcome.get_result().user_properties.append(("limit", float(given)))  # type: ignore[attr-defined]
+
+
+def _processor_s() -> float:
+    """Return what this process and all that it has waited for have used."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 class _Run:
@@ -94,7 +111,9 @@ class _Run:
         self._directories = set(leavings.nobodys())
         self._seconds: dict[str, float] = {}
         self._limits: dict[str, float] = {}
+        self._used: dict[str, float] = {}
         self._long: set[str] = set()
+        self._failed: set[str] = set()
         self._running: list[tuple[float, float, str]] = []
         self._picked: dict[str, int] = {}
         self._not_reached: list[str] = []
@@ -108,19 +127,30 @@ class _Run:
         self._seconds[name] = self._seconds.get(name, 0.0) + report.duration
         if report.when == "call" and "long" in report.keywords:
             self._long.add(name)
+        if report.failed:
+            self._failed.add(name)
         for key, value in report.user_properties:
             if key == "limit" and isinstance(value, float):
                 self._limits[name] = value
+            if key == "processor" and isinstance(value, float):
+                self._used[name] = value
         self._running.append((report.start, report.stop, name))
         if report.when == "call":
             file = name.partition("::")[0]
             self._picked[file] = self._picked.get(file, 0) + 1
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Remembers when each long test ran; with --nothing-left a run that left something has failed."""
+        """Remembers when each long test held; with --nothing-left a run that left something has failed."""
         if self._long:
-            file = cache_directory() / _MEMORY
-            now = {name: picking.Remembered(time.time(), self._seconds[name]) for name in self._long}
+            file = memory_file()
+            now = {
+                name: picking.Remembered(
+                    0.0 if name in self._failed else time.time(),
+                    self._seconds[name],
+                    self._used.get(name, 0.0),
+                )
+                for name in self._long
+            }
             picking.write_memory(file, picking.read_memory(file) | now)
         self._left = self._find_left()
         if self._left and self._strict and session.exitstatus == pytest.ExitCode.OK:

@@ -1,30 +1,40 @@
 """Which of the long tests run with a change, and in which order: `./test --long --for 20m`.
 
-First those of the packages that the last commits touched, then those that have waited longest on this machine; the
-commit's hash decides among equals, so that machines that remember nothing take different ones each time.
+First those of the packages that the last commits touched, for a third of the time; then those that failed last or have
+waited longest on this machine. Where it remembers nothing, as a fresh clone does, this change's sixth of them comes
+first, which the number of the commit decides, so that six changes one after the other run all.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import json
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
+
+from tests.framework import costs
+from tests.framework.spreading import scope_of
 
 ROOT = Path(__file__).resolve().parents[2]
 _LATEST = ("log", "--since=2 days ago", "--max-count=60", "--name-only", "--format=")
-_UNKNOWN_S = 60.0  # what a test that never ran here is expected to take
+PARTS = 6
+_NEAR_SHARE = (
+    1 / 3
+)  # of the time, for what was touched: the rest is a sixth of an hour, when there are 20 minutes
+_SLOWER = 4  # a test that never ran here may take this many times its processor time, beside the others
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The last time that a test ran: when (seconds since the epoch), and how long it took."""
+    """The last time that a test ran: when (seconds since the epoch), how long it took, and how much processor time."""
 
     at: float
     seconds: float
+    processor_s: float = 0.0
 
 
 def git(*words: str) -> str:
@@ -65,9 +75,14 @@ def imported_modules(source: str) -> set[str]:
     return found
 
 
+@functools.cache
+def _modules_of(file: Path) -> frozenset[str]:
+    return frozenset(imported_modules(file.read_text()))
+
+
 def nearness(file: Path, touched: Mapping[str, int]) -> int:
     """How many touched files are in packages that a file of tests imports, or is named after."""
-    modules = imported_modules(file.read_text())
+    modules = _modules_of(file)
     words = set(file.stem.split("_"))
     return sum(
         count
@@ -77,41 +92,103 @@ def nearness(file: Path, touched: Mapping[str, int]) -> int:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is known of a change: the files touched in each package, its commit, and how many commits came before."""
+
+    touched: Mapping[str, int]
+    commit: str
+    number: int = 0
+
+    def draw(self, text: str) -> str:
+        """Draw by the commit's hash; the same each time."""
+        return hashlib.sha256(f"{self.commit} {text}".encode()).hexdigest()
+
+
+@dataclass(slots=True)
+class _Group:
+    """Tests that stay together on one worker; `name` is what they share."""
+
+    name: str
+    file: Path
+    tests: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    # When the one that has waited longest was run; 0 if it never was, or failed.
+    at: float = 0.0
+    part: int = 0
+
+
 def order_of(
     tests: Sequence[tuple[str, Path]],
-    touched: Mapping[str, int],
+    change: Change,
     remembered: Mapping[str, Remembered],
-    commit: str,
+    room_s: float,
 ) -> list[str]:
-    """The tests, given by name with their file, in the order in which they are taken. Those of a file stay together."""
-    files = {file for _, file in tests}
-    near = {file: nearness(file, touched) for file in files}
-    waited: dict[Path, float] = {}
+    """The tests, given by name with their file, in the order in which they are taken.
+
+    `room_s` is the processor time that there is for all of them. Tests that share a machine stay
+    together.
+    """
+    groups = _group_tests(tests, remembered)
+    for each in groups:
+        each.tests.sort(key=lambda name: (_last_run(name, remembered), change.draw(name)))
+    near = {file: nearness(file, change.touched) for file in {each.file for each in groups}}
+    by_need = sorted(
+        groups, key=lambda each: (each.at, each.part != change.number % PARTS, change.draw(each.name))
+    )
+    ranked = dict.fromkeys(each.name for each in _take_near(by_need, near, room_s * _NEAR_SHARE))
+    ranked |= dict.fromkeys(each.name for each in by_need)
+    named = {each.name: each for each in groups}
+    return [test for name in ranked for test in named[name].tests]
+
+
+def _group_tests(tests: Sequence[tuple[str, Path]], remembered: Mapping[str, Remembered]) -> list[_Group]:
+    """Group tests by what they share, each in one of the parts, all of which take about the same time."""
+    found: dict[str, _Group] = {}
     for name, file in tests:
-        last = remembered[name].at if name in remembered else 0.0
-        waited[file] = min(waited.get(file, last), last)
-    chance = {file: hashlib.sha256(f"{commit} {file.name}".encode()).hexdigest() for file in files}
-    ranked = sorted(files, key=lambda file: (near[file] == 0, -near[file], waited[file], chance[file]))
-    place = {file: number for number, file in enumerate(ranked)}
+        scope = scope_of(name)
+        group = found.setdefault(scope, _Group(scope, file, at=_last_run(name, remembered)))
+        group.tests.append(name)
+        group.seconds += expected_s(name, remembered)
+        group.at = min(group.at, _last_run(name, remembered))
+    loads = [0.0] * PARTS
+    # By what is published, not by what is remembered: the parts have to be the same with each change.
+    for group in sorted(found.values(), key=lambda each: (-costs.sum_published(each.tests), each.name)):
+        group.part = loads.index(min(loads))
+        loads[group.part] += costs.sum_published(group.tests)
+    return list(found.values())
 
-    def rank(test: tuple[str, Path]) -> tuple[int, float, str]:
-        name, file = test
-        last = remembered[name].at if name in remembered else 0.0
-        return place[file], last, hashlib.sha256(f"{commit} {name}".encode()).hexdigest()
 
-    return [name for name, _ in sorted(tests, key=rank)]
+def _take_near(by_need: Sequence[_Group], near: Mapping[Path, int], room_s: float) -> list[_Group]:
+    """Take what is nearest to the change, as much as fits into this time."""
+    taken = []
+    for each in sorted(by_need, key=lambda each: -near[each.file]):
+        if near[each.file] and each.seconds <= room_s:
+            taken.append(each)
+            room_s -= each.seconds
+    return taken
+
+
+def _last_run(name: str, remembered: Mapping[str, Remembered]) -> float:
+    return remembered[name].at if name in remembered else 0.0
+
+
+def expected_s(name: str, remembered: Mapping[str, Remembered]) -> float:
+    """How much processor time a test is likely to take here."""
+    known = remembered[name].processor_s if name in remembered else 0.0
+    return known or costs.published_s(name)
 
 
 def fits(name: str, left_s: float, remembered: Mapping[str, Remembered]) -> bool:
     """Whether a test is likely to end within the time that is left."""
-    return left_s > (remembered[name].seconds if name in remembered else _UNKNOWN_S)
+    return left_s > (remembered[name].seconds if name in remembered else costs.published_s(name) * _SLOWER)
 
 
 def read_memory(file: Path) -> dict[str, Remembered]:
     """What is remembered in `file`; nothing where it is missing or damaged."""
     try:
         stored = json.loads(file.read_text())
-        return {name: Remembered(float(at), float(seconds)) for name, (at, seconds) in stored.items()}
+        return {name: Remembered(*map(float, values)) for name, values in stored.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
@@ -120,10 +197,16 @@ def write_memory(file: Path, remembered: Mapping[str, Remembered]) -> None:
     """Keeps it for the next run, whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f"{file.name}.new")
-    part.write_text(json.dumps({name: (each.at, each.seconds) for name, each in sorted(remembered.items())}))
+    part.write_text(json.dumps({name: astuple(each) for name, each in sorted(remembered.items())}))
     part.replace(file)
 
 
 def latest_paths() -> list[str]:
     """The files of the last commits, at most of two days, and those that are changed now."""
     return [*git(*_LATEST).splitlines(), *git("diff", "--name-only", "HEAD").splitlines()]
+
+
+def latest_change() -> Change:
+    """What this checkout has as its last change."""
+    count = git("rev-list", "--count", "HEAD").strip()
+    return Change(touched_packages(latest_paths()), git("rev-parse", "HEAD").strip(), int(count or 0))

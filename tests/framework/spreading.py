@@ -38,13 +38,18 @@ SPREAD: Mapping[str, Callable[[str], str]] = {
 }
 
 
+def scope_of(nodeid: str) -> str:
+    """Return the name of what a test shares with others that stay on the same worker."""
+    file = nodeid.partition("::")[0]
+    take = SPREAD.get(file)
+    return file if take is None else take(nodeid)
+
+
 class SpreadScheduling(LoadFileScheduling):  # type: ignore[misc]
     """Sends whole files to workers, and the tests of `SPREAD` apart from each other."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        take = SPREAD.get(file)
-        return file if take is None else take(nodeid)
+        return scope_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

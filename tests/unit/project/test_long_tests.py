@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.framework import picking
-from tests.framework.picking import Remembered
+from tests.framework import costs, picking
+from tests.framework.picking import PARTS, Change, Remembered
 
 ROOT = Path(__file__).resolve().parents[3]
+# Three quarters of 20 minutes, on two processors.
+ROOM_S = 0.75 * 20 * 60 * 2
+OTHERS = ("", "disks", "powercut", "engine", "report", "capture")
 
 
 @pytest.mark.parametrize(
@@ -71,8 +74,8 @@ def files(folder: Path, count: int) -> list[tuple[str, Path]]:
 def test_what_was_touched_comes_first_then_what_has_waited(tmp_path: Path) -> None:
     tests = files(tmp_path, 5)
     tests[4][1].write_text("import guestmark.disks.stack")
-    remembered = {name: Remembered(float(number), 1.0) for number, (name, _) in enumerate(tests)}
-    order = picking.order_of(tests, {"guestmark.disks": 1}, remembered, "abc")
+    remembered = {name: Remembered(float(number), 1.0, 1.0) for number, (name, _) in enumerate(tests)}
+    order = picking.order_of(tests, Change({"guestmark.disks": 1}, "abc"), remembered, ROOM_S)
     assert order[:2] == ["test_2.py::test_a", "test_2.py::test_b"]
     assert order[2:] == [name for name, _ in tests if not name.startswith("test_2.py")]
 
@@ -81,23 +84,95 @@ def test_in_six_changes_each_has_run(tmp_path: Path) -> None:
     """A sixth of the tests fits into each change; what is touched is another file each time."""
     tests = files(tmp_path, 60)
     remembered: dict[str, Remembered] = {}
-    for change in range(6):
-        for name in picking.order_of(tests, {}, remembered, f"commit {change}")[: len(tests) // 6]:
-            remembered[name] = Remembered(change + 1.0, 1.0)
+    for number in range(PARTS):
+        order = picking.order_of(tests, Change({}, f"commit {number}", number), remembered, ROOM_S)
+        for name in order[: len(tests) // PARTS]:
+            remembered[name] = Remembered(number + 1.0, 1.0, 1.0)
     assert set(remembered) == {name for name, _ in tests}
+
+
+def test_what_failed_comes_before_what_held(tmp_path: Path) -> None:
+    tests = files(tmp_path, 5)
+    remembered = {name: Remembered(float(number + 1), 1.0, 1.0) for number, (name, _) in enumerate(tests)}
+    remembered["test_3.py::test_b"] = Remembered(0.0, 1.0, 1.0)
+    assert picking.order_of(tests, Change({}, "abc"), remembered, ROOM_S)[:2] == [
+        "test_3.py::test_b",
+        "test_3.py::test_a",
+    ]
+
+
+def all_long_tests() -> list[tuple[str, Path]]:
+    """As many tests as each real file has; what they are called decides nothing but what runs together."""
+    return [
+        (f"{file}::test_it[{number}]", ROOT / file)
+        for file, cost in costs.read_table().items()
+        for number in range(cost.tests)
+    ]
+
+
+def picked(change: Change, remembered: dict[str, Remembered]) -> list[str]:
+    """What two processors reach with `--for 20m`, where everything takes as long as it did."""
+    left_s, reached = ROOM_S, []
+    for name in picking.order_of(all_long_tests(), change, remembered, ROOM_S):
+        left_s -= costs.published_s(name)
+        if left_s >= 0:
+            reached.append(name)
+    return reached
+
+
+def test_six_changes_run_everything_on_a_machine_that_remembers_nothing() -> None:
+    """By the real files, with the real import graph, whatever the changes touch."""
+    touched = picking.touched_packages(
+        path.relative_to(ROOT).as_posix() for path in ROOT.rglob("python/**/*.py")
+    )
+    for packages in ({}, touched):
+        missed = {name for name, _ in all_long_tests()}
+        for number in range(71, 71 + PARTS):
+            missed -= set(picked(Change(packages, f"commit {number}", number), {}))
+        assert missed == set()
+
+
+@pytest.mark.parametrize(
+    ("changed", "seen_by"),
+    [
+        # A parameter of the nested order that is renamed on one side of it.
+        ("python/guestmark/workloads/netboot/nested.py", "tests/guest/test_netboot.py"),
+        # A type that s390x lacks.
+        ("crates/agent/src/main.rs", "tests/guest/test_architectures.py"),
+        # A rule of claims that errs twice as often.
+        ("python/guestmark/stats/family.py", "tests/unit/stats/test_acceptance.py"),
+    ],
+)
+def test_a_planted_fault_meets_its_test_within_six_changes(changed: str, seen_by: str) -> None:
+    """The change itself, then five that touch other things; the machine remembers what it ran, or nothing."""
+    assert picking.nearness(ROOT / seen_by, picking.touched_packages([changed])) > 0
+    for keeps in (True, False):
+        remembered: dict[str, Remembered] = {}
+        seen: set[str] = set()
+        for number in range(PARTS):
+            paths = [changed if number == 0 else f"python/guestmark/{OTHERS[number]}/module.py"]
+            change = Change(picking.touched_packages(paths), f"commit {number}", number)
+            reached = picked(change, remembered if keeps else {})
+            seen |= set(reached)
+            remembered |= {
+                name: Remembered(number + 1.0, costs.published_s(name), costs.published_s(name))
+                for name in reached
+            }
+        assert {name for name, _ in all_long_tests() if name.startswith(seen_by)} <= seen
 
 
 def test_machines_without_a_memory_take_different_tests(tmp_path: Path) -> None:
     tests = files(tmp_path, 60)
-    first = {picking.order_of(tests, {}, {}, f"commit {change}")[0] for change in range(20)}
-    assert len(first) > 10
+    first = {picking.order_of(tests, Change({}, f"commit {number}"), {}, ROOM_S)[0] for number in range(20)}
+    assert len(first) > 5
 
 
 def test_a_test_begins_only_if_it_fits() -> None:
-    remembered = {"known": Remembered(0.0, 20.0)}
+    remembered = {"known": Remembered(0.0, 20.0, 5.0)}
     assert picking.fits("known", 30.0, remembered)
     assert not picking.fits("known", 10.0, remembered)
     assert not picking.fits("unknown", 10.0, remembered)
+    assert picking.fits("unknown", 50.0, remembered)
 
 
 @pytest.mark.parametrize("damaged", ["", "{", "[]", '{"a": 1}', '{"a": ["x", 2]}'])

@@ -1,0 +1,96 @@
+"""The processor time that long tests take: `costs.tsv`, a line for each file, and what all of them together take.
+
+It counts what a test and all that it waits for use, on every processor, and depends little on what else a machine does.
+
+`python -m tests.framework.costs` says it, `--write` publishes what this machine remembers of its last runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+TABLE = Path(__file__).with_name("costs.tsv")
+_UNKNOWN_S = 10.0  # of a test whose file is not in the table
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """How many long tests a file has, and the processor seconds of all of them."""
+
+    tests: int
+    seconds: float
+
+    @property
+    def each_s(self) -> float:
+        """Those of one of them."""
+        return self.seconds / self.tests
+
+
+@functools.cache
+def read_table() -> Mapping[str, Cost]:
+    """The published costs, by file."""
+    found = {}
+    for line in TABLE.read_text().splitlines():
+        file, tests, seconds = line.split("\t")
+        found[file] = Cost(int(tests), float(seconds))
+    return found
+
+
+def published_s(name: str) -> float:
+    """Processor seconds of a test, as published."""
+    cost = read_table().get(name.partition("::")[0])
+    return _UNKNOWN_S if cost is None else cost.each_s
+
+
+def sum_published(names: Iterable[str]) -> float:
+    """Processor seconds of these tests, as published."""
+    return sum(map(published_s, names))
+
+
+def _collect_costs(seconds: Mapping[str, float]) -> dict[str, Cost]:
+    found: dict[str, Cost] = {}
+    for name, took in seconds.items():
+        file = name.partition("::")[0]
+        before = found.get(file, Cost(0, 0.0))
+        found[file] = Cost(before.tests + 1, before.seconds + took)
+    return found
+
+
+def _write_table(costs: Mapping[str, Cost]) -> None:
+    lines = [f"{file}\t{cost.tests}\t{cost.seconds:.0f}\n" for file, cost in sorted(costs.items())]
+    TABLE.write_text("".join(lines))
+
+
+def _print_table(costs: Mapping[str, Cost]) -> None:
+    for file, cost in sorted(costs.items(), key=lambda item: -item[1].seconds):
+        print(f"{cost.seconds:7.0f} s {cost.tests:4}  {file}")
+    whole = sum(cost.seconds for cost in costs.values())
+    processors = len(os.sched_getaffinity(0))
+    print(
+        f"{whole:7.0f} s {sum(cost.tests for cost in costs.values()):4}  all; "
+        f"{whole / processors / 60:.0f} min on {processors} processors that are never idle"
+    )
+
+
+def main() -> None:
+    """Says or writes the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="publish what this machine remembers")
+    if parser.parse_args().write:
+        from tests.framework import long_tests, picking
+
+        remembered = picking.read_memory(long_tests.memory_file())
+        _write_table(
+            {**read_table(), **_collect_costs({name: each.processor_s for name, each in remembered.items()})}
+        )
+        read_table.cache_clear()
+    _print_table(read_table())
+
+
+if __name__ == "__main__":
+    main()
