@@ -12,7 +12,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from guestmark.cli.console import Console
-from guestmark.cli.plain_progress import describe_forecast, describe_output, describe_time_left
+from guestmark.cli.plain_progress import KnownFailures, describe_forecast, describe_output, describe_time_left
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.units import format_duration
 from guestmark.page.text import make_inert
@@ -42,6 +42,7 @@ class LiveProgress:
         self._since = time.monotonic()
         self._block = 0
         self._failed = 0
+        self._known_failures = KnownFailures()
         self._in_block = 0
         self._estimate: ProgressEstimate | None = None
         self._estimated_at = 0.0
@@ -80,13 +81,14 @@ class LiveProgress:
         self._live.refresh()
 
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
-        """Counts the trial, and prints a failure, which stays on the screen."""
+        """Counts the trial, and prints a failure, which stays on the screen, unless the cell failed so before."""
         self._in_block += 1
         if self._show_output:
             self._console.print(Text(describe_output(cell, trial)), soft_wrap=True)
         if trial.status is not TrialStatus.OK:
             self._failed += 1
-            self.note(f"block {trial.block + 1}: {cell.id} failed: {trial.reason}")
+            if failure := self._known_failures.describe(trial):
+                self.note(f"block {trial.block + 1}: {failure}")
 
     def block_ended(self, estimate: ProgressEstimate) -> None:
         """Shows the new estimates."""
@@ -126,17 +128,18 @@ class LiveProgress:
         if goal:
             about = "" if self._plan and self._plan.policy.blocks else "about "
             text.append(f" of {about}{max(goal, self._block + 1)}")
-        if self._plan:
-            text.append(f", {self._in_block} of {len(self._plan.cells)} cells done")
-        if self._cell:
-            text.append(" · ")
-            text.append(make_inert(self._cell), style="cyan")
-            text.append(f" {self._phase} ({format_duration(time.monotonic() - self._since)})")
+        # What is cut on a narrow terminal is what will be over in a moment.
         if self._estimate and self._plan and self._estimate.is_going_on:
             left = self._estimate.left
             if left is not None:
                 left = left.after(time.monotonic() - self._estimated_at)
-            text.append(f" · {describe_time_left(left, self._plan.policy.time_limit_s)}")
+            text.append(f", {describe_time_left(left, self._plan.policy.time_limit_s)}")
         if self._failed:
             text.append(f" · {self._failed} failed", style="red")
+        if self._plan:
+            text.append(f" · {self._in_block} of {len(self._plan.cells)} cells done")
+        if self._cell:
+            text.append(" · ")
+            text.append(make_inert(self._cell), style="cyan")
+            text.append(f" {self._phase} ({format_duration(time.monotonic() - self._since)})")
         return text

@@ -89,6 +89,7 @@ class PlainProgress:
         self._limit_s = 0.0
         # Those since the last line was printed.
         self._failures: list[str] = []
+        self._known_failures = KnownFailures()
         self._next_line_at = 0.0
         self._forecast_shown = False
 
@@ -136,7 +137,7 @@ class PlainProgress:
         if self._show_output:
             _write_line(describe_output(cell, trial))
         if trial.status is not TrialStatus.OK:
-            self._failures.append(f"{cell.id} failed: {trial.reason}")
+            self._failures.append(self._known_failures.describe(trial) or f"{cell.id} failed again")
 
     def block_ended(self, estimate: ProgressEstimate) -> None:
         """Prints failures, the estimates so far and the time left, unless the last line is less than a second old."""
@@ -167,7 +168,11 @@ class PlainProgress:
         self._failures.clear()
 
     def note(self, text: str) -> None:
-        """Prints a remark."""
+        """Prints a remark, and before it the failures that no line has had yet: a remark may be about them."""
+        if self._failures:
+            head = f"guestmark: block {self._block + 1}"
+            _write_line(_join_details(head, list(dict.fromkeys(self._failures)), ()))
+            self._failures.clear()
         self._print_line(text)
 
     def _print_line(self, text: str) -> None:
@@ -187,6 +192,26 @@ class PlainProgress:
         unit = figures.choose_table_unit(self._unit, [summary.mean])
         name = self._metric.removesuffix("_s")
         return f"{result.cell.id} {name} {summary.mean / unit.size:.4g} {unit.name}".rstrip()
+
+
+class KnownFailures:
+    """Failures that were told, so that nobody reads one reason twice."""
+
+    def __init__(self) -> None:
+        self._first_cells: dict[str, str] = {}
+        self._cells: set[tuple[str, str]] = set()
+
+    def describe(self, trial: Trial) -> str:
+        """Describes a failure with its reason, unless the reason was told before.
+
+        Returns nothing where this very cell has failed for it before.
+        """
+        if (trial.cell_id, trial.reason) in self._cells:
+            return ""
+        self._cells.add((trial.cell_id, trial.reason))
+        if self._first_cells.setdefault(trial.reason, trial.cell_id) != trial.cell_id:
+            return f"{trial.cell_id} failed, too"
+        return f"{trial.cell_id} failed: {trial.reason}"
 
 
 def describe_output(cell: Cell, trial: Trial) -> str:

@@ -264,9 +264,7 @@ class MeasurementLoop:
                 return RunState.FAILED
             new = self._trials[before:]
             if is_hopeless([cell.id for cell in self._cells.planned], new):
-                self._observer.note(
-                    f"all {len(new)} trials failed, and nothing else is tried: {new[-1].reason}"
-                )
+                self._observer.note(f"all {len(new)} trials failed, and nothing else is tried")
                 return self._final_state(RunState.FAILED)
             self._wait_for_start(block)
             if self._measure_missing_trials(block):

@@ -44,6 +44,8 @@ def test_what_never_succeeds_is_given_up_at_once(
     assert document["run"]["trials"] <= 3 * (len(commands) + 1)
     assert "Nothing was measured" in done.stdout
     assert "-i" in done.stdout
+    failures = re.findall(r"(\S+ failed: [^;\n]+)", done.stderr)
+    assert len(failures) == len(set(failures)) <= len(commands), done.stderr
 
 
 ONE_WORD = (

@@ -1,12 +1,16 @@
 """Progress where standard error is no terminal: how many lines, how long, and what they say."""
 
+import io
 import time
 from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
 
+from guestmark.cli.console import Console
+from guestmark.cli.live_progress import LiveProgress
 from guestmark.cli.plain_progress import PlainProgress, describe_time_left
+from guestmark.cli.style import Style
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, Plan, Policy, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
@@ -121,6 +125,49 @@ def test_quick_blocks_share_a_line_and_a_failure_is_not_lost(capsys: pytest.Capt
     assert 10 <= len(lines) <= 11  # in ten seconds
     assert all(cell_len(line) <= 79 for line in lines), lines
     assert [number for number, line in enumerate(lines) if "tcg failed" in line] == [1]
+
+
+@pytest.mark.parametrize("block_s", [0.04, 20.0])
+def test_a_reason_is_told_once(capsys: pytest.CaptureFixture[str], block_s: float) -> None:
+    run = Run(block_s, width=None)
+    for failing in ("tcg", "tcg", "host", "tcg", "host"):
+        run.block(failing=failing)
+    run.lines.note("that is all")
+    *_, last = lines = printed(capsys)
+    text = "\n".join(lines)
+    assert text.count("and it said why at length " * 8) == 1
+    assert text.count("host failed, too") == 1
+    assert "tcg failed again" in text
+    assert last == "guestmark: that is all"
+
+
+def test_a_display_tells_a_reason_once() -> None:
+    shown = io.StringIO()
+    live = LiveProgress(Console(file=shown, width=80))
+    live.started(PLAN, 0)
+    for block in range(5):
+        for order, cell in enumerate(CELLS):
+            live.trial_ended(cell, Trial(cell.id, block, order, TrialStatus.FAILED, "no space is left"))
+    assert shown.getvalue().count("no space is left") == 1
+    assert shown.getvalue().count("failed, too") == len(CELLS) - 1
+
+
+def test_a_narrow_display_keeps_the_time_that_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(block_s=20.0)
+    run.block(failing="tcg")
+    capsys.readouterr()
+    shown = io.StringIO()
+    with LiveProgress(Console(file=shown, width=80, style=Style.FULL)) as live:
+        live.started(PLAN, 0)
+        for cell, trial in zip(CELLS, run.trials, strict=True):
+            live.trial_started(cell, 0)
+            live.phase("measuring 2/2")
+            live.trial_ended(cell, trial)
+        live.block_ended(ProgressEstimate(17, 174, TimeLeft(360.0, 370.0), run.analysis))
+    status = next(line for line in shown.getvalue().splitlines()[::-1] if "block" in line)
+    assert "about 6 min" in status and " left" in status
+    assert "1 failed" in status
+    assert "…" in status
 
 
 def test_a_long_name_never_hides_its_ratio(capsys: pytest.CaptureFixture[str]) -> None:
