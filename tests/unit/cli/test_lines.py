@@ -165,7 +165,7 @@ def test_a_narrow_display_keeps_the_time_that_is_left(capsys: pytest.CaptureFixt
             live.trial_ended(cell, trial)
         live.block_ended(ProgressEstimate(17, 174, TimeLeft(360.0, 370.0), run.analysis))
     status = next(line for line in shown.getvalue().splitlines()[::-1] if "block" in line)
-    assert "about 6 min left" in status
+    assert "about 6 min 5 s left" in status
     assert "1 failed" in status
     assert "…" in status
 
