@@ -184,6 +184,18 @@ def test_three_layers() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_command_in_an_emulator_in_an_emulator_is_answered_after_one_start(guestmark: CommandLine) -> None:
+    """It takes a minute or more, so it is not started to see whether it starts, nor again for a copy."""
+    done = guestmark.measure("--on", "tcg/tcg", "--set", "memory=256M", "--", "true", timeout=1000)
+    assert done.status == 0, done.stderr
+    (cell,) = done.document()["cells"]
+    (trial,) = cell["trials"]
+    assert trial["attestation"]["inner"]["vmm"]["accelerator"] == "tcg"
+    assert trial["attestation"]["outer"]["inner_guest"] == 1
+
+
+@pytest.mark.long
 def test_the_doctor_says_something_about_kvm_in_tcg_in_any_case(guestmark: CommandLine) -> None:
     result = guestmark("doctor", "--json", timeout=120)
     assert result.status == 0, result.stderr

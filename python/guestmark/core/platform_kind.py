@@ -122,6 +122,8 @@ class PlatformKind:
     holds_guests: bool = False
     # True if it starts only where there is /dev/kvm.
     needs_kvm: bool = False
+    # True if the code of its machines is translated, all of it.
+    emulates: bool = False
     load_nested_class: Callable[[], Callable[[Any], Any]] | None = None
     # True if it boots a kernel of its own; otherwise workloads run on a kernel that runs already.
     guest: bool = True

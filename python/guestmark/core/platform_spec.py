@@ -81,6 +81,11 @@ class PlatformSpec:
         return len(self.layers) > 1
 
     @property
+    def translates_twice(self) -> bool:
+        """Whether an emulator emulates another one, so that a start takes a minute or more."""
+        return sum(layer.description.emulates for layer in self.layers) > 1
+
+    @property
     def is_guest(self) -> bool:
         """Whether the workload runs in a virtual machine that guestmark starts."""
         return self.inner.description.guest

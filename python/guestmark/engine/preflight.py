@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from guestmark.appliance.bzimage import NotABzImageError, read_release
 from guestmark.core.architectures import Architecture
@@ -27,6 +27,9 @@ from guestmark.setting.machine import KERNEL, MACHINE, MEMORY
 from guestmark.setting.memory import check_memory
 from guestmark.setting.network import MTU, NETWORK, NIC, NIC_QUEUES, NIC_RING, OFFLOADS, Network
 from guestmark.workloads import base as workloads
+
+if TYPE_CHECKING:
+    from guestmark.platforms.qemu.nested.platform import NestedPlatform
 
 
 def find_unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tuple[LeftOut, ...]:
@@ -295,6 +298,11 @@ def find_unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOu
         # The host needs no guest to boot, so there is nothing to wait for.
         if spec.is_this_host:
             found[str(spec)] = platform.probe()
+            continue
+        # The first trial tells as much, and another start would take a minute or more.
+        if spec.translates_twice:
+            missing = cast("NestedPlatform", platform).find_missing(mine[0].levels)
+            found[str(spec)] = missing or recall_findings([cast("Startable", platform)])[platform.name]
             continue
         for levels, theirs in _group_by_probed_levels(mine).items():
             tried = PlatformVariant(cast("Startable", platform), dict(levels)) if levels else platform

@@ -101,6 +101,21 @@ def test_commands_on_the_host_alone_take_as_long_as_in_hyperfine() -> None:
     )
 
 
+def test_guests_that_take_a_minute_to_start_are_started_once() -> None:
+    """Unless something is compared, or an option says how often."""
+    plan = build_plan(ExecOptions(on=("tcg/tcg",), settings=("memory=256M",), timing=True), ["true"])
+    assert (plan.policy.min_blocks, plan.policy.enough_s, len(plan.cells)) == (1, 60.0, 1)
+    for others in (
+        ExecOptions(on=("tcg/kvm",), timing=True),
+        ExecOptions(on=("tcg/tcg", "tcg"), timing=True),
+        ExecOptions(on=("tcg/tcg",), settings=("memory=256M,512M",), timing=True),
+        ExecOptions(on=("tcg/tcg",), commands=(["false"],), timing=True),
+        ExecOptions(on=("tcg/tcg",), time_limit_s=900.0, timing=True),
+        ExecOptions(on=("tcg/tcg",), null=NullCells.BASELINE, timing=True),
+    ):
+        assert build_plan(others, ["true"]).policy.enough_s is None
+
+
 def test_a_timed_run_ends_after_its_seconds_and_its_blocks() -> None:
     policy = Policy(min_blocks=10, enough_s=3.0)
     assert [stopping.decide_timed_run(policy, [], *at).state for at in ((9, 5.0), (10, 2.9), (10, 3.0))] == [

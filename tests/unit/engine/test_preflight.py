@@ -25,6 +25,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.engine import preflight
 from guestmark.engine.time_estimate import estimate_time
 from guestmark.ledger import open_ledger
+from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.stopping import decide
 from guestmark.workloads.base import Workload
@@ -183,6 +184,28 @@ def test_list_offers_no_cell_that_cannot_run(guestmark: CommandLine, typed: str,
     assert cells
     assert all(shown in words for words in cells)
     assert "cannot be measured here: " in done.stderr
+
+
+def test_a_guest_that_takes_a_minute_to_start_is_not_started_to_see_whether_it_does() -> None:
+    asked: list[str] = []
+
+    def probe(platforms: Sequence[Platform]) -> dict[str, Usable | Unusable]:
+        asked.extend(platform.name for platform in platforms)
+        return {platform.name: Usable(1.0) for platform in platforms}
+
+    cells = [
+        Cell(name, WorkloadSpec("exec"), PlatformSpec.read(name), {"memory": "256M"})
+        for name in ("tcg/tcg", "tcg/kvm", "tcg/tcg/uml")
+    ]
+    assert preflight.find_unusable_platforms(cells, probe) == ()
+    assert asked == ["tcg/kvm"]
+
+
+def test_what_such_a_guest_lacks_is_found_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    cell = Cell("it", WorkloadSpec("exec"), PlatformSpec.read("tcg/tcg/uml"), {"memory": "256M"})
+    (left_out,) = preflight.find_unusable_platforms([cell], lambda _: {})
+    assert "linux.uml is not installed" in left_out.reason
 
 
 def test_list_of_nothing_that_can_run_ends_as_the_run_does(guestmark: CommandLine) -> None:

@@ -29,6 +29,7 @@ def _describe_accelerator(accelerator: Accelerator, text: str) -> PlatformKind:
         load_platform_class,
         holds_guests=True,
         needs_kvm=not accelerator.emulates,
+        emulates=accelerator.emulates,
         load_nested_class=load_nested_class,
         takes_arch=True,
         boots_firmware=True,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from guestmark.agent.wire import StandardOutput
+from guestmark.core import registry
 from guestmark.core.context import Caller
 from guestmark.core.derived import check_names
 from guestmark.core.errors import UsageError
@@ -25,6 +26,8 @@ from guestmark.workloads.exec.files import describe_files, describe_input
 _FEWEST, _MOST = 10, 10_000  # blocks of commands that are only timed
 _ENOUGH_S = 3.0  # seconds of each such command
 _QUICK_BLOCKS = 6  # the fewest that allow a verdict
+# Seconds after which a guest in an emulator in an emulator has been measured enough: it takes most of them to start.
+_SLOW_ENOUGH_S = 60.0
 _TITLE = 60  # characters
 # Seconds of the 20 that --quick promises; the rest is for the answer.
 _QUICK_S = 19.0
@@ -129,6 +132,8 @@ def _choose_policy(options: ExecOptions, shape: Shape, commands: int) -> tuple[S
     """Chooses how often the commands run; a run that only times them has no copy of the baseline."""
     if options.quick:
         return _limit_to_quick(options, shape)
+    if _is_slow_alone(options, shape, commands):
+        return replace(shape, null=NullCells.NONE), Policy(min_blocks=1, enough_s=_SLOW_ENOUGH_S)
     if not (options.timing and _is_only_timed(options, shape)):
         return shape, Policy()
     policy = Policy(warmup=0)
@@ -171,6 +176,21 @@ def _is_only_timed(options: ExecOptions, shape: Shape) -> bool:
         goals.append(options.time_limit_s)
     on_host = [str(platform) for platform in shape.platforms] == ["host"]
     return on_host and not options.settings and all(goal is None for goal in goals)
+
+
+def _is_slow_alone(options: ExecOptions, shape: Shape, commands: int) -> bool:
+    """Tells whether nothing is compared, on guests that take minutes to start, with no option on how often.
+
+    Such a run ends with the first block that takes a minute: one machine, and as many runs on it as there is time for.
+    """
+    goals = (
+        options.null, options.blocks, options.min_blocks, options.max_blocks, options.precision, options.margin,
+        options.find, options.time_limit_s, options.over_s, options.enough_s,
+    )  # fmt: skip
+    sides = len(shape.platforms) * commands * math.prod(map(len, options.parameters.values()))
+    sides *= math.prod(map(len, registry.parse_settings(options.settings).values()))
+    slow = all(platform.translates_twice for platform in shape.platforms)
+    return options.timing and slow and sides == 1 and all(goal is None for goal in goals)
 
 
 def _check_parameters_are_used(commands: Sequence[Sequence[str]], options: ExecOptions) -> None:

@@ -19,6 +19,7 @@ from guestmark.core.cause import Cause
 from guestmark.core.discovery import list_settings_for
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
 from guestmark.core.factor import Machine
+from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import NestedMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
@@ -96,6 +97,11 @@ class NestedPlatform:
         with OUTERS.take_guest(cell, time.monotonic() + deadline_s) as held:
             yield held.place.guest
 
+    def find_missing(self, levels: Levels) -> Unusable | None:
+        """Returns what is not installed here, and so not in the outer guest, which has this host's root."""
+        missing = self._inner.find_missing(levels)
+        return missing and replace(missing, reason=f"inside {self._spec.outer}: {missing.reason}")
+
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
         """Makes what an inner guest of another architecture boots. Raises `GuestmarkError`."""
         cast("QemuPlatform", self._inner).make_parts(packages, progress)
@@ -116,11 +122,8 @@ class NestedPlatform:
         return self._inner.start(replace(cell, factors=factors), left_s, place=place)
 
     def _check_program(self, cell: Cell) -> None:
-        """Raises for a program that is not installed here: the outer guest has this host's root."""
-        if find_missing := self._inner.find_missing(cell.levels):
-            raise PlatformUnusableError(
-                f"inside {self._spec.outer}: {find_missing.reason}", hint=find_missing.hint
-            )
+        if missing := self.find_missing(cell.levels):
+            raise PlatformUnusableError(missing.reason, hint=missing.hint)
 
     def _check_virtualization(self, place: OuterPlace, held: RunningOuter) -> None:
         if self._spec.inner.description.needs_kvm and not place.has_kvm:
