@@ -139,10 +139,7 @@ def test_a_preparation_that_is_ended_leaves_no_half_cache(
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     home = store.architecture_directory(ARM64)
     process = guestmark.start("prepare", "tcg@arm64", env={"XDG_CACHE_HOME": str(cache)})
-    scratch = _appears(home)
-    while not list((scratch / "scratch").rglob("*.rlib")):  # the compiler is at work
-        assert process.poll() is None
-        time.sleep(0.1)
+    scratch = _compiling(home, process)
     process.send_signal(number)
     _, told = process.communicate(timeout=30)
     said = told.decode().splitlines()
@@ -159,13 +156,16 @@ def test_a_preparation_that_is_ended_leaves_no_half_cache(
     assert str(scratch) not in running
 
 
-def _appears(home: Path) -> Path:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for found in home.glob("guestmark-foreign-*"):
-            return found
+def _compiling(home: Path, process: "subprocess.Popen[bytes]") -> Path:
+    """The directory of the agent that is being made, once its compiler is at work.
+
+    Kernel and root are made beside it, in directories of their own.
+    """
+    while process.poll() is None:
+        for compiled in home.glob("guestmark-foreign-*/scratch/**/*.rlib"):
+            return home / compiled.relative_to(home).parts[0]
         time.sleep(0.1)
-    raise AssertionError("nothing was begun")
+    raise AssertionError(f"nothing was compiled: {process.communicate()[1].decode()}")
 
 
 def test_programs_alone_are_emulated_with_their_children(tmp_path: Path) -> None:
