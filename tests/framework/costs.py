@@ -1,8 +1,9 @@
 """The processor time that long tests take: `costs.tsv`, a line for each file, and what all of them together take.
 
-It counts what a test and all that it waits for use, on every processor, and depends little on what else a machine does.
+It is what a test and all that it starts use, on every processor, and depends little on what else a machine does.
 
-`python -m tests.framework.costs` says it, `--write` publishes what this machine remembers of its last runs.
+`python -m tests.framework.costs` says it, `--write` publishes what this machine remembers of runs with
+`pytest --count-processors`.
 """
 
 from __future__ import annotations
@@ -85,9 +86,8 @@ def main() -> None:
         from tests.framework import long_tests, picking
 
         remembered = picking.read_memory(long_tests.memory_file())
-        _write_table(
-            {**read_table(), **_collect_costs({name: each.processor_s for name, each in remembered.items()})}
-        )
+        counted = {name: each.processor_s for name, each in remembered.items() if each.processor_s}
+        _write_table({**read_table(), **_collect_costs(counted)})
         read_table.cache_clear()
     _print_table(read_table())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import secrets
 import time
 from collections.abc import Iterator
@@ -33,7 +32,9 @@ _KEEPER = "guestmark-agent keep "
 _EXPRESSIONS = "guestmark/core/regex.py"  # a process that searches with expressions of users
 _COARSE_S = 0.01  # of the clock that files are stamped with
 _MEMORY = Path("tests", "long.json")
+_PROCESSOR_GROUPS = Path("/sys/fs/cgroup/cpuacct")
 _USED_BEFORE = pytest.StashKey[float]()
+_COUNTING = pytest.StashKey["ProcessorGroup"]()
 
 
 def memory_file() -> Path:
@@ -45,6 +46,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The time for long tests."""
     parser.addoption("--nothing-left", action="store_true", help="fail if a test leaves something behind")
     parser.addoption("--within", type=float, metavar="SECONDS", help="take long tests for this long, by need")
+    parser.addoption(
+        "--count-processors",
+        action="store_true",
+        help="remember what tests use of processors (root, groups of v1)",
+    )
     parser.addoption("--until", type=float, metavar="EPOCH", help="run again what fits before this moment")
 
 
@@ -56,6 +62,15 @@ def pytest_configure(config: pytest.Config) -> None:
         elif (until := config.getoption("--until")) is not None:
             os.environ[_UNTIL] = repr(until)
         config.pluginmanager.register(_Run(config), "guestmark-long-tests")
+
+    if config.getoption("--count-processors"):
+        config.stash[_COUNTING] = ProcessorGroup.join()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The group for counting goes with its process."""
+    if counting := config.stash.get(_COUNTING, None):
+        counting.leave()
 
 
 @pytest.hookimpl(trylast=True)
@@ -74,7 +89,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begins no test that would not end in time."""
-    item.stash[_USED_BEFORE] = _processor_s()
+    if counting := item.config.stash.get(_COUNTING, None):
+        item.stash[_USED_BEFORE] = counting.used_s()
     if until := os.environ.get(_UNTIL):
         remembered = picking.read_memory(memory_file())
         if not picking.fits(item.nodeid, float(until) - time.time(), remembered):
@@ -86,7 +102,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Reports know the limit of their test and what it used, wherever they are read."""
     outcome = yield
     if call.when == "teardown" and _USED_BEFORE in item.stash:
-        used = ("processor", _processor_s() - item.stash[_USED_BEFORE])
+        used = ("processor", item.config.stash[_COUNTING].used_s() - item.stash[_USED_BEFORE])
         outcome.get_result().user_properties.append(used)  # type: ignore[attr-defined]
     marker = item.get_closest_marker("timeout")
     given = marker.args[0] if marker and marker.args else item.config.getini("timeout")
@@ -94,10 +110,33 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         outcome.get_result().user_properties.append(("limit", float(given)))  # type: ignore[attr-defined]
 
 
-def _processor_s() -> float:
-    """Return what this process and all that it has waited for have used."""
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in used)
+class ProcessorGroup:
+    """A control group of this process and all that it starts: the time of guests belongs to nobody's children."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @classmethod
+    def join(cls) -> ProcessorGroup:
+        """Join a group of this process's own."""
+        made = cls(_PROCESSOR_GROUPS / f"tests-{os.getpid()}")
+        made._path.mkdir()
+        made._move(made._path)
+        return made
+
+    def used_s(self) -> float:
+        """Return the processor time of all that was ever in it."""
+        return int((self._path / "cpuacct.usage").read_text()) / 1e9
+
+    def leave(self) -> None:
+        """Leave it, and remove it if nobody else is in it."""
+        self._move(_PROCESSOR_GROUPS)
+        with contextlib.suppress(OSError):
+            self._path.rmdir()
+
+    @staticmethod
+    def _move(path: Path) -> None:
+        (path / "cgroup.procs").write_text(str(os.getpid()))
 
 
 class _Run:

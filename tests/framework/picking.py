@@ -30,7 +30,10 @@ _SLOWER = 4  # a test that never ran here may take this many times its processor
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The last time that a test ran: when (seconds since the epoch), how long it took, and how much processor time."""
+    """The last time that a test ran: when (seconds since the epoch), how long it took, and the processor time of that.
+
+    The latter is 0 where nobody counted it.
+    """
 
     at: float
     seconds: float
