@@ -13,10 +13,14 @@ from pathlib import Path
 PROC = Path("/proc")
 
 
-def read_text(file: Path) -> str:
-    """Return a file's text, empty if it cannot be read; bytes that are not UTF-8 are replaced."""
+def read_text(file: Path | str) -> str:
+    """Return a file's text, empty if it cannot be read; bytes that are not UTF-8 are replaced.
+
+    Whoever reads many files gives their names as text: to make a `Path` takes as long as to read it.
+    """
     try:
-        return file.read_text(errors="replace")
+        with open(file, encoding="utf-8", errors="replace") as stream:
+            return stream.read()
     except OSError:
         return ""
 

@@ -122,7 +122,7 @@ class NoiseRecorder:
         root = self._root
         return {
             "time": time.monotonic(),
-            "psi": {name: _read_pressure(root / "proc/pressure" / name) for name in _PSI},
+            "psi": {name: _read_pressure(f"{root}/proc/pressure/{name}") for name in _PSI},
             "threads": _read_thread_waits(root / "proc", self._pids),
             "stat": _read_stat(root / "proc/stat"),
             "swap": _read_counts(root / "proc/vmstat", ("pswpin", "pswpout")),
@@ -134,7 +134,7 @@ class NoiseRecorder:
         }
 
 
-def _read_pressure(file: Path) -> dict[str, int]:
+def _read_pressure(file: str) -> dict[str, int]:
     """Return microseconds of stall so far, by `some` and `full`."""
     found = {}
     for line in procfs.read_text(file).splitlines():
@@ -154,17 +154,16 @@ def _read_thread_waits(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, 
     known = set(pids)
     waiting = sorted(known)
     while waiting and len(found) < _MAX_THREADS:
-        folder = proc / str(waiting.pop()) / "task"
+        folder = f"{proc}/{waiting.pop()}/task"
         threads: list[str] = []
         with contextlib.suppress(OSError):
             threads = os.listdir(folder)
         for thread in threads:
-            fields = procfs.read_text(folder / thread / "schedstat").split()
+            fields = procfs.read_text(f"{folder}/{thread}/schedstat").split()
             if len(fields) >= 2 and fields[0].isdigit() and fields[1].isdigit():
                 found[thread] = (int(fields[0]), int(fields[1]))
-            children = {
-                int(pid) for pid in procfs.read_text(folder / thread / "children").split() if pid.isdigit()
-            }
+            listed = procfs.read_text(f"{folder}/{thread}/children")
+            children = {int(pid) for pid in listed.split() if pid.isdigit()}
             waiting += children - known
             known |= children
     return found
@@ -182,17 +181,20 @@ def _read_own_time(proc: Path, processors: Collection[int]) -> _OwnTime:
     waiting = sorted(known)
     while waiting and len(running) < _MAX_THREADS:
         pid = waiting.pop()
-        fields = procfs.read_text(proc / str(pid) / "stat").rpartition(")")[2].split()
+        fields = procfs.read_text(f"{proc}/{pid}/stat").rpartition(")")[2].split()
         if len(fields) > 14:
             ended[pid] = int(fields[13]) + int(fields[14])  # cutime and cstime
             if _may_be_on(pid, processors):
                 whole[pid] = int(fields[11]) + int(fields[12])  # utime and stime
-        for task in procfs.list_entries(proc / str(pid) / "task"):
-            thread = task.name
-            used = procfs.read_text(proc / str(pid) / "task" / thread / "schedstat").partition(" ")[0]
+        folder = f"{proc}/{pid}/task"
+        threads: list[str] = []
+        with contextlib.suppress(OSError):
+            threads = os.listdir(folder)
+        for thread in threads:
+            used = procfs.read_text(f"{folder}/{thread}/schedstat").partition(" ")[0]
             if used.isdigit():
                 running[thread] = _ThreadTime(pid, int(used), _may_be_on(int(thread), processors))
-            listed = procfs.read_text(proc / str(pid) / "task" / thread / "children")
+            listed = procfs.read_text(f"{folder}/{thread}/children")
             children = {int(child) for child in listed.split() if child.isdigit()}
             waiting += children - known
             known |= children
@@ -259,10 +261,10 @@ def _read_throttle_count(folder: Path) -> int | None:
 
 def _read_frequency_mhz(root: Path) -> float | None:
     """Return the current frequency in MHz of the fastest processor: that is a busy one, whatever the idle ones do."""
-    folder = root / "sys/devices/system/cpu"
+    folder = f"{root}/sys/devices/system/cpu"
     found = []
     for number in range(_MAX_CPUS):
-        text = procfs.read_text(folder / f"cpu{number}/cpufreq/scaling_cur_freq").strip()
+        text = procfs.read_text(f"{folder}/cpu{number}/cpufreq/scaling_cur_freq").strip()
         if text.isdigit():
             found.append(int(text) / 1000)
     # Without a frequency driver, as in many guests, /proc/cpuinfo has the nominal frequency at least.

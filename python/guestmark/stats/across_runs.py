@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell
+from guestmark.stats.medians import find_median
 from guestmark.stats.noise import Null
 from guestmark.stats.paired import Summary
 from guestmark.stats.special import student_t_critical, student_t_quantile
@@ -219,7 +220,7 @@ def detect_drift(runs: Sequence[PastRatio], claims: int = 1) -> Drift | None:
     first, second = np.triu_indices(n, 1)
     slopes = np.sort((logs[second] - logs[first]) / (second - first))
     outside = _critical_discordances(n, (1 - CONFIDENCE) / 2 / claims)
-    middle = float(np.median(slopes)) * (n - 1)
+    middle = find_median(slopes) * (n - 1)
     if outside < 0:
         return Drift(math.exp(middle), None, n, ChangeVerdict.ALIKE)
     low, high = (math.exp(float(slope) * (n - 1)) for slope in (slopes[outside], slopes[-1 - outside]))

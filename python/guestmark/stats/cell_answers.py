@@ -20,6 +20,7 @@ from guestmark.stats.compare import (
     widen_interval,
     withdraw_verdict,
 )
+from guestmark.stats.medians import find_row_medians
 from guestmark.stats.noise import Null
 from guestmark.stats.tails import (
     SHARE_MARGIN,
@@ -173,7 +174,7 @@ def compare_trials(
             runs=runs,
         )
 
-    medians = make_table({name: _row_medians(array) for name, array in iterations.items()})
+    medians = make_table({name: find_row_medians(array) for name, array in iterations.items()})
     if means is None:
         means = {name: row_cost_means(array, better) for name, array in iterations.items()}
     typical = _compare_estimand(medians, Estimand.TYPICAL, alpha)
@@ -292,11 +293,6 @@ def widen_answers(answers: Answers, by: Widening) -> Answers:
 
 def _compare_estimand(table: Table, estimand: Estimand, alpha: float) -> dict[str, Comparison]:
     return compare_tables({"": table}, alpha=alpha, estimand=estimand)[""]
-
-
-def _row_medians(array: Array) -> Array:
-    """Return each trial's median, shape (K,); NaN for a row that holds a NaN."""
-    return np.asarray(np.median(array, axis=1), dtype=np.float64)
 
 
 def row_cost_means(array: Array, better: Better) -> Array:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.stats import paired, total
+from guestmark.stats.medians import find_median
 from guestmark.stats.noise import Null, bias_from_nulls, floor_from_nulls
 from guestmark.stats.paired import log_ratios, median_interval, t_interval, t_p, t_quantile
 from guestmark.stats.special import student_t_cdf
@@ -354,10 +355,10 @@ def _estimate_typical_run(
         ci=_exponentiate_interval(ends),
         p=p,
         equivalence_p=paired.equivalence_p(walsh, margin),
-        median_ratio=float(np.exp(np.median(d))),
+        median_ratio=float(np.exp(find_median(d))),
         median_ci=_exponentiate_interval(median_interval(d)),
         unlike=_scatters_more_than_copies(cell, baseline, scatter.copies),
-        scatter=_OF_NORMAL * float(np.median(np.abs(d - np.median(d)))),
+        scatter=_OF_NORMAL * find_median(np.abs(d - find_median(d))),
     )
 
 

@@ -15,6 +15,7 @@ from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine
 from guestmark.stats.cell_answers import Answers, compare_trials, row_cost_means
 from guestmark.stats.compare import Comparison, Verdict, downgrade_verdict, null_differs
+from guestmark.stats.medians import find_median
 from guestmark.stats.repetition import warmup_needed
 from guestmark.stats.tails import convert_to_costs
 from guestmark.stats.validity import CarryOver, Finding, Severity, subtract_carry_over
@@ -186,7 +187,7 @@ def median_first_run(metric: str, trials: Sequence[Trial]) -> float | None:
     for trial in trials:
         if runs := all_runs(metric, trial):
             firsts.append(runs[0])
-    return float(np.median(firsts)) if firsts else None
+    return find_median(firsts) if firsts else None
 
 
 def find_cold_runs(
@@ -211,8 +212,8 @@ def find_cold_runs(
         needed = warmup_needed(starts)
         if needed is not None and needed > warmup:
             cold[cell.id] = needed
-            ratios = [runs[warmup] / np.median(runs[needed:]) for runs in starts if runs.size > needed]
-            longer = max(longer, float(np.median(ratios)) - 1)
+            ratios = [runs[warmup] / find_median(runs[needed:]) for runs in starts if runs.size > needed]
+            longer = max(longer, find_median(ratios) - 1)
     if not cold:
         return None
     most = max(cold.values())

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.metric import MIN_BLOCKS as MIN_BLOCKS  # noqa: PLC0414 (of this test)
+from guestmark.stats.medians import find_median
 from guestmark.stats.special import normal_cdf, student_t_cdf, student_t_quantile
 
 Array = NDArray[np.float64]
@@ -386,7 +387,7 @@ def reduce_iterations(values: Sequence[float]) -> float:
         raise ValueError("a trial without iterations has no value")
     if np.isnan(iterations).any():
         raise ValueError("an iteration is not a number")
-    return float(np.median(iterations))
+    return find_median(iterations)
 
 
 def summarise_trials(values: Array) -> Summary:
@@ -405,7 +406,7 @@ def summarise_trials(values: Array) -> Summary:
             away = min(half / mean, _MOST)
             ci = (mean * math.exp(-away), mean * math.exp(away))
     typical, typical_ci = estimate_typical(present, longer)
-    return Summary(present.size, mean, float(np.median(present)), ci, typical, typical_ci)
+    return Summary(present.size, mean, find_median(present), ci, typical, typical_ci)
 
 
 def autocorrelation_stretch(values: Array) -> float:
@@ -447,7 +448,7 @@ def estimate_typical(values: Array, longer: float = 1.0) -> tuple[float, tuple[f
     if x.size > _ORDERED:
         ordered = np.sort(x)
         outside = max(math.floor(x.size / 2 - _Z * math.sqrt(x.size) / 2), 1)
-        middle, low, high = np.median(x), ordered[outside - 1], ordered[x.size - outside]
+        middle, low, high = np.asarray(find_median(x)), ordered[outside - 1], ordered[x.size - outside]
     else:
         walsh = walsh_averages(x)
         middle, (low, high) = hodges_lehmann(walsh), signed_rank_interval(walsh)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from guestmark.stats.compare import Comparison
+from guestmark.stats.medians import find_median
 from guestmark.stats.special import student_t_quantile
 
 Array = NDArray[np.float64]
@@ -270,7 +271,7 @@ def warmup_needed(starts: Sequence[ArrayLike]) -> int | None:
         while cold < most and _is_slower(x[cold], x[cold + 1 :]):
             cold += 1
         needed.append(cold)
-    return math.floor(float(np.median(needed))) if needed else None
+    return math.floor(find_median(needed)) if needed else None
 
 
 def _is_slower(first: float, later: Sequence[float]) -> bool:

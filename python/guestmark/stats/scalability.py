@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from guestmark.stats.medians import find_median
 from guestmark.stats.paired import t_interval, t_quantile
 
 Array = NDArray[np.float64]
@@ -71,11 +72,11 @@ def fit_law(points: Sequence[tuple[float, float]]) -> Law:
     Raises ValueError for fewer than two different numbers, and for throughputs that are not above 0.
     """
     n, scaled = _design_matrix(points)
-    if np.unique(n).size < 2 or not all(throughput > 0 for _, throughput in points):
+    if len(set(n.tolist())) < 2 or not all(throughput > 0 for _, throughput in points):
         raise ValueError("no scalability without two numbers and throughputs above 0")
     best: tuple[float, Array] | None = None
     # Two numbers determine one cost beside the rate.
-    columns = (1, 2) if np.unique(n).size > 2 else (1,)
+    columns = (1, 2) if len(set(n.tolist())) > 2 else (1,)
     for count in range(len(columns) + 1):
         for some in itertools.combinations(columns, count):
             chosen = (0, *some)
@@ -163,7 +164,7 @@ def least_squares_slope(points: Sequence[tuple[float, float]]) -> float:
     """Return the least-squares slope of points (x, y). Raises ValueError with fewer than two different x."""
     x = np.array([point[0] for point in points], dtype=np.float64)
     y = np.array([point[1] for point in points], dtype=np.float64)
-    if np.unique(x).size < 2:
+    if len(set(x.tolist())) < 2:
         raise ValueError("no slope without two points")
     apart = x - x.mean()
     return float((apart * (y - y.mean())).sum() / (apart**2).sum())
@@ -173,4 +174,4 @@ def _medians_by_number(blocks: Sequence[Sequence[tuple[float, float]]]) -> list[
     by_number: dict[float, list[float]] = {}
     for number, throughput in itertools.chain.from_iterable(blocks):
         by_number.setdefault(number, []).append(throughput)
-    return [(number, float(np.median(values))) for number, values in sorted(by_number.items())]
+    return [(number, find_median(values)) for number, values in sorted(by_number.items())]

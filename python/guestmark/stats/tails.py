@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from guestmark.core.metric import Better
 from guestmark.core.rare import SLOW
 from guestmark.stats import paired
+from guestmark.stats.medians import find_median, find_row_medians
 from guestmark.stats.special import inverse_regularized_beta
 from guestmark.stats.total import unseen_share
 
@@ -70,7 +71,7 @@ def convert_to_costs(iterations: Array, better: Better) -> Array:
 def typical_level(costs: Array) -> float:
     """Return the median over the trials of each trial's median iteration; NaN without a trial."""
     rows = costs[~np.isnan(costs).any(axis=1)]
-    return float(np.median(np.median(rows, axis=1))) if rows.size else math.nan
+    return find_median(find_row_medians(rows)) if rows.size else math.nan
 
 
 def count_slow_runs(costs: Array, times: float = SLOW, level: float | None = None) -> Array:
@@ -140,12 +141,12 @@ class CommonScale:
 
     def _baseline_level(self, log_ratio: float) -> float:
         cell, baseline = self.medians
-        return float(np.median(np.concatenate((cell / math.exp(log_ratio), baseline))))
+        return find_median(np.concatenate((cell / math.exp(log_ratio), baseline)))
 
 
 def derive_common_scale(cell: Array, baseline: Array) -> CommonScale:
     """Return the common scale of two cells' costs, shape (K, m) each, above 0 and without NaN."""
-    medians = np.median(cell, axis=1), np.median(baseline, axis=1)
+    medians = find_row_medians(cell), find_row_medians(baseline)
     walsh = paired.walsh_averages(np.log(medians[0]) - np.log(medians[1]))
     low, high = (float(end) for end in paired.signed_rank_interval(walsh, _SURELY))
     if not math.isfinite(low):

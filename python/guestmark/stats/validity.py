@@ -13,6 +13,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from guestmark.stats.medians import find_median
 from guestmark.stats.special import f_survival, student_t_cdf, student_t_quantile
 
 Array = NDArray[np.float64]
@@ -233,7 +234,7 @@ def _winsorize(logs: Array) -> Array:
         away = np.abs(residual[~np.isnan(residual)])
         # Medians of small blocks leave many residuals that are exactly 0, which say nothing about the spread.
         away = away[away > _ROUNDING]
-        reach = _WINSOR * 1.4826 * float(np.median(away)) if away.size else 0.0
+        reach = _WINSOR * 1.4826 * find_median(away) if away.size else 0.0
     return np.asarray(fit + np.clip(residual, -reach, reach), dtype=np.float64) if reach > 0 else logs
 
 
@@ -288,7 +289,7 @@ class _OrderFit:
 def _f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) -> _OrderFit | None:
     """Return the F test of the factor beside blocks and cells; None unless p is `below`, or with too few trials."""
     plain, cells = _design_columns(block, cell)
-    full = np.hstack([plain, *[(factor == level)[:, None] for level in np.unique(factor)[1:]]])
+    full = np.hstack([plain, *[(factor == level)[:, None] for level in _find_levels(factor)[1:]]])
     if full.shape[1] == plain.shape[1]:
         return None
     reduced_fit, reduced_rss, reduced_rank = _least_squares(plain, y)
@@ -310,7 +311,7 @@ def _f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) ->
     return _OrderFit(
         p=p,
         effect=float(np.ptp(shifts)),
-        levels=np.unique(factor).astype(np.float64),
+        levels=_find_levels(factor).astype(np.float64),
         shifts=shifts,
         shift_scatter=shift_scatter,
         cells=cells,
@@ -321,9 +322,14 @@ def _f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) ->
     )
 
 
+def _find_levels(index: Index) -> Index:
+    """Return the distinct values in ascending order. `np.unique` would import `numpy.ma`, as `np.median` does."""
+    return np.asarray(sorted(set(index.tolist())), dtype=index.dtype)
+
+
 def _design_columns(block: Index, cell: Index) -> tuple[Array, list[int]]:
     """Return the indicator columns of blocks (but the first) and cells, and the cells."""
-    blocks, cells = np.unique(block), np.unique(cell)
+    blocks, cells = _find_levels(block), _find_levels(cell)
     columns = [block[:, None] == blocks[None, 1:], cell[:, None] == cells[None, :]]
     return np.hstack(columns).astype(np.float64), [int(index) for index in cells]
 
@@ -354,7 +360,7 @@ def detect_trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | 
     if p >= alpha:
         return None
     first, second = np.triu_indices(n, 1)
-    change = float(np.median((x[second] - x[first]) / (block[second] - block[first]))) * float(np.ptp(block))
+    change = find_median((x[second] - x[first]) / (block[second] - block[first])) * float(np.ptp(block))
     severity = Severity.WARNING if abs(change) > np.log1p(margin) else Severity.NOTE
     return Finding(
         OrderFinding.TREND, severity, f"the ratio changed by {np.expm1(change):+.1%} in the course of the run",
@@ -381,13 +387,13 @@ def detect_clock_disagreement(host_s: Sequence[float], guest_s: Sequence[float])
         return None
     host, guest = host[usable], guest[usable]
     apart = np.where(np.abs(guest - host) <= CLOCK_READING_S, 0.0, guest / host - 1)
-    middle = float(np.median(np.abs(apart)))
+    middle = find_median(np.abs(apart))
     if middle <= CLOCKS_APART:
         return None
     return Finding(
         "clocks disagree",
         Severity.SEVERE if middle > CLOCKS_FAR_APART else Severity.WARNING,
-        f"the guest's clock is off by {float(np.median(apart)):+.1%} in a typical iteration",
+        f"the guest's clock is off by {find_median(apart):+.1%} in a typical iteration",
         middle,
         advice="give the guest another clock source (its kernel's clocksource=), or leave its processors alone",
     )
