@@ -213,20 +213,28 @@ def _format_two_rounded(value: float) -> str:
 def format_ratio(value: float, ci: _Interval) -> str:
     """Return a ratio with its interval: `×1.23 [1.20, 1.27]`. No end is rounded to zero: `×0.3 [0.006, 12]`.
 
+    Nor is one rounded to 1, if a few digits more show on which side of it the interval ends: `×2.0 [1.002, 4.1]`.
     Two blocks can leave intervals of many powers of ten, whose digits say nothing: `×4 [<0.4, >40]`.
     """
     shown = f"×{format_number(value, count_ratio_decimals(value, ci))}"
     if ci is None:
         return shown
-    low, high = (
-        format_number(end, max(_supported_decimals(value, ci), _leading_decimals(end))) for end in ci
-    )
+    low, high = (format_number(end, _count_end_decimals(end, _supported_decimals(value, ci))) for end in ci)
     least, most = value / _FAR, value * _FAR
     if 0 < ci[0] < least:
         low = f"<{_format_one_digit(least)}"
     if most < ci[1] < math.inf:
         high = f">{_format_one_digit(most)}"
     return f"{shown} [{low}, {high}]"
+
+
+def _count_end_decimals(end: float, places: int) -> int:
+    """Return the decimals of an interval's end: `places`, or up to four that tell it from 1, five from zero."""
+    places = max(places, _leading_decimals(end))
+    for more in range(places, 5):
+        if round(end, more) != 1:
+            return more
+    return places
 
 
 def ratio_pieces(value: float, ci: _Interval) -> tuple[str, ...]:

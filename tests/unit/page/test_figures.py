@@ -113,6 +113,9 @@ def test_a_mean_has_its_ends_where_they_are_not_symmetric() -> None:
 
 
 def test_a_ratio_is_never_zero() -> None:
+    assert format_ratio(2.0, (1.002, 4.1)) == "×2.0 [1.002, 4.1]"
+    assert format_ratio(1.2, (0.9996, 1.45)) == "×1.20 [0.9996, 1.45]"
+    assert format_ratio(1.001, (1.00001, 1.002)) == "×1.0010 [1.0000, 1.0020]"
     assert format_ratio(0.267, (0.0058, 2.1)) == "×0.3 [<0.03, 2.1]"
     assert format_ratio(0.6, (0.2, 15.0)) == "×0.6 [0.2, >6]"
     assert format_ratio(0.0031, (0.0004, 0.02)) == "×0.003 [0.0004, 0.020]"
