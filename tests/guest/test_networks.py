@@ -435,6 +435,28 @@ def test_a_link_that_goes_down_is_told_from_a_slow_one() -> None:
             machine.attest()
 
 
+FIREWALL = "for chain in INPUT OUTPUT FORWARD; do iptables -P $chain DROP; done"
+NO_IPV6 = "for kind in all default; do sysctl -qw net.ipv6.conf.$kind.disable_ipv6=1; done"
+
+
+@pytest.mark.skipif(shutil.which("iptables") is None, reason="iptables is not installed")
+@pytest.mark.parametrize("level", ["veth", "pasta", "slirp4netns"])
+@pytest.mark.parametrize("rules", [FIREWALL, NO_IPV6], ids=["firewall", "no IPv6"])
+def test_what_a_host_does_to_its_own_network_is_no_matter(rules: str, level: str) -> None:
+    """In a namespace that plays the host: nothing passes there, but machine and peer do without it."""
+    code = (
+        "from tests.guest.test_networks import attest, networked, send\n"
+        f"with networked('host', '{level}') as (machine, network):\n"
+        "    facts = attest(machine)\n"
+        "    send(machine, network)\n"
+        "    print(facts.network, facts.machine.ipv6, facts.peer.ipv6)\n"
+    )
+    host = ["unshare", "--net", "sh", "-c", f'{rules} && exec "$@"', "sh"]
+    done = subprocess.run([*host, sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split()[0] == level, done.stderr
+    assert done.stdout.split()[1:] == ["False", "False"]
+
+
 @pytest.mark.long
 def test_an_mtu_that_a_card_does_not_have_is_said() -> None:
     wrong = pytest.raises(MachineError, match="an MTU of 9000")
