@@ -149,8 +149,16 @@ def expand_shape(shape: Shape) -> Matrix:
     notes = _check_applicable(shape, unique)
     cells, exclusions = _leave_out_excluded(shape, unique)
     notes += exclusions
+    without = [str(spec) for spec in unique if not _has_rows(shape, spec)]
     if not cells:
-        raise UsageError("the plan has no cell on these platforms", hint="choose others with --on")
+        raise UsageError(
+            f"the plan has no cell on {', '.join(without) or 'these platforms'}",
+            hint=f"choose others with --on{_list_platforms_of_rows(shape)}",
+        )
+    if without:
+        notes.append(
+            f"left out: {', '.join(without)}: the plan has no cell there{_list_platforms_of_rows(shape)}"
+        )
     if shape.only is not None:
         cells = pattern.select_cells(cells, shape.only)
     if shape.within is not None:
@@ -200,6 +208,27 @@ def _make_cells(shape: Shape, platforms: Sequence[PlatformSpec]) -> Iterator[Cel
             first = {name: levels[:1] for name, levels in entry.levels.items()}
             where = _select_platforms(row.platforms, _select_platforms(entry.platforms, platforms))
             yield from _expand_entry(entry, {**first, **row.levels}, where, shape.asked, named=named)
+
+
+def _has_rows(shape: Shape, spec: PlatformSpec) -> bool:
+    """Tell whether the plan says anything about a platform, be it that it leaves cells out."""
+    for entry in shape.entries:
+        if entry.platforms is not None and spec not in entry.platforms:
+            continue
+        for row in shape.include:
+            if row.workloads is not None and entry.key not in row.workloads:
+                continue
+            if row.platforms is None or spec in row.platforms:
+                return True
+        if entry.spans:
+            return True
+    return False
+
+
+def _list_platforms_of_rows(shape: Shape) -> str:
+    """Return what rows have their cells on, in words; empty where no row names any."""
+    names = {str(spec): None for row in shape.include for spec in row.platforms or ()}
+    return f"; it has cells on {', '.join(names)}" if names else ""
 
 
 def _select_platforms(

@@ -109,6 +109,17 @@ def test_ids_say_what_departs_from_the_usual_level() -> None:
     ]
 
 
+def test_a_platform_that_no_row_has_is_named_with_those_that_rows_have() -> None:
+    text = BASE + "include = [{platform = ['host', 'tcg']}]\n" + EXEC.format(key="a") + "matrix = false\n"
+    made = plan_of(text, on=["host", "uml"], null=NullCells.NONE)
+    assert [cell.id for cell in made.cells] == ["host"]
+    assert "left out: uml: the plan has no cell there; it has cells on host, tcg" in made.context.notes
+    assert not any("no cell there" in note for note in plan_of(text, on=["host", "tcg"]).context.notes)
+    with pytest.raises(UsageError, match="no cell on uml") as found:
+        plan_of(text, on=["uml"])
+    assert "host, tcg" in found.value.hint
+
+
 def test_a_workload_may_do_without_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     from guestmark.core import registry
     from guestmark.core.platform_spec import PlatformSpec
