@@ -8,8 +8,12 @@ import pytest
 
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.findings import Program
+from guestmark.platforms.base import HasNetwork
+from guestmark.platforms.network.links import describe_link
+from guestmark.platforms.network.trial_network import TrialNetwork
 from guestmark.workloads.oltp import SERVER
 from guestmark.workloads.oltp.trial import OltpTrial
+from tests.framework.command_line import CommandLine
 from tests.framework.databases import SERVERS, started
 from tests.framework.known import known
 from tests.framework.marks import long
@@ -73,6 +77,41 @@ def test_mariadb_in_a_guest_inside_a_guest() -> None:
 def test_postgresql_in_guests() -> None:
     for platform in ("uml", "tcg"):
         checked(*values_of(platform, server="postgresql"))
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize(
+    ("platform", "network"), [("host", "veth"), long("tcg", "tap"), long("tcg", "passt"), long("uml", "tap")]
+)
+def test_a_client_on_the_peer_asks_over_the_network(server: str, platform: str, network: str) -> None:
+    factors = {"network": network, "client": "peer"}
+    if platform != "host":
+        factors |= {"memory": "512M", "size": "256M"}
+    with started(platform, factors, server=server) as (machine, workload):
+        workload.prepare(machine)
+        assert isinstance(machine, HasNetwork)
+        assert isinstance(machine.network, TrialNetwork)
+        link = machine.network.machine_name
+        before = describe_link(machine.agent, link).rx_packets
+        values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
+        packets = describe_link(machine.agent, link).rx_packets - before
+        workload.cleanup(machine)
+    # One packet asks for more than one statement at most where they are sent together.
+    asked = values["queries_per_s"] * values["wall_s"]
+    assert packets > asked / 2
+    assert values["server_flushes_per_transaction"] > 0.2
+    assert "guest_wall_s" not in values
+    assert workload.facts.facts().kept["client_side"] == "peer"
+
+
+def test_a_client_on_the_peer_needs_a_network(guestmark: CommandLine) -> None:
+    (guestmark.folder / "mine.toml").write_text(
+        'schema = "guestmark-plan/2"\nname = "mine"\ntitle = "mine"\nplatforms = ["host"]\n[workloads.oltp]\n'
+    )
+    refused = guestmark("run", "mine.toml", "--set", "client=peer")
+    assert refused.status == 2
+    assert "needs a network" in refused.stderr
+    assert "--set network=" in refused.stderr
 
 
 @pytest.mark.long

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.factor import Setting, one_of
 from guestmark.core.findings import Fact
 from guestmark.core.machine_facts import Confined
 from guestmark.core.metric import Better, Metric
@@ -61,6 +63,25 @@ ALL = (
     WALL,
     GUEST_WALL,
     *BELOW,
+)
+
+
+class ClientSide(StrEnum):
+    """Where sysbench runs, while the server is on the machine."""
+
+    # Beside it, at its local socket.
+    MACHINE = "machine"
+    # On the machine's peer, over the network.
+    PEER = "peer"
+
+
+CLIENT = Setting(
+    "client",
+    "where the database's client runs: on the machine, or on its peer, over the network",
+    one_of(*ClientSide),
+    tuple(ClientSide),
+    read=ClientSide,
+    default=ClientSide.MACHINE,
 )
 _TITLES = {"mariadb": "MariaDB", "postgresql": "PostgreSQL"}
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
@@ -190,6 +211,7 @@ class Oltp(Fact, kw_only=True):
     from_cache: bool | None = msgspec.field(name="database_from_cache", default=None)
     server: str | None = None  # as it names itself
     server_command: str | None = None
+    client_side: str | None = None
     server_start_s: float | None = None
     server_stop_s: float | None = None
     confined_server: Confined | None = None  # on this host
@@ -200,9 +222,11 @@ class OltpWorkload(Workload[OltpParams]):
     """A database server and sysbench as its client."""
 
     name = "oltp"
-    help = "transactions of sysbench on a real MariaDB or PostgreSQL server over its local socket"
+    help = (
+        "transactions of sysbench on a real MariaDB or PostgreSQL server, over its local socket or a network"
+    )
     measures = ALL
-    factors = (THREADS,)
+    factors = (THREADS, CLIENT)
     programs = (Program("sysbench", "sysbench"),)
 
     @classmethod

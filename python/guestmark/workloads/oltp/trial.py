@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from guestmark.agent.client import ExecResult
+from guestmark.agent.client import Agent, ExecResult
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, UsageError, WorkloadError
 from guestmark.core.findings import TARGET, Reached
 from guestmark.core.metric import Measurement, Metric
@@ -31,10 +31,17 @@ from guestmark.workloads import oltp
 from guestmark.workloads.common.factors import THREADS, warn_of_shared_processors
 from guestmark.workloads.common.flushes import Below, Changes
 from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
+from guestmark.workloads.common.networks import find_network, require_network
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit
-from guestmark.workloads.oltp import SERVER, Oltp, OltpParams, OltpWorkload
+from guestmark.workloads.oltp import CLIENT, SERVER, ClientSide, Oltp, OltpParams, OltpWorkload
 from guestmark.workloads.oltp.databases import KINDS
-from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, find_sysbench
+from guestmark.workloads.oltp.databases.base import (
+    ENVIRONMENT,
+    NETWORK_PORT,
+    Account,
+    Database,
+    find_sysbench,
+)
 from guestmark.workloads.oltp.databases.prepared import DATA, Prepared, find_prepared
 from guestmark.workloads.oltp.databases.server import Launcher, Server, open_launcher
 from guestmark.workloads.sysbench import Sysbench
@@ -136,16 +143,27 @@ class OltpTrial(OltpWorkload):
         self._client = self.facts.add(Sysbench())
         # The factor overrides the parameter.
         self._threads = cell.levels.get(THREADS) or int(self.params.threads)
+        self._peer_asks = cell.levels[CLIENT] is ClientSide.PEER
+        self._found.client_side = cell.levels[CLIENT].value
+        self._peer: Agent | None = None
         self._on_host = cell.platform.is_this_host
         self._account = Account.choose_account(plan.context.uid or 0, plan.context.gid or 0)
         self._kind: Database = KINDS[self.params.server]()
         # The server needs a connection for each thread of the client.
         self._settings = self._kind.derive_settings(self.params.sizes, self._threads)
+        # Of the loaded tables nothing depends on who asks.
+        self._network_settings = self._kind.network_settings if self._peer_asks else {}
         self._server: Server | None = None
+        self._client_words: list[str] = []
         self._stack = contextlib.ExitStack()
         self._mounted = False
         self._failed = False
         self._unclean: MachineError | None = None
+
+    @classmethod
+    def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
+        """Raises `UsageError` for a cell whose client would be on a peer that its machine does not have."""
+        require_network(cell for cell in cells if cell.levels[CLIENT] is ClientSide.PEER)
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
@@ -186,8 +204,13 @@ class OltpTrial(OltpWorkload):
     def prepare(self, machine: Machine) -> None:
         """Mounts the disk and starts the server. Raises `MachineError` with its log when it does not start."""
         agent, disk = machine.agent, find_target(machine)
-        for name, program in ((SERVER, self._kind.server_path), ("", find_sysbench())):
-            found = find_same(agent, program, path=ENVIRONMENT["PATH"], cwd="/", cell=self.cell)
+        if self._peer_asks:
+            self._peer = find_network(machine).peer
+        for name, program, whose in (
+            (SERVER, self._kind.server_path, agent),
+            ("", find_sysbench(), self._peer or agent),
+        ):
+            found = find_same(whose, program, path=ENVIRONMENT["PATH"], cwd="/", cell=self.cell)
             found.add_facts(self.facts, name)
             if found.warning:
                 self.warnings.append(found.warning)
@@ -199,14 +222,19 @@ class OltpTrial(OltpWorkload):
             agent,
             self._kind,
             f"{directory}/{DATA}",
-            self._settings,
+            {**self._settings, **self._network_settings},
             account=self._account,
             launcher=self._open_launcher(f"{directory}/{DATA}"),
         )
-        self._found.server_command = " ".join(self._kind.server_command(self._server.data, self._settings))
-        self._client.command = " ".join(self._client_command(self._server))
+        self._found.server_command = " ".join(self._server.command)
+        self._client_words = self._make_client_words(machine, self._server)
+        self._client.command = " ".join(self._client_words)
         with self._explain_failures(machine):
+            if self._peer_asks:
+                self._write_access_rule(agent, self._server.data)
             self._found.server_start_s = self._server.start_server(self.limit_s)
+            if self._peer_asks:
+                self._server.admit_peer()
         self._found.server = self._server.version
         self._found.confined_server = self._server.confined
         if self._on_host and not (self._server.confined and self._server.confined.protects_files):
@@ -228,7 +256,7 @@ class OltpTrial(OltpWorkload):
         changes.add_facts(self.facts)
         return to_measurements(
             [
-                *_list_sysbench_values(report, result),
+                *_list_sysbench_values(report, result, in_machine=self._peer is None),
                 *_list_per_transaction(report, flushes, changes, self._on_host),
             ]
         )
@@ -262,19 +290,31 @@ class OltpTrial(OltpWorkload):
     def _open_launcher(self, data: str) -> Launcher:
         """Opens a launcher for the server, which lasts until the machine is gone."""
         return self._stack.enter_context(
-            open_launcher(data, self._settings, self._account, on_host=self._on_host)
+            open_launcher(data, self._settings, self._account, on_host=self._on_host, network=self._peer_asks)
         )
 
-    def _client_command(self, server: Server) -> list[str]:
+    def _write_access_rule(self, agent: Agent, data: str) -> None:
+        """Lets a peer's client in, where the server reads who may come from a file."""
+        name, rule = self._kind.access_rule
+        if name:
+            path = f"{data}/{name}"
+            agent.write_file(path, agent.read_file(path) + f"{rule}\n".encode())
+
+    def _make_client_words(self, machine: Machine, server: Server) -> list[str]:
+        """Returns sysbench's command. Raises `PlatformUnusableError` where a network leads no peer to a machine."""
         params = self.params
+        if self._peer_asks:
+            way = self._kind.network_options(*find_network(machine).reach_machine(NETWORK_PORT))
+        else:
+            way = self._kind.sysbench_options(server.data)
         return [
-            find_sysbench(), f"oltp_{params.test}", *self._kind.sysbench_options(server.data),
+            find_sysbench(), f"oltp_{params.test}", *way,
             f"--tables={params.tables}", f"--table-size={params.rows}", f"--threads={self._threads}",
             f"--time={params.time}", f"--events={params.transactions}", "--rand-seed=1", "run",
         ]  # fmt: skip
 
     def _run_client(self, server: Server) -> tuple[Report, ExecResult]:
-        result = server.run_client(self._client_command(server), self.limit_s, OUTPUT_LIMIT)
+        result = server.run_client(self._client_words, self.limit_s, OUTPUT_LIMIT, peer=self._peer)
         # sysbench names its fault on standard output, which says more than its status.
         if result.status not in (0, None):
             sysbench_report.check_faults(result.stdout.decode(errors="replace"))
@@ -316,7 +356,9 @@ class OltpTrial(OltpWorkload):
             self._found.server_log = self._server.log[-65536:]
 
 
-def _list_sysbench_values(report: Report, result: ExecResult) -> list[tuple[Metric, float]]:
+def _list_sysbench_values(
+    report: Report, result: ExecResult, *, in_machine: bool
+) -> list[tuple[Metric, float]]:
     sql = report.sql
     if sql is None:
         raise WorkloadError("sysbench has printed no SQL statistics")
@@ -331,7 +373,8 @@ def _list_sysbench_values(report: Report, result: ExecResult) -> list[tuple[Metr
         (oltp.IGNORED_ERRORS, float(sql.ignored_errors)),
         (oltp.RECONNECTS, float(sql.reconnects)),
         (WALL, result.wall_s),
-        (GUEST_WALL, result.guest_wall_s),
+        # A peer's client is timed by no machine's clock.
+        *([(GUEST_WALL, result.guest_wall_s)] if in_machine else []),
     ]
 
 

@@ -99,6 +99,8 @@ class _Stream(io.RawIOBase):
 SYSBENCH = "sysbench"
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _NOBODY = "nobody"
+# Where servers listen for a peer: networks that forward ports to a machine forward this one.
+NETWORK_PORT = 20000
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,11 @@ class Database(ABC):
     unsafe: ClassVar[tuple[str, str]]
     # Statements after which all pages are in their files, and recovery begins after that.
     checkpoint: ClassVar[tuple[str, ...]]
+    # Settings with which it takes connections of a peer at `NETWORK_PORT`, and the statements that admit its client.
+    network_settings: ClassVar[Mapping[str, str]]
+    admission: ClassVar[tuple[str, ...]]
+    # A file of the data directory, and its line that admits a peer's client; both are empty if statements do that.
+    access_rule: ClassVar[tuple[str, str]]
 
     def __init__(self) -> None:
         self.programs = {program: self.find_program(program) for program in self.packages}
@@ -201,6 +208,10 @@ class Database(ABC):
     @abstractmethod
     def sysbench_options(self, data: str) -> list[str]:
         """Returns sysbench's options for connecting over the local socket."""
+
+    @abstractmethod
+    def network_options(self, address: str, port: int) -> list[str]:
+        """Returns sysbench's options for connecting from a peer."""
 
     @abstractmethod
     def open_session(self, link: Link) -> Session:

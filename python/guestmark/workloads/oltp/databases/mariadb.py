@@ -7,9 +7,11 @@ import signal
 from collections.abc import Mapping
 
 from guestmark.workloads.oltp import ServerSizes
-from guestmark.workloads.oltp.databases.base import Database, Link, Session
+from guestmark.workloads.oltp.databases.base import NETWORK_PORT, Database, Link, Session
 
 DATABASE = "sbtest"
+# Who comes from another machine; root may not.
+_PEER = "sysbench"
 # Of data files, and of the log, which older servers count apart.
 _FLUSHES = (
     "SELECT SUM(VARIABLE_VALUE) FROM information_schema.GLOBAL_STATUS "
@@ -41,6 +43,9 @@ class MariaDB(Database):
         "set global innodb_flush_log_at_trx_commit=0",
     )
     checkpoint = ("set global innodb_log_checkpoint_now=1",)
+    network_settings = {"skip_networking": "0", "bind_address": "0.0.0.0", "port": str(NETWORK_PORT)}
+    admission = (f"create user {_PEER}@'%'", f"grant all on {DATABASE}.* to {_PEER}@'%'")
+    access_rule = ("", "")
 
     @property
     def server_path(self) -> str:
@@ -93,6 +98,16 @@ class MariaDB(Database):
             "--db-driver=mysql",
             f"--mysql-socket={self.socket_path(data)}",
             "--mysql-user=root",
+            f"--mysql-db={DATABASE}",
+        ]
+
+    def network_options(self, address: str, port: int) -> list[str]:
+        """Uses the driver mysql."""
+        return [
+            "--db-driver=mysql",
+            f"--mysql-host={address}",
+            f"--mysql-port={port}",
+            f"--mysql-user={_PEER}",
             f"--mysql-db={DATABASE}",
         ]
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from guestmark.core.units import parse_size
 from guestmark.workloads.oltp import ServerSizes
-from guestmark.workloads.oltp.databases.base import Database, Link, Session
+from guestmark.workloads.oltp.databases.base import NETWORK_PORT, Database, Link, Session
 
 # Where Debian has the programs; elsewhere they are on the PATH.
 _VERSIONS = Path("/usr/lib/postgresql")
 _USER = "sysbench"
-_PORT = 5432
+# Its local socket is named after it, too.
+_PORT = NETWORK_PORT
 _SMALLEST_LOG = 32 << 20  # two segments
 # Of the write-ahead log, which is what commits wait for. Version 18 counts them elsewhere, and a query may not name a
 # column that is not there.
@@ -49,6 +50,9 @@ class PostgreSQL(Database):
     namespace = ""
     unsafe = ("synchronous_commit=off", "set synchronous_commit=off")
     checkpoint = ("checkpoint",)
+    network_settings = {"listen_addresses": "0.0.0.0"}
+    admission = ()
+    access_rule = ("pg_hba.conf", "host all all all trust")
 
     @property
     def server_path(self) -> str:
@@ -97,10 +101,14 @@ class PostgreSQL(Database):
 
     def sysbench_options(self, data: str) -> list[str]:
         """Uses the driver pgsql, at the local socket."""
+        return self.network_options(data, _PORT)
+
+    def network_options(self, address: str, port: int) -> list[str]:
+        """Uses the driver pgsql."""
         return [
             "--db-driver=pgsql",
-            f"--pgsql-host={data}",
-            f"--pgsql-port={_PORT}",
+            f"--pgsql-host={address}",
+            f"--pgsql-port={port}",
             f"--pgsql-user={_USER}",
             "--pgsql-db=postgres",
         ]

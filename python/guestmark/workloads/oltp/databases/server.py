@@ -64,16 +64,20 @@ def _asks_for_rings(settings: Mapping[str, str]) -> bool:
 
 @contextlib.contextmanager
 def open_launcher(
-    data: str, settings: Mapping[str, str], account: Account, *, on_host: bool
+    data: str, settings: Mapping[str, str], account: Account, *, on_host: bool, network: bool = False
 ) -> Iterator[Launcher]:
-    """Opens a launcher of a server with that data directory, and with the directories that its settings name."""
+    """Opens a launcher of a server with that data directory, and with the directories that its settings name.
+
+    With `network` it may use the network of whoever starts it, which is a machine's own.
+    """
     if not on_host:
         yield Launcher()
         return
     named = (Path(value) for value in settings.values() if value.startswith("/"))
     other = os.geteuid() != account.uid
     confinement = Confinement(
-        sockets=True, rings=_asks_for_rings(settings), own_files=True, own_memory=True, writes_tmp=True,
+        sockets=True, network=network, rings=_asks_for_rings(settings), own_files=True, own_memory=True,
+        writes_tmp=True,
         user=(account.uid, account.gid) if other else None,
     )  # fmt: skip
     scratch = keeper().directory("server", scratch_parent())
@@ -113,6 +117,11 @@ class Server:
         self._session_errors: tuple[type[Exception], ...] = (OSError, *database.session_errors())
 
     @property
+    def command(self) -> list[str]:
+        """Its command."""
+        return self.database.server_command(self.data, self._settings)
+
+    @property
     def log(self) -> str:
         """The server's log so far."""
         return self._process.read_text() if self._process else ""
@@ -131,7 +140,7 @@ class Server:
     def start_server(self, timeout_s: float) -> float:
         """Starts it; seconds until it took connections. Raises `MachineError` with its log when it does not."""
         begin = time.monotonic()
-        command = self._launcher.wrap_command(self.database.server_command(self.data, self._settings))
+        command = self._launcher.wrap_command(self.command)
         self._process = self._agent.background(command, env=ENVIRONMENT, cwd="/", **self._identity)
         # The log says when the server takes connections; polling by connecting would cost it time, and a client's
         # start.
@@ -145,11 +154,18 @@ class Server:
         self.confined = self._launcher.attest_confinement(self.database.pid_file(self.data))
         return seconds
 
-    def run_client(self, argv: list[str], timeout_s: float, output_limit: int = 1 << 20) -> ExecResult:
-        """Runs a program that talks to it. Raises `MachineError` with the log when the server has ended meanwhile."""
+    def run_client(
+        self, argv: list[str], timeout_s: float, output_limit: int = 1 << 20, *, peer: Agent | None = None
+    ) -> ExecResult:
+        """Runs a program that talks to it, beside it or on a `peer`.
+
+        Raises `MachineError` with the log when the server has ended meanwhile.
+        """
         assert self._process is not None
-        result = self._agent.exec(
-            argv, env=ENVIRONMENT, cwd="/", timeout_s=timeout_s, output_limit=output_limit, **self._as
+        # A peer's program needs no rights on the server's files.
+        agent, identity = (self._agent, self._as) if peer is None else (peer, {})
+        result = agent.exec(
+            argv, env=ENVIRONMENT, cwd="/", timeout_s=timeout_s, output_limit=output_limit, **identity
         )
         # A client may fail just because the server has ended, which is the better reason.
         if not (result.ok and self.is_running):
@@ -163,6 +179,11 @@ class Server:
         """
         with self._explain_failures("does not say how often it has flushed"):
             return self._connect_session().count_flushes()
+
+    def admit_peer(self) -> None:
+        """Lets a peer's client in. Raises `WorkloadError` with the server's message."""
+        for statement in self.database.admission:
+            self.execute_statement(statement)
 
     def execute_statement(self, statement: str) -> list[tuple[object, ...]]:
         """Returns the rows of a statement, in the same session. Raises `WorkloadError` with the server's message."""
