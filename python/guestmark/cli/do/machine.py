@@ -173,6 +173,8 @@ def _check_machine(definition: Definition, given: Options) -> int:
 
 
 def _describe_point(point: Point) -> str:
+    if point.not_tried:
+        return f"- {point.name}: not tried, as it cannot hold while this fails: {point.not_tried}"
     if not point.failed:
         return f"✓ {point.name}{f' ({point.note})' if point.note else ''}"
     return f"✗ {point.name}: {point.failed}\n    {point.change}"

@@ -53,13 +53,17 @@ class PointFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point and how it came out; `failed` and `change` are empty where it holds."""
+    """One point and how it came out; `failed`, `change` and `not_tried` are empty where it holds.
+
+    `not_tried` names the point that fails and that this one cannot hold without.
+    """
 
     name: str
     took_s: float
     failed: str = ""
     change: str = ""
     note: str = ""
+    not_tried: str = ""
 
 
 def check_definition(definition: Definition) -> Iterator[Point]:
@@ -78,9 +82,13 @@ def check_definition(definition: Definition) -> Iterator[Point]:
         made = machines[0]
         entry = _run_check("a command runs in it at once", functools.partial(_check_entry, made))
         yield entry
+        broken_stream = ""
         if not entry.failed:
             for name, check in (_PLAIN_CHECKS if definition.plain else _CHECKS).items():
-                yield _run_check(name, functools.partial(check, made))
+                point = _run_check(name, functools.partial(check, made))
+                if point.failed and check in _STREAM_CHECKS:
+                    broken_stream = broken_stream or name
+                yield point
             for name, attended, check in _OPTIONAL:
                 if attended(definition):
                     yield _run_check(name, functools.partial(check, made))
@@ -91,27 +99,31 @@ def check_definition(definition: Definition) -> Iterator[Point]:
                 functools.partial(_check_destroy, made, stack, also_second=not entry.failed),
             )
     if not entry.failed:
-        yield from _check_measuring(definition)
+        yield from _check_measuring(definition, broken_stream)
 
 
-def _check_measuring(definition: Definition) -> Iterator[Point]:
-    """Try what trials do with machines, each point with a new one."""
+def _check_measuring(definition: Definition, broken_stream: str) -> Iterator[Point]:
+    """Try what trials do with machines, each point with a new one.
+
+    An agent does not answer through a stream that is broken: each attempt would wait for `timeouts.exec` to say so.
+    """
+    for name, check in _list_measuring_checks(definition):
+        yield Point(name, 0.0, not_tried=broken_stream) if broken_stream else _run_check(name, check)
+
+
+def _list_measuring_checks(definition: Definition) -> Iterator[tuple[str, Callable[[], str]]]:
     platform = OwnPlatform(PlatformSpec.read(f"own:{definition.name}").inner)
     if definition.plain:
-        yield _run_check(
-            "commands are timed from outside", functools.partial(_check_outside_timing, platform)
-        )
+        yield "commands are timed from outside", functools.partial(_check_outside_timing, platform)
     else:
-        yield _run_check(
+        yield (
             f"the agent answers, and runs {_SHORT_COMMANDS:,} commands",
             functools.partial(_check_agent, platform),
         )
     if definition.create:
-        yield _run_check("each machine is a new one", functools.partial(_check_agent, platform, commands=1))
+        yield "each machine is a new one", functools.partial(_check_agent, platform, commands=1)
     if definition.can_restore:
-        yield _run_check(
-            "a restored machine goes on from the saved one", functools.partial(_check_restored, platform)
-        )
+        yield "a restored machine goes on from the saved one", functools.partial(_check_restored, platform)
 
 
 def _run_check(name: str, check: Callable[[], str]) -> Point:
@@ -468,6 +480,8 @@ _PLAIN_CHECKS: dict[str, Callable[[Made], str]] = {
     "exit statuses pass through": _check_status,
     "arguments pass through": _check_argument_passing,
 }
+# Without these no agent can be talked to.
+_STREAM_CHECKS = (_check_output, _check_streaming, _check_binary)
 _OPTIONAL: tuple[tuple[str, Callable[[Definition], bool], Callable[[Made], str]], ...] = (
     ("list prints it", lambda definition: bool(definition.list), _check_list),
     ("pid is a process of this host", lambda definition: bool(definition.pid), _check_pid),
