@@ -60,7 +60,7 @@ def test_a_shipped_definition_fits_its_tool(
     """With stand-ins: neither clusters nor clouds are here. Its commands are those that the tool's manual has."""
     monkeypatch.setenv("PATH", f"{install_tools(tmp_path, name)}:{os.environ['PATH']}")
     points = list(check_definition(find_definition(name)))
-    failed = [point for point in points if point.failed and "were asked for" not in point.failed]
+    failed = [point for point in points if point.failed and "was asked for with" not in point.failed]
     assert failed == []
     assert len(points) >= 11
     assert list((tmp_path / "state").iterdir()) == []

@@ -135,6 +135,10 @@ class PlatformSpec:
         outers = [layer.description for layer in self.layers[:-1]]
         return any(known.name == factor for outer in outers for known in outer.accepted_inside)
 
+    def object_to(self, levels: Levels) -> str:
+        """Returns why machines of its destination cannot have these levels; empty where they can."""
+        return self.inner.description.objection(self.inner.dest or "", levels)
+
     def count_processors(self, levels: Levels) -> int:
         """Returns the number of processors of its machines at these levels of their factors."""
         return self.inner.description.processors(levels)

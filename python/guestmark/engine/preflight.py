@@ -181,8 +181,7 @@ def _find_cells_objected_to(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     """Return the cells with levels that their platform's destination does not have, such as a restored start."""
     found = []
     for cell in cells:
-        layer = cell.platform.inner
-        if cell.null_of is None and (reason := layer.description.objection(layer.dest or "", cell.levels)):
+        if cell.null_of is None and (reason := cell.platform.object_to(cell.levels)):
             found.append(LeftOut(str(cell.platform), reason, cell=cell.id))
     return tuple(found)
 

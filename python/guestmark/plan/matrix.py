@@ -9,6 +9,7 @@ from guestmark.core import registry
 from guestmark.core.cell_levels import PLATFORM, WORKLOAD, get_level
 from guestmark.core.errors import UsageError, unknown_name_error
 from guestmark.core.factor import Labelled
+from guestmark.core.levels import Levels as CellLevels
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.units import format_count
@@ -146,7 +147,7 @@ def expand_shape(shape: Shape) -> Matrix:
     unique = list(dict.fromkeys(shape.platforms))
     if isinstance(shape.baseline, str) and "=" not in shape.baseline and "#" not in shape.baseline:
         _add_platform(unique, shape.baseline, [entry.key for entry in shape.entries])
-    notes = _check_applicable(shape, unique)
+    notes = _check_applicable(shape, unique) + _note_impossible(shape, unique)
     cells, exclusions = _leave_out_excluded(shape, unique)
     notes += exclusions
     without = [str(spec) for spec in unique if not _has_rows(shape, spec)]
@@ -246,7 +247,13 @@ def _expand_entry(
         if len(some) == 1 and name not in asked:
             usual[name] = some[0]
     for spec in platforms:
-        applicable = {name: some for name, some in levels.items() if entry.applies(name, spec)}
+        applicable = {
+            name: some if name in asked else _select_possible(name, some, spec)
+            for name, some in levels.items()
+            if entry.applies(name, spec)
+        }
+        # Like a factor that the platform does not take.
+        applicable = {name: some for name, some in applicable.items() if some}
         for combination in itertools.product(*applicable.values()):
             factors: dict[str, str] = {}
             labels: dict[str, str] = {}
@@ -259,6 +266,25 @@ def _expand_entry(
                     shown[name] = labels.get(name, level)
             cell_id = make_cell_id(str(spec), shown, entry.key if named else "")
             yield Cell(cell_id, entry.workload, spec, factors, labels=labels)
+
+
+def _select_possible(name: str, levels: Sequence[str], spec: PlatformSpec) -> tuple[str, ...]:
+    """Return those levels that the platform's destination can have, such as none of restored starts."""
+    return tuple(level for level in levels if not spec.object_to(CellLevels({name: str(level)})))
+
+
+def _note_impossible(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
+    """Return a note for each level of the plan's own that a platform's destination cannot have."""
+    notes: dict[str, None] = {}
+    for spec in specs:
+        for entry in shape.entries:
+            for name, levels in entry.levels.items():
+                if name in shape.asked or not entry.applies(name, spec):
+                    continue
+                for level in levels:
+                    if reason := spec.object_to(CellLevels({name: str(level)})):
+                        notes[f"{name}={level} is left out on {spec}: {reason}"] = None
+    return list(notes)
 
 
 def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:

@@ -120,6 +120,20 @@ def test_a_platform_that_no_row_has_is_named_with_those_that_rows_have() -> None
     assert "host, tcg" in found.value.hint
 
 
+def test_a_level_that_a_machine_cannot_have_is_left_out_unless_it_was_asked_for() -> None:
+    """Of the shipped definitions QEMU's has snapshots, and podman's has none."""
+    text = BASE + "[factors]\nstart = {}\n" + EXEC.format(key="a")
+    both, on = "['cold', 'restored']", ["own:podman", "own:qemu"]
+    made = plan_of(text.format(both), on=on, null=NullCells.NONE)
+    starts = ["own:podman start=cold", "own:qemu start=cold", "own:qemu start=restored"]
+    assert [cell.id for cell in made.cells] == starts
+    (note,) = (note for note in made.context.notes if "left out" in note)
+    assert note.startswith("start=restored is left out on own:podman: its definition has no commands")
+    assert ids(text.format("'restored'"), on=on) == ["own:podman", "own:qemu"]
+    asked = plan_of(text.format(both), on=on, settings=["start=restored"], null=NullCells.NONE)
+    assert [cell.factors["start"] for cell in asked.cells] == ["restored", "restored"]
+
+
 def test_a_workload_may_do_without_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     from guestmark.core import registry
     from guestmark.core.platform_spec import PlatformSpec

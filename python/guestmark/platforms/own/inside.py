@@ -74,7 +74,7 @@ def check_asked(values: Mapping[str, str], found: OwnInside, name: str) -> None:
             asked = 0.0
         if asked and not abs(found.processors / asked - 1) <= _ROUNDING:  # nan is never so
             raise AttestationError(
-                f"{name} has {found.processors:g} processors, and {cpus} were asked for",
+                f"{name} has {found.processors:g} processors, and was asked for with {cpus}",
                 hint="does create pass {cpus} on? Without such a parameter nothing is asked for",
             )
     if (memory := values.get(MEMORY)) is not None:
@@ -84,7 +84,7 @@ def check_asked(values: Mapping[str, str], found: OwnInside, name: str) -> None:
             return
         if not size * (1 - _KERNEL_RESERVES) <= found.memory_bytes <= size * (1 + _ROUNDING):
             raise AttestationError(
-                f"{name} has {format_size(found.memory_bytes)} of memory, and {memory} were asked for",
+                f"{name} has {format_size(found.memory_bytes)} of memory, and was asked for with {memory}",
                 hint="does create pass {memory} on? Without such a parameter nothing is asked for",
             )
 
