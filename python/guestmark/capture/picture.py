@@ -112,7 +112,7 @@ def _prepare_trace(trace: Trace) -> _PageTrace:
 
 def _cause_shares(trace: Trace) -> tuple[_Share, ...]:
     return tuple(
-        _Share(part.cause, f"{part.name} {part.share:.0%}", part.share)
+        _Share(part.cause, f"{part.name} {100 * part.share:.0f} %", part.share)
         for part in verdict.cause_shares(trace.causes)
         if part.share > _VISIBLE
     )

@@ -284,7 +284,7 @@ def _verdict_sentences(trace: Trace) -> list[Text]:
     if doubt and doubt.refused:
         return [
             Text(f"No verdict: {doubt.reason}.", style="bold"),
-            Text(f"what it does explain: {causes} {whole}", "dim"),
+            Text(f"{causes} {whole}", "dim"),
         ]
     weak = f"; low confidence: {doubt.reason}" if doubt else ""
     return [

@@ -163,6 +163,8 @@ def _explain_mistake(error: click.UsageError) -> UsageError:
         return UsageError(message, hint=replacement)
     command = error.ctx.command_path if error.ctx else _typed_command()
     hint = f"{command} --help shows what can be given"
+    if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument):
+        hint = f"{error.param.metavar}: {str(error.param.help).rstrip('.')}; {hint}"
     if nearest:
         hint = f"did you mean {' or '.join(nearest)}? {hint}"
     return UsageError(message, hint=hint)

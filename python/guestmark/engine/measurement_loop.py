@@ -559,8 +559,7 @@ class MeasurementLoop:
             pass
         if self._cells.is_given_up(cell):
             self._observer.note(
-                f"{cell.id} has failed {GIVE_UP_AFTER} times and never succeeded; "
-                f"it is not tried again: {trial.reason}"
+                f"{cell.id} has failed {GIVE_UP_AFTER} times and never succeeded; it is not tried again"
             )
 
     def _trials_of_this_machine(self) -> list[Trial]:

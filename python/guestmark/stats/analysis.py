@@ -536,7 +536,7 @@ def _describe_failing_runs(trials: Sequence[Trial]) -> str:
         return ""
     counts = np.array(failed, dtype=np.float64)
     share, (low, high) = failed_share(counts, np.array(tried, dtype=np.float64))
-    rate = f"fails in {share:.0%} [{low:.0%}, {high:.0%}] of runs ({sum(failed)} of {sum(tried)})"
+    rate = f"fails in {100 * share:.0f} % [{100 * low:.0f}, {100 * high:.0f}] of runs ({sum(failed)} of {sum(tried)})"
     return f"{rate}: {reasons[0]}"
 
 

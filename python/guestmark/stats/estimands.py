@@ -224,6 +224,6 @@ def find_cold_runs(
         "warm-up",
         Severity.WARNING,
         f"on a fresh machine the {first} in {', '.join(cold)} {verb} longer than later ones (the measured one "
-        f"{longer:.0%}); --warmup {most} leaves {pronoun} out",
+        f"{100 * longer:.0f} %); --warmup {most} leaves {pronoun} out",
         longer,
     )

@@ -6,9 +6,11 @@ import re
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
 import guestmark as library
+from guestmark.cli.parser import build_command
 from guestmark.cli.verbs import SYNONYMS, VERBS
 from guestmark.ledger import open_ledger
 from guestmark.plan.library import list_plan_names
@@ -154,6 +156,23 @@ def test_what_stands_in_place_of_a_verb_is_told_of_the_right_one(
     mistake, advice = done.stderr.splitlines()
     assert mistake == f"guestmark: unknown verb '{typed.split(maxsplit=1)[0]}'"
     assert advice.partition(": ")[2] == line or (not line and "known: " in advice)
+
+
+NEEDS_A_WORD = [
+    verb
+    for verb in VERBS
+    if any(isinstance(each, click.Argument) and each.required for each in build_command(verb).params)
+]
+
+
+@pytest.mark.parametrize("verb", NEEDS_A_WORD)
+def test_a_missing_word_is_named_with_what_it_may_be(guestmark: CommandLine, verb: str) -> None:
+    missing = next(each for each in build_command(verb).params if isinstance(each, click.Argument))
+    done = guestmark(verb)
+    assert (done.status, done.stdout) == (2, "")
+    mistake, advice = done.stderr.splitlines()
+    assert "missing argument" in mistake
+    assert advice.startswith(f"  {missing.metavar}: {str(missing.help).rstrip('.')}; ")
 
 
 @pytest.mark.parametrize("verb", ["exec", "ab"])

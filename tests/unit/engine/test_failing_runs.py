@@ -39,14 +39,14 @@ def test_one_failing_run_does_not_take_its_trial_with_it(
     assert [(each["failed_runs"], each["tried_runs"]) for each in told] == [(2, 10)] * 5
     assert kept == [8] * 5
     assert cell["status"] == "partial"
-    assert cell["reason"].startswith("fails in 20% [")
+    assert cell["reason"].startswith("fails in 20 % [")
     assert "of runs (10 of 50): the command failed with exit status 3" in cell["reason"]
 
 
 def test_the_report_says_how_often(guestmark: CommandLine, failing: tuple[str, str, str]) -> None:
     found = guestmark("exec", "--blocks", 3, "--iterations", 10, "--", *failing)
     assert found.status == 1
-    assert "fails in 20% [" in " ".join(found.stdout.split())
+    assert "fails in 20 % [" in " ".join(found.stdout.split())
 
 
 def test_a_trial_of_failing_runs_alone_fails(guestmark: CommandLine) -> None:

@@ -25,13 +25,13 @@ def _describe_platform(found: Creations) -> str:
     low, high = found.interval
     if found.failed:
         said = f"{found.failed} of {found.tried} never answered, {format_percent(found.share)} "
-        said += f"[{low:.0%}, {high:.0%}]"
+        said += f"[{100 * low:.0f}, {100 * high:.0f}]"
         reasons = [f"{count} × {reason}" for reason, count in found.reasons[:_SHOWN]]
         if others := sum(count for _, count in found.reasons[_SHOWN:]):
             reasons.append(f"{others} × other reasons")
         said += f": {'; '.join(reasons)}"
     else:
-        said = Claim.UNANSWERED.format(count=found.tried, share=f"{high:.0%}")
+        said = Claim.UNANSWERED.format(count=found.tried, share=f"{100 * high:.0f} %")
     if found.price_per_hour is not None:
         said += f"; {found.price_per_hour:g} an hour"
         if (price := found.price_of_thousand_starts) is not None and found.ready_s is not None:

@@ -104,7 +104,7 @@ def describe_outcome(outcome: RaceOutcome) -> list[str]:
     sentences = [f"{claim} ({goal}, {took}), {_describe_evidence(race)}."]
     if outcome.not_worse:
         sentences.append(
-            f"Not shown to be worse by over {settings.margin:.0%}: {'; '.join(outcome.not_worse)}."
+            f"Not shown to be worse by over {100 * settings.margin:.0f} %: {'; '.join(outcome.not_worse)}."
         )
     if outcome.others:
         sentences.append(f"Not dropped, but not among the finalists: {'; '.join(outcome.others)}.")
