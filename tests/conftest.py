@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from guestmark.core import single_threaded_blas  # noqa: F401 (before a test imports numpy)
+from tests.framework import costs
 from tests.framework.caches import TriedPlatforms
 from tests.framework.command_line import CommandLine
 
@@ -27,15 +28,9 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 os.environ["GUESTMARK_LOCK"] = "none"
 os.environ["GUESTMARK_PAGER"] = ""  # on a terminal of a test nobody presses a key
 
-# The files that take longest, and then the folders: what starts last should be over soon. By the durations that ./test
-# prints; a file that is missing here is only started later.
+# The files that take longest in ./test, by the durations that it prints, and then the folders: what starts last should
+# be over soon. A file that is missing here is only started later. Before them are those whose long tests take longest.
 _FIRST = (
-    "faults/test_setup_clean_root.py",  # these by `./test --long`
-    "unit/project/test_documentation_runs.py",
-    "guest/test_architectures.py",
-    "faults/test_fleet.py",
-    "guest/test_powercut_guest.py",
-    "guest/test_nested.py",
     "faults/test_exec_host.py",
     "faults/test_guest_faults.py",
     "faults/test_plan_faults.py",
@@ -48,17 +43,24 @@ _FIRST = (
     "unit/cli/test_hostile.py",
 )
 _THEN = ("guest", "faults", "browser", "unit")
+_LONG_S = 20.0
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts files by `_FIRST` and `_THEN`; the tests of a file keep their order."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sorts files by what their long tests take, where these run, then by `_FIRST` and `_THEN`.
+
+    The tests of a file keep their order.
+    """
     here = Path(__file__).parent
+    with_long = "not long" not in config.getoption("markexpr")
 
-    def rank(item: pytest.Item) -> int:
+    def rank(item: pytest.Item) -> tuple[float, int]:
         name = item.path.relative_to(here).as_posix()
+        takes_s = costs.file_s(f"tests/{name}") if with_long else 0.0
+        longest = -takes_s if takes_s > _LONG_S else 0.0
         if name in _FIRST:
-            return _FIRST.index(name)
-        return len(_FIRST) + _THEN.index(name.partition("/")[0])
+            return longest, _FIRST.index(name)
+        return longest, len(_FIRST) + _THEN.index(name.partition("/")[0])
 
     items.sort(key=rank)
 

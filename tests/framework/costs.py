@@ -48,6 +48,12 @@ def published_s(name: str) -> float:
     return _UNKNOWN_S if cost is None else cost.each_s
 
 
+def file_s(file: str) -> float:
+    """Processor seconds of all long tests of a file, as published; 0 if it has none."""
+    cost = read_table().get(file)
+    return 0.0 if cost is None else cost.seconds
+
+
 def sum_published(names: Iterable[str]) -> float:
     """Processor seconds of these tests, as published."""
     return sum(map(published_s, names))
