@@ -36,6 +36,8 @@ from guestmark.platforms.qemu.platform import QemuPlatform
 from guestmark.setting.machine import MEMORY, PLACEMENT
 
 READY_DEADLINE_S = 300.0
+# Of an emulator in an emulator: a minute on a quiet machine, over six where five others compute.
+_TWICE_READY_DEADLINE_S = 900.0
 _PROBE_MEMORY = "256M"
 # Share by which the clocks of two layers may differ before a trial is remarked on.
 _CLOCK_TOLERANCE = 0.01
@@ -66,7 +68,7 @@ class NestedPlatform:
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[NestedGuest]:
         """Boots the inner guest in an outer one, which may run already, and yields it; see `Platform.start`."""
-        deadline = time.monotonic() + (deadline_s or READY_DEADLINE_S)
+        deadline = time.monotonic() + (deadline_s or self._ready_deadline_s)
         check_images(cell)
         self._check_program(cell)
         if short := find_shortage([cell]):
@@ -111,7 +113,11 @@ class NestedPlatform:
     ) -> Usable | Unusable:
         """Boots all layers and attests them; what fails is the reason. Takes longer than the probe of one layer."""
         cell = Cell("probe", WorkloadSpec("probe"), self._spec, {MEMORY.name: _PROBE_MEMORY, **factors})
-        return probe_by_start(self, deadline_s or READY_DEADLINE_S, cell)
+        return probe_by_start(self, deadline_s or self._ready_deadline_s, cell)
+
+    @property
+    def _ready_deadline_s(self) -> float:
+        return _TWICE_READY_DEADLINE_S if self._spec.translates_twice else READY_DEADLINE_S
 
     def _start_inner(
         self, cell: Cell, place: Place, deadline: float
