@@ -26,6 +26,7 @@ def take_test(nodeid: str) -> str:
 
 SPREAD: Mapping[str, Callable[[str], str]] = {
     "tests/guest/test_architectures.py": take_parameter,
+    "tests/guest/test_experiments.py": take_test,
     "tests/guest/test_generated_programs.py": take_test,
     "tests/guest/test_honest_programs.py": take_test,
     "tests/guest/test_own_machines.py": take_test,
