@@ -195,7 +195,8 @@ def test_other_builds_are_marked_in_tables_and_documents(guestmark: CommandLine,
         "exec", "--on", "host,tcg@arm64,user@arm64", "--blocks", "2", "--json", document, "--", *command,
         timeout=MADE_S,
     )  # fmt: skip
-    assert "arm64, another build" in done.stdout
+    assert "tcg@arm64, user@arm64 ran another build: sysbench" in " ".join(done.stdout.split())
+    assert guestmark("show", "--details").stdout.count("arm64, another build") == 2
     trials = [
         trial["attestation"]
         for cell in restore_shared(json.loads(document.read_text()))["cells"]
