@@ -17,7 +17,7 @@ from guestmark.testing.workload import check_workload
 
 
 def main(words: Sequence[str]) -> int:
-    """Run `workload NAME [JSON]`, `platform NAME` or `factor NAME [PLATFORM]`; print violations, return the status."""
+    """Check `workload NAME [JSON]`, `platform NAME` or `factor NAME [PLATFORM]`, and print what it violates."""
     match words:
         case ["workload", name, *rest]:
             found = check_workload(name, json.loads(rest[0]) if rest else None)
@@ -34,6 +34,8 @@ def main(words: Sequence[str]) -> int:
             return ExitStatus.USAGE
     for violation in found:
         tell(str(violation))
+    if not found:
+        tell(f"{words[0]} {words[1]}: keeps the contract")
     return ExitStatus.SOME_FAILED if found else ExitStatus.ALL_MEASURED
 
 

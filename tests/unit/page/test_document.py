@@ -3,6 +3,7 @@
 import functools
 import io
 import json
+import pkgutil
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -27,6 +28,7 @@ from guestmark.page.nodes import (
 )
 from guestmark.page.tables import Table
 from guestmark.page.text import plain_text
+from guestmark.report import render
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
 from guestmark.report.full_report import make_page
@@ -107,6 +109,12 @@ def document(name: str) -> str:
 
 
 FORMATS = {"terminal": terminal, "markdown": markdown, "html": html, "json": document}
+
+
+def test_every_format_with_a_renderer_is_compared() -> None:
+    renderers = {module.name for module in pkgutil.iter_modules(render.__path__)}
+    # Parts of others, and the plain values that JSON is made of.
+    assert renderers - {"charts", "terminal_table", "plain"} | {"json"} == set(FORMATS)
 
 
 @functools.cache

@@ -1,8 +1,10 @@
 """What ARCHITECTURE.md and CONTRIBUTING.md name exists, and the factor that ARCHITECTURE.md shows does what it says."""
 
 import importlib
+import os
 import pkgutil
 import re
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.setting import drive
 from guestmark.setting.base import DiskSetting
 from guestmark.setting.disk import DiskSpec, Role
+from tests.framework.command_line import CommandLine
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "python" / "guestmark"
@@ -104,3 +107,25 @@ def test_the_factor_shown_is_refused_where_qemu_has_no_such_option(bus: str) -> 
     cell = Cell("shown", WorkloadSpec("shown"), PlatformSpec.read("tcg"), {"bus": bus})
     assert list(factor.device("off", disk)) == ["write-zeroes=off"]
     assert (factor.refuse("off", disk, cell) is None) == (bus == "virtio-blk")
+
+
+def test_the_workload_shown_measures(tmp_path: Path, guestmark: CommandLine) -> None:
+    """The recipe as somebody follows it: the package that is shown, in a copy of this one, and a plan with it."""
+    section = (
+        (ROOT / "ARCHITECTURE.md").read_text().split("## Add a workload")[1].split("## Add a platform")[0]
+    )
+    shown = [textwrap.dedent(text) for language, text in FENCE.findall(section) if language == "python"]
+    assert len(shown) == 2  # parameters and class
+    copy = tmp_path / "python/guestmark"
+    shutil.copytree(PACKAGE, copy, copy_function=os.symlink)
+    (copy / "workloads/true_loop").mkdir()
+    (copy / "workloads/true_loop/__init__.py").write_text("\n\n".join(shown))
+    plan = tmp_path / "loops.toml"
+    plan.write_text(
+        'name = "l"\ntitle = "How long?"\nplatforms = ["host"]\n[workloads.true-loop]\nparams.times = 3\n'
+    )
+    # Another value than that of this process: an interpreter that has this package loaded would not look into the copy.
+    environment = {"PYTHONPATH": str(copy.parent), "PYTHONSAFEPATH": "1"}
+    done = guestmark("run", str(plan), "--blocks", "2", env=environment)
+    assert done.status == 0, done.stderr
+    assert "3 × true" in done.stdout
