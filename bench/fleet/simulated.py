@@ -54,7 +54,7 @@ WAITING, DIES = "GUESTMARK_SIMULATED", "GUESTMARK_SIMULATED_DIES"
 FLEET = "simulated"
 
 
-def trial(plan: Plan, slot: TrialSlot, *_others: object) -> Trial:
+def trial(plan: Plan, slot: TrialSlot, *_others: object, **_more: object) -> Trial:
     """A trial whose inside is a pause; now and then its worker dies in it, alone or with the engine around it."""
     begin = time.time()
     time.sleep(random.uniform(0, 0.01))

@@ -145,6 +145,8 @@ class PlatformKind:
     advice: Callable[[str], str] = _no_advice
     # Returns why such a destination cannot be had with these levels of its factors; empty where it can.
     objection: Callable[[str, Levels], str] = _no_objection
+    # What to do instead of nesting it inside another machine.
+    instead_of_nesting: str = "nesting is written outermost first, e.g. tcg/kvm"
     # True if it has firmware, and network cards that boot.
     boots_firmware: bool = False
     # What runs its machines: they accept the factors that name it, and `factors`.

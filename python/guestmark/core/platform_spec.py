@@ -183,7 +183,7 @@ def parse_platform(text: str) -> PlatformSpec:
         if not kind.guest:
             raise UsageError(
                 f"platform {stripped!r}: {layer.kind} cannot be nested inside {outer.kind}",
-                hint="nesting is written outermost first, e.g. tcg/kvm"
+                hint=kind.instead_of_nesting
                 if kind.remote
                 else f"to compare them, name both: {stripped.replace('/', ',')}",
             )

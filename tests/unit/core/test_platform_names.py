@@ -53,6 +53,7 @@ def test_parts_of_a_nested_name() -> None:
         ("kvm/host", "name both: kvm,host"),
         ("uml/host", "name both: uml,host"),
         ("kvm/ssh:x", "outermost first"),
+        ("tcg/own:podman", "host = "),
         ("ssh:", "ssh:user@example.org"),
         ("ssh:-oProxyCommand=x", "ssh:user@example.org"),
         ("ssh:a b", "ssh:user@example.org"),

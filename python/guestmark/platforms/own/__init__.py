@@ -54,6 +54,7 @@ PLATFORMS = (
         example_destination="podman",
         advice=advise_name,
         objection=object_to_levels,
+        instead_of_nesting='its commands can run in another machine that ssh reaches: host = "…" in its file',
         parameter_prefix=OWN_PARAMETER,
         # Runtimes pull images and clouds take their time: the definition's own timeouts end a start earlier.
         start_limit_s=900.0,
