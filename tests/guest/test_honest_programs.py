@@ -13,6 +13,8 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="a loop device of this 
 # Numbers 5, 13, 18, 22 and 23 were "lost" once: something was renamed, made shorter or changed back during a sync.
 FILESYSTEMS = ("ext4", "xfs", "btrfs", "btrfs mount=notreelog")
 SOME = 20
+# A hundred of each are for who changes the tracer or the judge: HONEST_PROGRAMS=100.
+PROGRAMS = int(os.environ.get("HONEST_PROGRAMS", "40"))
 
 
 @pytest.mark.timeout(1200)
@@ -20,7 +22,11 @@ SOME = 20
     ("filesystem", "numbers"),
     [
         ("ext4", range(18, 19)),
-        *(long(kind, range(first, first + SOME)) for kind in FILESYSTEMS for first in range(0, 100, SOME)),
+        *(
+            long(kind, range(first, first + SOME))
+            for kind in FILESYSTEMS
+            for first in range(0, PROGRAMS, SOME)
+        ),
     ],
     ids=str,
 )
