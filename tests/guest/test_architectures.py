@@ -66,9 +66,8 @@ def test_the_same_sources_make_the_same_agent(tmp_path: Path, monkeypatch: pytes
 def test_the_same_source_makes_the_same_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of the least that is built: what could differ (times, names, paths, order) is in every one of them."""
     row = ARCHITECTURES["sparc64"]
-    least = [
-        f"CONFIG_{name}=y" for name in ("64BIT", "PRINTK", "TTY", "PCI", "VIRTIO_MENU", *kernels.REQUIRED)
-    ]
+    needed = ("64BIT", "PRINTK", "TTY", "PCI", "SHMEM", "VIRTIO_MENU", "VIRTIO_PCI", *kernels.REQUIRED)
+    least = [f"CONFIG_{name}=y" for name in needed]
     monkeypatch.setattr(kernels, "read_fragment", lambda _: "\n".join([*least, "CONFIG_SMP=n", ""]))
     made = []
     for name in ("first", "second-with-a-longer-name"):
