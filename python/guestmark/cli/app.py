@@ -29,6 +29,10 @@ _OF_SEVERAL = ("exec", "ab")
 _OF_COMMANDS = (*_OF_SEVERAL, "bisect", "boot", "powercut")
 # After `powercut`, this is no command.
 _REPLAY = "replay"
+# Of the verbs that have an option, so many are named where another one lacks it.
+_MOST_OWNERS = 3
+# What fits a plan into a time, and what ends any other measurement after one.
+_FOR, _TIME_LIMIT = "--for", "--time-limit"
 
 
 class Program(click.Group):
@@ -163,11 +167,31 @@ def _explain_mistake(error: click.UsageError) -> UsageError:
         return UsageError(message, hint=replacement)
     command = error.ctx.command_path if error.ctx else _typed_command()
     hint = f"{command} --help shows what can be given"
+    if isinstance(error, click.NoSuchOption) and (elsewhere := _describe_owners(error)):
+        # Names that are spelt similarly would mislead: this one is known, but to others.
+        return UsageError(message, hint=f"{elsewhere}; {hint}")
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument):
         hint = f"{error.param.metavar}: {str(error.param.help).rstrip('.')}; {hint}"
     if nearest:
         hint = f"did you mean {' or '.join(nearest)}? {hint}"
     return UsageError(message, hint=hint)
+
+
+def _describe_owners(error: click.NoSuchOption) -> str:
+    """Describes which verbs have the option that this one lacks; empty if none has."""
+    owners = [verb for verb in VERBS if error.option_name in _list_option_names(build_command(verb))]
+    if not owners:
+        return ""
+    others = f" and {len(owners) - _MOST_OWNERS} others" if len(owners) > _MOST_OWNERS else ""
+    described = f"{error.option_name} belongs to {', '.join(owners[:_MOST_OWNERS])}{others}"
+    verb = error.ctx.command if error.ctx else None
+    if error.option_name == _FOR and verb is not None and _TIME_LIMIT in _list_option_names(verb):
+        described = f"{_TIME_LIMIT} ends this one; {described}"
+    return described
+
+
+def _list_option_names(command: click.Command) -> set[str]:
+    return {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
 
 
 def _typed_command() -> str:

@@ -208,6 +208,13 @@ def test_a_run_is_analysed_once_to_be_shown(tmp_path: Path) -> None:
         (["exec", "--null", "some", "--", "true"], "'--null': 'some' is not one of 'baseline'", "--help"),
         (["exec", "--on"], "option '--on' requires an argument", "guestmark exec --help"),
         (["quiet"], "missing argument 'ACTION'. Choose from: on, off, status", "guestmark quiet --help"),
+        (
+            ["boot", "--for", "1m"],
+            "no such option: --for",
+            "--time-limit ends this one; --for belongs to run",
+        ),
+        (["capture", "--for", "1m", "x"], "no such option: --for", "--for belongs to run"),
+        (["exec", "--published", "--", "true"], "no such option: --published", "--published belongs to run"),
         (["--versio"], "no such option: --versio", "did you mean --version?"),
         (["plans", "show"], "no plan is named", "known: "),
         (["plans", "cpu"], "plans does not take the word 'cpu'", "did you mean guestmark plans show cpu?"),
