@@ -5,6 +5,7 @@
 - no path that only one machine has
 - no phrase in a guide or reference that reads as translated: "is that of", "is told", "held
   against", "nobody", "a plan of its own", "in whatever way"
+- no share that Python formats, in code that prints: `format_share` has the space before the sign
 - links between documents, and mentions of documents in code, lead somewhere
 """
 
@@ -39,6 +40,7 @@ _TRANSLATED = re.compile(
     r"|\bgoes on (?:when|until)\b",
     re.IGNORECASE,
 )
+_SHARE = re.compile(r"\{[^{}]*:[+,.0-9]*%\}")
 # Records of what was found or changed once are not held to the phrases of guides.
 _RECORDS = ("docs/results/", "CHANGELOG.md")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -50,6 +52,8 @@ _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 def find_broken_rules(path: str, line: str) -> Iterator[str]:
     """Yield the rules that one line of the file at `path` (relative to the checkout) breaks."""
     prose = path.endswith(".md")
+    if path.startswith("python/") and path.endswith(".py") and _SHARE.search(line):
+        yield "formats a share without a space before the sign: use format_share"
     for host in {match[1].lower() for match in _URL.finditer(line)} - HOSTS:
         if not re.fullmatch(r"[\d.]+", host):
             yield f"names the host {host}"

@@ -17,6 +17,7 @@ from guestmark.capture.drawings import Distributions, Sequences
 from guestmark.capture.model import Document, Endpoint, Trace
 from guestmark.capture.table import count_divided_connections, describe_shares, request_lines
 from guestmark.core.errors import GuestmarkError
+from guestmark.core.units import format_share
 from guestmark.page.templates import make_environment
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _prepare_trace(trace: Trace) -> _PageTrace:
         by_latency if causes else "",
         _cause_shares(trace),
         f"{count_divided_connections(trace)}, {trace.counters['packets']:,} packets",
-        f"{trace.relative_error:.1%}",
+        f"{format_share(trace.relative_error, 1)}",
         Distributions.for_all_widths(endpoints[:MOST_ENDPOINTS]) if endpoints else (),
         Sequences.from_trace(trace),
         tuple(request_lines(trace)) if trace.requests else (),
@@ -112,7 +113,7 @@ def _prepare_trace(trace: Trace) -> _PageTrace:
 
 def _cause_shares(trace: Trace) -> tuple[_Share, ...]:
     return tuple(
-        _Share(part.cause, f"{part.name} {100 * part.share:.0f} %", part.share)
+        _Share(part.cause, f"{part.name} {format_share(part.share)}", part.share)
         for part in verdict.cause_shares(trace.causes)
         if part.share > _VISIBLE
     )

@@ -19,6 +19,7 @@ from guestmark.capture.model import Causes, Connection, Document, Trace
 from guestmark.capture.table import host_port
 from guestmark.capture.units import format_percent, format_seconds
 from guestmark.core.errors import GuestmarkError, UsageError
+from guestmark.core.units import format_share
 
 SCHEMA = "guestmark-capture-points/1"
 # Two points that attribute more than this share of the duration differently contradict each other.
@@ -286,7 +287,10 @@ def _describe_pair(files: Sequence[str], pair: Pair) -> list[str]:
 
 def _describe_way(way: Way) -> str:
     delay = way.delay
-    facts = [f"{way.sent:,} packets", f"{way.lost:,} lost between the points ({way.lost / way.sent:.2%})"]
+    facts = [
+        f"{way.sent:,} packets",
+        f"{way.lost:,} lost between the points ({format_share(way.lost / way.sent, 2)})",
+    ]
     if way.uncaptured:
         facts.append(f"{way.uncaptured:,} arrived and were not captured")
     if delay.count:

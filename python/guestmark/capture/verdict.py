@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from guestmark.capture.model import Causes, Ended, Trace
 from guestmark.capture.units import format_seconds
+from guestmark.core.units import format_share
 
 NAMES = {
     "client": "client",
@@ -121,21 +122,23 @@ def find_doubt(trace: Trace) -> Doubt | None:
     sides = [side for connection in trace.connections for side in (connection.client, connection.server)]
     missing = sum(side.missing_bytes for side in sides)
     share = missing / max(missing + sum(side.unique_bytes for side in sides), 1)
-    lost = f"{100 * share:.2f} %" if share >= 0.0001 else "less than 0.01 %"
+    lost = format_share(share, 2) if share >= 0.0001 else "less than 0.01 %"
     names = ("merged", "dropped", "overlapping")
     merged, dropped, overlapping = (trace.counters.get(name, 0) for name in names)
     streams = [known for known in trace.connections if known.protocol == "tcp"]
     whole = max(sum(known.duration_s for known in streams), 1e-9)
     late = sum(known.duration_s for known in streams if known.captured in _BEGUN_BEFORE) / whole
     twice = sum(known.duration_s for known in streams if "merged" in known.marks) / whole
-    merging = f"captures of two points were merged ({merged:,} connections, {100 * twice:.0f} % of the time)"
+    merging = (
+        f"captures of two points were merged ({merged:,} connections, {format_share(twice)} of the time)"
+    )
     # The first reason that holds counts; those that refuse a verdict come first.
     found = (
         (overlapping, "the files overlap in time", True),
         (merged and twice >= _REFUSED_MERGED, merging, True),
         (
             unknown >= _REFUSED_UNKNOWN,
-            f"the capture does not explain {100 * unknown:.0f} % of the time",
+            f"the capture does not explain {format_share(unknown)} of the time",
             True,
         ),
         (share >= _REFUSED_MISSING, f"the capture lost {lost} of the bytes", True),
@@ -143,10 +146,10 @@ def find_doubt(trace: Trace) -> Doubt | None:
         (dropped, f"the capture dropped {dropped:,} packets", False),
         (
             late >= _DOUBTED,
-            f"{100 * late:.0f} % of the time is of connections that began before the capture",
+            f"{format_share(late)} of the time is of connections that began before the capture",
             False,
         ),
         (merged, merging, False),
-        (unknown >= _DOUBTED, f"{100 * unknown:.0f} % of the time is not explained", False),
+        (unknown >= _DOUBTED, f"{format_share(unknown)} of the time is not explained", False),
     )
     return next((Doubt(reason, refused) for holds, reason, refused in found if holds), None)

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
+from guestmark.core.units import format_share
+
 _RARE = re.compile(r"[x×] ?([0-9.]+) in (?:([0-9.]+%)|1 (?:in|of) ([0-9]+))(?: of (runs|starts))?")
 # Times the typical: half of the doublings would be missed at 2, where noise decides.
 SLOW = 1.5
@@ -36,7 +38,7 @@ class Rare:
         if not SLOW < factor <= _LARGEST_FACTOR:
             raise ValueError(f"{text!r}: a slow run takes over {SLOW} times as long as the typical one")
         if not _RAREST <= share <= 0.5:
-            raise ValueError(f"{text!r}: the share must be between {_RAREST:.1%} and 50%")
+            raise ValueError(f"{text!r}: the share must be between {format_share(_RAREST, 1)} and 50 %")
         return cls(factor, share, found[4] == "starts")
 
     @property
@@ -45,5 +47,7 @@ class Rare:
         units = "starts" if self.starts else "runs"
         parts = round(1 / self.share)
         return (
-            f"1 of {parts} {units}" if abs(parts * self.share - 1) < 1e-9 else f"{self.share:.2%} of {units}"
+            f"1 of {parts} {units}"
+            if abs(parts * self.share - 1) < 1e-9
+            else f"{format_share(self.share, 2)} of {units}"
         )

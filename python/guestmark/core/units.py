@@ -116,6 +116,11 @@ def join_names(names: Iterable[str]) -> str:
     return (" · " if any("," in name for name in once) else ", ").join(once)
 
 
+def format_share(share: float, places: int = 0, *, signed: bool = False) -> str:
+    """Return a share of one as a percentage with so many decimals: `12 %`, or `+1.3 %` if it is `signed`."""
+    return f"{100 * share:{'+' if signed else ''}.{places}f} %"
+
+
 def format_count(count: int, noun: str) -> str:
     """Return the number with its noun, such as `1 block` or `2 blocks`; the plural takes an s."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

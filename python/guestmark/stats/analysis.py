@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from guestmark.core.findings import FailedRuns, find_machine
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, CellStatus, LeftOut, Plan, Trial, TrialStatus, WorkloadSpec
-from guestmark.core.units import format_count
+from guestmark.core.units import format_count, format_share
 from guestmark.stats import estimands
 from guestmark.stats.across_runs import NO_HISTORY, History
 from guestmark.stats.cell_answers import Answers, widen_answers, withdraw_answers
@@ -536,8 +536,8 @@ def _describe_failing_runs(trials: Sequence[Trial]) -> str:
         return ""
     counts = np.array(failed, dtype=np.float64)
     share, (low, high) = failed_share(counts, np.array(tried, dtype=np.float64))
-    rate = f"fails in {100 * share:.0f} % [{100 * low:.0f}, {100 * high:.0f}] of runs ({sum(failed)} of {sum(tried)})"
-    return f"{rate}: {reasons[0]}"
+    rate = f"fails in {format_share(share)} [{100 * low:.0f}, {100 * high:.0f}] of runs"
+    return f"{rate} ({sum(failed)} of {sum(tried)}): {reasons[0]}"
 
 
 def _count_runs(trial: Trial) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.metric import Better
+from guestmark.core.units import format_share
 from guestmark.stats.compare import (
     MIN_BLOCKS,
     Comparison,
@@ -272,7 +273,7 @@ def _decide_slow(
     if q < alpha:
         return (Verdict.SLOWER if slow.difference > 0 else Verdict.FASTER), ""
     if max(abs(end) for end in narrow) < SHARE_MARGIN:
-        return Verdict.NO_DIFFERENCE, f"shares within {SHARE_MARGIN:.0%} of each other"
+        return Verdict.NO_DIFFERENCE, f"shares within {format_share(SHARE_MARGIN)} of each other"
     if not slow.cell.slow and not slow.baseline.slow:
         return Verdict.INCONCLUSIVE, f"none seen; {trials_to_see(SHARE_MARGIN)} blocks could show that"
     return Verdict.INCONCLUSIVE, "too few slow runs to decide"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine
+from guestmark.core.units import format_share
 from guestmark.stats.cell_answers import Answers, compare_trials, row_cost_means
 from guestmark.stats.compare import Comparison, Verdict, downgrade_verdict, null_differs
 from guestmark.stats.medians import find_median
@@ -224,6 +225,6 @@ def find_cold_runs(
         "warm-up",
         Severity.WARNING,
         f"on a fresh machine the {first} in {', '.join(cold)} {verb} longer than later ones (the measured one "
-        f"{100 * longer:.0f} %); --warmup {most} leaves {pronoun} out",
+        f"{format_share(longer)}); --warmup {most} leaves {pronoun} out",
         longer,
     )

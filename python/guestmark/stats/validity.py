@@ -13,6 +13,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from guestmark.core.units import format_share
 from guestmark.stats.medians import find_median
 from guestmark.stats.special import f_survival, student_t_cdf, student_t_quantile
 
@@ -156,7 +157,7 @@ def detect_order_effects(
     fitted = fit(place, alpha)
     if fitted is not None:
         effect = float(np.expm1(fitted.effect))
-        message = f"a trial depends on its position in the block, by {effect:.1%}"
+        message = f"a trial depends on its position in the block, by {format_share(effect, 1)}"
         name = OrderFinding.POSITION
         findings.append(
             Finding(
@@ -174,7 +175,8 @@ def _report_carry_over(
     return Finding(
         OrderFinding.CARRY_OVER,
         Severity.WARNING if p < alpha else Severity.NOTE,
-        f"a trial depends on what ran before it, by {effect:.1%}; ratios are corrected for it, by up to {moved:.1%}",
+        f"a trial depends on what ran before it, by {format_share(effect, 1)}; ratios are corrected for it, by up to "
+        f"{format_share(moved, 1)}",
         effect,
         p,
         corrected,
@@ -362,9 +364,11 @@ def detect_trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | 
     first, second = np.triu_indices(n, 1)
     change = find_median((x[second] - x[first]) / (block[second] - block[first])) * float(np.ptp(block))
     severity = Severity.WARNING if abs(change) > np.log1p(margin) else Severity.NOTE
+    moved = float(np.expm1(change))
     return Finding(
-        OrderFinding.TREND, severity, f"the ratio changed by {np.expm1(change):+.1%} in the course of the run",
-        float(np.expm1(change)), p, advice=_ADVICE[OrderFinding.TREND], primary_only=True,
+        OrderFinding.TREND, severity,
+        f"the ratio changed by {format_share(moved, 1, signed=True)} in the course of the run",
+        moved, p, advice=_ADVICE[OrderFinding.TREND], primary_only=True,
     )  # fmt: skip
 
 
@@ -393,7 +397,7 @@ def detect_clock_disagreement(host_s: Sequence[float], guest_s: Sequence[float])
     return Finding(
         "clocks disagree",
         Severity.SEVERE if middle > CLOCKS_FAR_APART else Severity.WARNING,
-        f"the guest's clock is off by {find_median(apart):+.1%} in a typical iteration",
+        f"the guest's clock is off by {format_share(find_median(apart), 1, signed=True)} in a typical iteration",
         middle,
         advice="give the guest another clock source (its kernel's clocksource=), or leave its processors alone",
     )

@@ -16,6 +16,7 @@ TICKET = "issue " + "42"
         ("x.md", f"taken from {HOST}, as ever", f"names the host {HOST}"),
         ("x.py", f"# see {TICKET}", f"refers to {TICKET}"),
         ("x.py", f"# {'PR'} 17 explains it", "refers to"),
+        ("python/x.py", 'f"in {share:' + '.0%} of runs"', "use format_share"),
         ("x.md", "as in " + "#12", "refers to #12"),
         ("x.toml", f'path = "{CHECKOUT}/target"', "a path of this machine"),
         ("x.md", "it is in `/builds/me/checkout`", "no usual directory"),

@@ -128,7 +128,7 @@ def test_clocks_that_disagree() -> None:
     far = detect_clock_disagreement(host, [0.9, 1.8, 2.7])
     assert known(far).severity is Severity.SEVERE
     assert known(far).effect == pytest.approx(0.1)
-    assert "-10.0%" in known(far).message
+    assert "-10.0 %" in known(far).message
     assert detect_clock_disagreement([0.0, float("nan")], [1.0, 1.0]) is None
 
 

@@ -28,6 +28,7 @@ from guestmark.core.machine_facts import Connection, RemoteMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import is_machine_factor
 from guestmark.core.platform_spec import Layer, PlatformSpec
+from guestmark.core.units import format_share
 from guestmark.disks.attached import AttachedDisk
 from guestmark.foreign import agents, parts
 from guestmark.foreign.progress import LineProgress, tell_user
@@ -167,7 +168,7 @@ class Remote:
         if abs(drift) > _DRIFT + error:
             remarks.append(
                 f"the clocks disagree: {host_ns / 1e9:.6g} s on this host's, {machine_ns / 1e9:.6g} s on "
-                f"{self.session.dest} ({drift:+.2%})"
+                f"{self.session.dest} ({format_share(drift, 2, signed=True)})"
             )
         return remarks
 

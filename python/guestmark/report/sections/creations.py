@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.units import format_duration
+from guestmark.core.units import format_duration, format_share
 from guestmark.ledger.model import StoredRun
 from guestmark.page.claims import Claim
 from guestmark.page.figures import format_percent
@@ -31,7 +31,7 @@ def _describe_platform(found: Creations) -> str:
             reasons.append(f"{others} × other reasons")
         said += f": {'; '.join(reasons)}"
     else:
-        said = Claim.UNANSWERED.format(count=found.tried, share=f"{100 * high:.0f} %")
+        said = Claim.UNANSWERED.format(count=found.tried, share=format_share(high))
     if found.price_per_hour is not None:
         said += f"; {found.price_per_hour:g} an hour"
         if (price := found.price_of_thousand_starts) is not None and found.ready_s is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from guestmark.core.findings import Durability, Proof
 from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Trial
-from guestmark.core.units import format_count
+from guestmark.core.units import format_count, format_share
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
@@ -104,7 +104,7 @@ def describe_outcome(outcome: RaceOutcome) -> list[str]:
     sentences = [f"{claim} ({goal}, {took}), {_describe_evidence(race)}."]
     if outcome.not_worse:
         sentences.append(
-            f"Not shown to be worse by over {100 * settings.margin:.0f} %: {'; '.join(outcome.not_worse)}."
+            f"Not shown to be worse by over {format_share(settings.margin)}: {'; '.join(outcome.not_worse)}."
         )
     if outcome.others:
         sentences.append(f"Not dropped, but not among the finalists: {'; '.join(outcome.others)}.")

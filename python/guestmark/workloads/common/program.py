@@ -20,7 +20,7 @@ from guestmark.core.errors import AttestationError, UsageError, WorkloadError
 from guestmark.core.findings import Build, Findings, Program
 from guestmark.core.model import Cell
 from guestmark.core.shell_syntax import is_of_shell, join_for_shell, needs_shell
-from guestmark.core.units import format_duration, format_size
+from guestmark.core.units import format_duration, format_share, format_size
 from guestmark.core.workload_kind import find_packages
 from guestmark.foreign import roots
 from guestmark.foreign.packages import find_owner, find_package
@@ -244,7 +244,7 @@ def warn_of_clocks(wall_s: float, guest_wall_s: float, error_s: float = 0.0) -> 
     difference = guest_wall_s - wall_s
     if abs(difference) <= RELATIVE_TOLERANCE * wall_s + ABSOLUTE_TOLERANCE_S + error_s:
         return ""
-    share = f" ({difference / wall_s:+.1%})" if wall_s > 0 else ""
+    share = f" ({format_share(difference / wall_s, 1, signed=True)})" if wall_s > 0 else ""
     return f"the clocks disagree: {wall_s:.4g} s on the host's, {guest_wall_s:.4g} s on the guest's{share}"
 
 

@@ -10,6 +10,7 @@ from guestmark.capture import picture, verdict
 from guestmark.capture.model import Endpoint, Trace
 from guestmark.capture.units import format_percent, format_seconds
 from guestmark.core.model import TrialStatus
+from guestmark.core.units import format_share
 from guestmark.ledger.model import StoredRun
 from guestmark.page.charts import Picture
 from guestmark.page.nodes import Bullets, Chart, Node, Note, Paragraph
@@ -270,9 +271,9 @@ def render_rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     start_s = fmean(max(trial.duration_s - sum(trial.run_s), 0.0) for trial in good)
     best, held = best_iterations(scatter, start_s, each_s), matrices[0].shape[1]
     said = (
-        f"rounds of one boot scatter by {np.sqrt(scatter.within):.1%}, boots by {np.sqrt(scatter.between):.1%}, and a "
-        f"boot takes {start_s:.1f} s beside rounds of {each_s:.1f} s: "
-        f"{best} rounds of each boot are best in a given time"
+        f"rounds of one boot scatter by {format_share(np.sqrt(scatter.within), 1)}, boots by "
+        f"{format_share(np.sqrt(scatter.between), 1)}, and a boot takes {start_s:.1f} s beside rounds of "
+        f"{each_s:.1f} s: {best} rounds of each boot are best in a given time"
     )
     if best >= _TIMES * held or held >= _TIMES * best:
         said += f" (--iterations {best}; this run has {held})"

@@ -23,6 +23,7 @@ from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import NestedMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.units import format_share
 from guestmark.foreign.progress import Progress
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable, Usable
@@ -217,5 +218,5 @@ class NestedGuest(GuestWithin):
             return []
         return [
             f"the clocks of the layers disagree: {host_ns / 1e9:.4g} s on the host's, {outer_ns / 1e9:.4g} s on the "
-            f"outer guest's ({outer_ns / host_ns - 1:+.1%})"
+            f"outer guest's ({format_share(outer_ns / host_ns - 1, 1, signed=True)})"
         ]
