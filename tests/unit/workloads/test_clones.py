@@ -1,6 +1,7 @@
 """What values of several machines prove: pure functions, and the program that a template is saved with."""
 
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.clones import Control, Found, Twins, Verdict, Word, judge
 from guestmark.workloads.clones.judge import ComparedClock, ShownValues
 from guestmark.workloads.clones.sections import conclude_twins
-from guestmark.workloads.clones.sources import GETRANDOM, SOURCES, TICKETS, Kind, Source
+from guestmark.workloads.clones.sources import GETRANDOM, SEEDED, SOURCES, TICKETS, Kind, Source
 from tests.framework.run_kinds import with_facts
 from tests.framework.runs import constructed
 
@@ -155,3 +156,15 @@ def test_the_conclusion_says_whether_they_are_twins(word: Verdict, template: str
     (note,) = conclude_twins(workload, run)
     assert isinstance(note, Note)
     assert plain_text(note.text) == said
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
+def test_a_shell_alone_makes_the_values_of_the_control(shell: str) -> None:
+    """A minimal image has neither Python nor openssl, and machines of it have to be caught all the same."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    words = [*([shell, "sh"] if shell == "busybox" else [shell]), "-c", SEEDED.command[2]]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env={})
+    values = done.stdout.split()
+    assert len(set(values)) == 4
+    assert values[0] == "41c67ea6167eb0e72781e494446b9b3d"

@@ -137,11 +137,13 @@ URANDOM = Source(
     "/dev/urandom", Kind.SECRET, _shell_words("od -An -v -tx1 -w16 -N512 /dev/urandom | tr -d ' '")
 )
 BOOT_ID = Source("boot id", Kind.NAME, ("cat", "/proc/sys/kernel/random/boot_id"), of_kernel=True)
+# By a shell alone: a machine that has no other program has to be caught, too.
 SEEDED = Source(
-    "Python's random, seeded with 1",
+    "a generator seeded with 1",
     Kind.SECRET,
-    _python_words(
-        "import random; random.seed(1); [print('%032x' % random.getrandbits(128)) for _ in range(4)]"
+    _shell_words(
+        "x=1; for i in 1 2 3 4; do v=; for j in 1 2 3 4; do x=$(((x * 1103515245 + 12345) & 0x7fffffff)); "
+        'v=$v$(printf %08x $x); done; echo "$v"; done'
     ),
 )
 SOURCES = (
