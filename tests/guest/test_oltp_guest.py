@@ -88,6 +88,8 @@ def test_a_client_on_the_peer_asks_over_the_network(server: str, platform: str, 
     if platform != "host":
         factors |= {"memory": "512M", "size": "256M"}
     with started(platform, factors, server=server) as (machine, workload):
+        # As in a trial: passt knows a machine once it has heard of it.
+        machine.attest()
         workload.prepare(machine)
         assert isinstance(machine, HasNetwork)
         assert isinstance(machine.network, TrialNetwork)
