@@ -101,6 +101,13 @@ FAULTS = {
     ),
     "ends by itself": ("create", CREATE.replace("sleep infinity", "sleep 4"), "it stays until", "runs on"),
     "destroy leaves its processes": ("destroy", 'rm "$0/$1"', "destroy removes it", "end all"),
+    "a line too many": (
+        "exec", f"{ENTER.replace('exec ', '')}; s=$?; echo; exit $s", "64 MiB pass both ways", "nothing of its own",
+    ),
+    "a limit of time": ("exec", ENTER.replace("exec ", "exec timeout 2 "), "the agent answers", "for as long as"),
+    "destroy returns early": (
+        "destroy", f"(sleep 3; {DESTROY}) > /dev/null 2>&1 &", "destroy removes it", "return when it has",
+    ),
     "the same disk": ("create", KEEPS, "each machine is a new one", "make a new machine"),
 }  # fmt: skip
 QUICK = {

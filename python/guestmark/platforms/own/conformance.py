@@ -17,7 +17,6 @@ from guestmark.core.errors import GuestmarkError, MachineError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.temporary import open_unnamed_file
-from guestmark.core.units import format_size
 from guestmark.disks import processes
 from guestmark.page.text import make_inert
 from guestmark.platforms.commands import Ended, run_command, run_to_success, supervised_process
@@ -34,6 +33,10 @@ _SHORT_COMMANDS = 1000
 _STATUSES = (0, 1, 42, 126, 137, 255)
 # What a shell, a client or a terminal in the middle would change: spaces, quotes, variables, escapes, nothing at all.
 _ARGUMENTS = ("a b", "", "'", '"', "$HOME", "\\n", "*", "-n", "--help", "{id}", "ü", "line\nline", "a;b|c&d")
+_PRINTS_NOTHING = (
+    "exec may print nothing of its own: leave out banners, -v, prompts, line ends; "
+    "login shells print messages of the day"
+)
 _ERROR_LINE = b"err\n"  # what the command that tries both outputs writes to standard error
 _COMMAND_S = 30.0
 _BINARY_S = 180.0
@@ -181,10 +184,20 @@ def _check_output(made: Made, *, apart: bool = True) -> str:
             "standard error arrives in standard output",
             "exec has to keep both streams apart: leave out -t, 2>&1",
         )
+    if not done.stdout:
+        raise PointFailedError(
+            "nothing arrives of `echo out`",
+            "exec has to pass on a command's words as they are, and its output",
+        )
+    if done.stdout == _ERROR_LINE:
+        raise PointFailedError(
+            "standard error arrives as standard output", "exec has to pass each stream on as itself"
+        )
     if done.stdout != b"out\n":
         raise PointFailedError(
-            f"of `echo out` arrived {make_inert(done.stdout.decode(errors='replace'))[:60]!r}",
-            "exec may print nothing of its own: leave out banners, -v, prompts; login shells print messages of the day",
+            # With its line ends and control characters spelled out.
+            f"of `echo out` arrived {done.stdout.decode(errors='replace')[:60]!r}",
+            _PRINTS_NOTHING,
         )
     if apart and not done.errors.endswith(_ERROR_LINE):
         raise PointFailedError("standard error does not arrive", "exec has to pass standard error on")
@@ -219,9 +232,13 @@ def _check_binary(made: Made) -> str:
     begin = time.monotonic()
     done = _run_by_exec(made, ["cat"], given, _BINARY_S)
     took = time.monotonic() - begin
-    if len(done.stdout) != len(given):
+    if len(done.stdout) > len(given):
         raise PointFailedError(
-            f"of {format_size(len(given))} through cat {format_size(len(done.stdout))} came back",
+            f"{len(done.stdout) - len(given)} bytes more came back than went through cat", _PRINTS_NOTHING
+        )
+    if len(done.stdout) < len(given):
+        raise PointFailedError(
+            f"of {len(given)} bytes through cat {len(done.stdout)} came back",
             "exec has to pass on standard input and output without a limit (podman exec wants -i; an API that returns "
             "output only cannot carry the agent: write plain = true, and its commands are timed from outside)",
         )
@@ -368,7 +385,8 @@ def _check_destroy(made: Made, stack: contextlib.ExitStack, *, also_second: bool
         took = time.monotonic() - begin
         if _run_by_exec(made, ["true"]).status == 0:
             raise PointFailedError(
-                "commands still run in a machine that was destroyed", "destroy has to remove the machine {id}"
+                "commands still run in a machine that was destroyed",
+                "destroy has to remove the machine {id}, and to return when it has",
             )
         if program is not None and _is_left(program):
             raise PointFailedError(
@@ -439,12 +457,20 @@ def _make_second_machine(definition: Definition) -> Iterator[Made]:
 
 def _check_agent(platform: OwnPlatform, commands: int = _SHORT_COMMANDS) -> str:
     cell = Cell("check", WorkloadSpec("check"), PlatformSpec.read(platform.name))
-    with platform.start(cell) as machine:
-        machine.attest()
-        begin = time.monotonic()
-        for _ in range(commands):
-            machine.agent.exec(["true"], timeout_s=_COMMAND_S)
-        return f"{(time.monotonic() - begin) / commands * 1e3:.2g} ms each"
+    try:
+        with platform.start(cell) as machine:
+            machine.attest()
+            begin = time.monotonic()
+            for _ in range(commands):
+                machine.agent.exec(["true"], timeout_s=_COMMAND_S)
+            return f"{(time.monotonic() - begin) / commands * 1e3:.2g} ms each"
+    except MachineError as error:
+        if error.hint:
+            raise
+        raise PointFailedError(
+            error.message,
+            "exec has to run for as long as its command does: leave out limits of time, memory or processes",
+        ) from error
 
 
 def _check_outside_timing(platform: OwnPlatform) -> str:
