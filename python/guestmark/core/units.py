@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from guestmark.core.errors import unknown_name_error
@@ -124,6 +124,23 @@ def format_share(share: float, places: int = 0, *, signed: bool = False) -> str:
 def format_count(count: int, noun: str) -> str:
     """Return the number with its noun, such as `1 block` or `2 blocks`; the plural takes an s."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+# Characters of names in a remark: about a line and a half of a terminal.
+_MOST_NAMES = 100
+
+
+def name_some(names: Sequence[str], noun: str) -> str:
+    """Return the first of many names, at least one, as far as a remark has room, and how many more there are."""
+    shown = list(names[:1])
+    for name in names[1:]:
+        if len(", ".join((*shown, name))) > _MOST_NAMES:
+            break
+        shown.append(name)
+    text = ", ".join(shown)
+    if left := len(names) - len(shown):
+        text += f" and {format_count(left, f'more {noun}')}"
+    return text
 
 
 # Unit: (guestmark's own unit, how many of them it is). MB/s is 10^6 bytes a second.

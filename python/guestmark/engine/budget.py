@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from guestmark.core.model import Cell, Plan, Trial
 from guestmark.core.tuning import Settings
-from guestmark.core.units import format_count, format_duration
+from guestmark.core.units import format_count, format_duration, name_some
 from guestmark.core.workload_kind import adapts_to_time
 from guestmark.engine import proofs
 from guestmark.engine.question_status import COMPARING_QUESTIONS, AskedPair, QuestionPart, split_question
@@ -47,8 +47,6 @@ _PROVING = 0.5
 # Later trials take this share of a cell's first one, which also makes files that they find.
 _LATER = 0.9
 _CONFIRMED = 3  # finalists that a race usually has
-# A remark names this many cells before it counts the others.
-_NAMED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +190,7 @@ def fit_to_budget(
     within = format_duration(budget_s)
     notes = []
     if left_out := [cell for cell in gone if cell.null_of is None]:
-        notes.append(f"left out to keep within {within}: {_list_cells(left_out)}")
+        notes.append(f"left out to keep within {within}: {name_some([cell.id for cell in left_out], 'cell')}")
     notes += [
         f"not asked, to keep within {within}: {question.ask}"
         for question in plan.questions
@@ -435,14 +433,6 @@ class _BudgetFit:
 
     def _sum_prices(self, cells: Iterable[Cell]) -> float:
         return sum(map(self._price, cells))
-
-
-def _list_cells(cells: Sequence[Cell]) -> str:
-    """Return the first cells' ids, and how many more there are."""
-    names = [cell.id for cell in cells[:_NAMED]]
-    if len(cells) > _NAMED:
-        names.append(f"{len(cells) - _NAMED} more")
-    return ", ".join(names)
 
 
 def choose_racing_cells(

@@ -12,13 +12,12 @@ from guestmark.core.factor import Labelled
 from guestmark.core.levels import Levels as CellLevels
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
-from guestmark.core.units import format_count
+from guestmark.core.units import name_some
 from guestmark.core.workload_kind import WorkloadClass, workload_kind
 from guestmark.plan import pattern
 from guestmark.plan.pattern import Pattern
 
 Levels = Mapping[str, tuple[str, ...]]
-_IDS_SHOWN = 3  # cells, in a note
 
 
 class NullCells(StrEnum):
@@ -192,7 +191,7 @@ def _leave_out_excluded(shape: Shape, platforms: Sequence[PlatformSpec]) -> tupl
                 break
         else:
             cells.append(cell)
-    return cells, [f"left out: {_shorten_ids(ids)}: {reason}" for reason, ids in left_out.items()]
+    return cells, [f"left out: {name_some(ids, 'cell')}: {reason}" for reason, ids in left_out.items()]
 
 
 def _make_cells(shape: Shape, platforms: Sequence[PlatformSpec]) -> Iterator[Cell]:
@@ -415,11 +414,3 @@ def _make_null_copies(
             copy = replace(cell, id=f"{cell.id}#{index}", baseline=False, null_of=cell.id, added=added)
             copies.append(copy)
     return copies
-
-
-def _shorten_ids(ids: Sequence[str]) -> str:
-    """Return the first of some cells, and how many more there are."""
-    shown = ", ".join(ids[:_IDS_SHOWN])
-    if len(ids) <= _IDS_SHOWN:
-        return shown
-    return f"{shown} and {format_count(len(ids) - _IDS_SHOWN, 'more cell')}"

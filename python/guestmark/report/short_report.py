@@ -75,9 +75,9 @@ def make_short_report(
         return _make_race_report(run, analysis, width=width, latest=latest, extent=extent)
     title = run.plan.title or run.plan.name
     sections = [] if run.origin is None else [make_origin_section(run, run.origin, whole=False)]
-    if answers := question_answers.make_nodes(analysis, brief=extent.brief):
+    if answers := question_answers.group_nodes(analysis, brief=extent.brief):
         asked = title in (question.ask for question in run.plan.questions)
-        told = _cut_short(answers, extent.answers, "answer")
+        told = _cut_answers(answers, extent.answers)
         sections.append(Section(Part.CONCLUSION, title, told, titled=not asked))
     # Explanations of some workloads alone would bury the answers of the others.
     explained = all(kind_sections(workload, run) for workload in analysis.workloads)
@@ -96,19 +96,19 @@ def make_short_report(
 def _make_race_report(
     run: StoredRun, analysis: Analysis, *, width: int, latest: bool, extent: Extent
 ) -> Page:
-    """Return the race as the whole report tells it, or the first nodes of each section with their first rows."""
+    """Return the race as the report tells it, or the first nodes of each section with their first rows."""
     # Only a race needs the sections of a whole report, which take long to import.
     from guestmark.report.full_report import make_page
 
     page = make_page(run, analysis, with_published=False, with_environment=False, details=False)
-    if extent == WHOLE:
-        return page
     sections = []
     for section in page.sections:
-        # What limits it most is said once, at the end.
+        # What limits it most is said once, at the end, and how it was measured in the details.
         if section.part in {Part.FOOTER, Part.VALIDITY}:
             continue
-        nodes = [_cut_rows(node, extent.rows) for node in section.nodes if not _is_small_print(node)]
+        nodes = list(section.nodes)
+        if extent != WHOLE:
+            nodes = [_cut_rows(node, extent.rows) for node in nodes if not _is_small_print(node)]
         # Even the shortest tells who is left.
         kept = None if extent.explanations is None else max(extent.explanations, 1)
         sections.append(replace(section, nodes=tuple(nodes[:kept]), key=None))
@@ -116,10 +116,20 @@ def _make_race_report(
     return replace(page, sections=(*sections, _closing_section(closing)))
 
 
-def _cut_short(nodes: Sequence[Node], most: int | None, what: str) -> tuple[Node, ...]:
-    if most is None or len(nodes) <= most:
-        return tuple(nodes)
-    return (*nodes[:most], Note(line(f"{format_count(len(nodes) - most, f'more {what}')}: --details")))
+def _cut_answers(groups: Sequence[Sequence[Node]], most: int | None) -> tuple[Node, ...]:
+    """Return at most so many nodes, no question without an answer among them, and how many more answers there are."""
+    if most is None or sum(map(len, groups)) <= most:
+        return tuple(node for group in groups for node in group)
+    kept: list[Node] = []
+    left = 0
+    for group in groups:
+        room = 0 if left else most - len(kept)
+        if room < min(len(group), 2):
+            room = 0
+        kept += group[:room]
+        # A question that stands above its answers is none of them.
+        left += len(group[room:]) - (1 if len(group) > 1 and not room else 0)
+    return (*kept, Note(line(f"{format_count(left, 'more answer')}: --details")))
 
 
 def make_then_and_now(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> Page:

@@ -1,6 +1,7 @@
 """Durations, sizes, percentages and numbers: every usual spelling, and a refusal for the rest."""
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -131,3 +132,15 @@ def test_a_duration_is_shown_with_its_unit(seconds: float) -> None:
 )
 def test_names_that_hold_commas_are_told_apart(names: list[str], shown: str) -> None:
     assert units.join_names(names) == shown
+
+
+@pytest.mark.parametrize("length", [1, 30, 49, 60, 200])
+@pytest.mark.parametrize("count", [1, 2, 3, 50])
+def test_names_in_a_remark_take_two_lines(length: int, count: int) -> None:
+    names = [f"{number:0{length}}" for number in range(count)]
+    text = units.name_some(names, "cell")
+    shown = [name for name in names if re.search(rf"\b{name}\b", text)]
+    assert names[0] in text
+    assert len(text) <= max(length, 100) + len(" and 49 more cells")
+    if len(shown) < count:
+        assert text.endswith(f" and {count - len(shown)} more cell{'s' * (count - len(shown) > 1)}")

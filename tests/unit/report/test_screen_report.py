@@ -1,6 +1,8 @@
 """What a run shows on a terminal of 80 columns and 24 lines, for each kind of run and every built-in plan."""
 
 import io
+import itertools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -119,6 +121,29 @@ def test_answers_outlast_tables() -> None:
     shown = "\n".join(screen_of(measured(plan, 8)))
     assert "Which filesystem is fastest in a guest?" in shown
     assert "of figures: --details" in shown
+
+
+@pytest.fixture(scope="module")
+def partly_measured() -> StoredRun:
+    """Starts of which those of QEMU's guests were never measured."""
+    run = measured(plan_of("coldstart"), 3)
+    there = {cell.id for cell in run.plan.cells if str(cell.platform) not in {"kvm", "tcg"}}
+    return replace(run, trials=tuple(trial for trial in run.trials if trial.cell_id in there))
+
+
+@pytest.mark.parametrize("lines", range(9, 31, 3))
+def test_no_question_stands_without_an_answer(partly_measured: StoredRun, lines: int) -> None:
+    asked = {question.ask for question in partly_measured.plan.questions}
+    shown = screen_of(partly_measured, lines)
+    for question, answer in itertools.pairwise(shown):
+        if question in asked:
+            assert answer.strip(), "\n".join(shown)
+            assert "--details" not in answer, "\n".join(shown)
+
+
+def test_what_was_not_measured_is_no_row_of_dashes(partly_measured: StoredRun) -> None:
+    for row in (shown := screen_of(partly_measured)):
+        assert not re.fullmatch(r"[\w …-]+ {2,}(– *)+", row), "\n".join(shown)
 
 
 def test_a_table_says_how_many_rows_it_leaves_out() -> None:

@@ -94,18 +94,23 @@ def make_nodes(analysis: Analysis, *, brief: bool = False) -> list[Node]:
 
     With `brief`, many comparisons become a table in place of sentences, and rankings have no table.
     """
+    return [node for group in group_nodes(analysis, brief=brief) for node in group]
+
+
+def group_nodes(analysis: Analysis, *, brief: bool = False) -> list[list[Node]]:
+    """Return the nodes of `make_nodes`, those of each question together, the question first."""
     answers = answer_plan_questions(analysis)
     if not brief:
-        return [node for answer in answers for node in _full_nodes(answer)]
-    nodes: list[Node] = []
+        return [_full_nodes(answer) for answer in answers]
+    groups: list[list[Node]] = []
     # The signs of comparisons are explained once, below the last of them.
     comparing = [answer for answer in answers if _has_only(answer, PairAnswer)]
     for answer in answers:
         if _has_only(answer, PairAnswer):
-            nodes += _brief_comparisons(answer, with_legend=answer is comparing[-1])
+            groups.append(_brief_comparisons(answer, with_legend=answer is comparing[-1]))
         else:
-            nodes += _join_question(answer, _answer_sentences(answer, brief=True))
-    return nodes
+            groups.append(_join_question(answer, _answer_sentences(answer, brief=True)))
+    return groups
 
 
 def make_document(analysis: Analysis) -> list[dict[str, Any]]:
@@ -428,7 +433,11 @@ def _describe_differing_factor(pair: PairAnswer) -> str:
 
 def _brief_comparisons(answer: QuestionAnswer, *, with_legend: bool) -> list[Node]:
     """Return the ratio of each comparison: a row for each kind of cell, a column for each platform; of few, lines."""
-    pairs = [finding for finding in answer.findings if isinstance(finding, PairAnswer)]
+    every = [finding for finding in answer.findings if isinstance(finding, PairAnswer)]
+    # What was not measured would be rows and columns of dashes; the details have them.
+    pairs = [
+        pair for pair in every if pair.comparison is not None and pair.comparison.ratio is not None
+    ] or every
     names = name_across_workloads([pair.first for pair in pairs])
     platforms = list(dict.fromkeys(str(pair.first.cell.platform) for pair in pairs))
     pieces = (Align.POINT, Align.LEFT, Align.LEFT)[: 3 if len(platforms) <= _MOST_WITH_INTERVALS else 2]
