@@ -31,7 +31,7 @@ from guestmark.stats.tuning.screen import choose_informative
 _CLOSING_S = 2.0
 # Seconds before a run begins: imports, and a check of what can be used.
 _SET_UP_S = 3.0
-_SCALES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+SCALES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 # This many blocks answer large effects; questions that they leave open then get the time of the others.
 _FEW = stopping.FEW
 # A scale should leave room for this many blocks more than the fewest.
@@ -126,9 +126,9 @@ def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget
     """Return the plan at the largest scale at which all of it fits into the budget, else at the smallest."""
     plan = plan_at(1.0)
     # A race has fewer cells rather than smaller ones, and other plans may have no sizes that scale.
-    if plan.context.tune is not None or plan_at(_SCALES[-1]).cells == plan.cells:
+    if plan.context.tune is not None or plan_at(SCALES[-1]).cells == plan.cells:
         return plan
-    for scale in _SCALES:
+    for scale in SCALES:
         plan = plan if scale == 1.0 else plan_at(scale)
         costs = read_trial_costs(plan, ledger)
         blocks = _count_fewest_blocks(plan) + (_SPARE if plan.policy.blocks is None else 0)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from guestmark.core.metric import Metric
 from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 
-_SCALES: dict[str, tuple[tuple[float, str], ...]] = {
+SCALES: dict[str, tuple[tuple[float, str], ...]] = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
     "B": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
     "B/s": ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")),
@@ -90,7 +90,7 @@ def choose_unit(unit: str, values: Iterable[float]) -> Unit:
     If they are more than four decades apart, the largest decides, so that none gets too many digits; it stays below a
     million.
     """
-    scale = _SCALES.get(unit)
+    scale = SCALES.get(unit)
     sizes = [abs(value) for value in values if value and math.isfinite(value)]
     if scale is None or not sizes:
         return Unit(1.0, unit)

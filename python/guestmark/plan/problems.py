@@ -61,8 +61,8 @@ class Problems:
             else:
                 said = mistake["msg"].removeprefix("Value error, ").removeprefix("Input ")
                 shown = repr(mistake["input"])
-                # A long value would bury what is wrong with it.
-                if len(shown) <= 60:
+                # A long value would bury what is wrong with it, and a check of ours may have named it.
+                if len(shown) <= 60 and said.find(shown) < 0:
                     said = f"{said}, not {shown}"
                 self.add_mistake((*path, *loc), said)
 

@@ -5,6 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guestmark.core.units import format_size, parse_duration, parse_size
+from guestmark.engine.budget import SCALES
+from guestmark.plan.library import find_plan, list_plan_names
+from guestmark.plan.load import load_outline
 from guestmark.plan.scale import parse_scale, scale_table, scale_value
 
 
@@ -48,9 +51,23 @@ def test_sizes_stay_whole_blocks(size: int, factor: float) -> None:
     assert abs(after - before * factor) <= unit
 
 
-@given(st.integers(1, 100_000), st.floats(1e-3, 1e3))
+@given(st.integers(1, 100_000), st.floats(1e-2, 1e3))
 def test_durations_are_multiplied(seconds: int, factor: float) -> None:
     assert parse_duration(scale_value(f"{seconds}s", factor)) == pytest.approx(seconds * factor, rel=1e-5)
+
+
+@given(st.integers(1, 10_000), st.floats(1e-6, 1.0))
+def test_durations_stay_measurable(milliseconds: int, factor: float) -> None:
+    """Whatever a workload's shortest time is, a plan that was within it stays so down to 10 ms."""
+    after = parse_duration(scale_value(f"{milliseconds}ms", factor))
+    assert after == pytest.approx(max(milliseconds * factor / 1000, min(milliseconds, 10) / 1000), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", list_plan_names())
+def test_a_built_in_plan_has_every_scale_that_a_budget_may_choose(name: str) -> None:
+    text, where = find_plan(name)
+    for scale in SCALES:
+        assert load_outline(text, where, scale=scale).metrics
 
 
 def test_only_names_that_are_there() -> None:
