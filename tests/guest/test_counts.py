@@ -62,6 +62,7 @@ def test_stops_are_the_system_calls(
 
 # One guest each for both cases: it takes longer to start than to be counted in.
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("platform", "counter", "program", "times"),
     [
