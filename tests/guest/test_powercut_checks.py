@@ -17,6 +17,7 @@ import pytest
 from guestmark.core.errors import ExitStatus, GateStatus
 from guestmark.disks import loop
 from guestmark.powercut import check_proof, user_check
+from guestmark.powercut.check_answer import Ending
 from tests.framework.checked_programs import Programs
 from tests.framework.command_line import CommandLine, Result
 from tests.framework.processes import wait_until
@@ -562,6 +563,74 @@ def test_root_cannot_undo_the_world_of_a_check(tmp_path: Path, attempt: str) -> 
     assert (disk / "here").stat().st_uid == 1
 
 
+_OPENED = """
+import errno, os, stat, sys
+for name in ("null", "zero", "full", "random", "urandom"):
+    os.close(os.open("/dev/" + name, os.O_RDWR))
+os.write(os.open("/dev/null", os.O_WRONLY), b"x")
+os.openpty()
+tried = 0
+for folder, _, names in os.walk("/dev"):
+    for name in names:
+        path = os.path.join(folder, name)
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISBLK(mode) and name not in ("loop-control", "mem", "port", "fuse"):
+            continue
+        tried += 1
+        for flags in (os.O_RDONLY, os.O_RDWR):
+            try:
+                os.open(path, flags)
+            except PermissionError:
+                continue
+            except OSError as error:
+                sys.exit(f"{path}: {error}")
+            sys.exit(f"{path} was opened")
+print(tried)
+"""
+
+
+def test_a_check_reaches_no_device_of_the_host(tmp_path: Path) -> None:
+    """Not even as root: a disk that is mounted read-only could be written to by its device."""
+    if why := user_check.why_not_apart():
+        pytest.skip(why)
+    room, disk = tmp_path / "room", tmp_path / "disk"
+    for directory in (room, disk):
+        directory.mkdir()
+    done = subprocess.run(
+        [*user_check.world_command(room, disk), sys.executable, "-I", "-S", "-c", _OPENED],
+        cwd=disk, capture_output=True, text=True, check=False, timeout=20,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 1
+
+
+@pytest.mark.parametrize(
+    ("script", "ending"),
+    [
+        # Its file is gone when it ends, as after a trap.
+        ("{fill}; rm /tmp/filled; exit 1", Ending.OUT_OF_ROOM),
+        ("{fill}; exit 139", Ending.OUT_OF_ROOM),
+        ("{fill}; exit 0", Ending.PASSED),
+        ("echo x > /tmp/small; exit 1", Ending.FAILED),
+    ],
+    ids=["removed", "crashed", "passed", "not full"],
+)
+@pytest.mark.parametrize("where", ["/tmp", "/dev/shm"])
+def test_a_check_whose_tmp_was_full_says_nothing_of_the_disk(
+    tmp_path: Path, where: str, script: str, ending: Ending
+) -> None:
+    if why := user_check.why_not_apart():
+        pytest.skip(why)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    fill = (
+        "fallocate -l $(($(df --output=avail -B1 /tmp | tail -n 1) - 65536)) /tmp/filled; yes >> /tmp/filled"
+    )
+    command = script.format(fill=fill).replace("/tmp", where)
+    check = user_check.Check(command, [b"x"], user_check.Limit(30.0), apart=True, always=False)
+    assert user_check.run_check_here(check, tmp_path, disk, [b"x"]).ending is ending
+
+
 REDIS = shutil.which("redis-server")
 _REDIS = """
 redis-server --dir "$PWD" --appendonly yes --appendfsync {fsync} --save '' --port 6379 --logfile '' > log.{when} 2>&1 &
@@ -609,6 +678,36 @@ wanted = max(int(line) for line in sys.stdin)
 there = open("d/number").read().split() if os.path.exists("d/number") else ["-1"]
 sys.exit("an old number is there" if int(there[0] if there else -1) < wanted else 0)
 """
+
+
+_REPLACES_HONESTLY = """
+import os, sys
+for number in range(4):
+    new = os.open("new", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    os.write(new, b"%d\\n" % number)
+    os.fsync(new)
+    os.rename("new", "number")
+    os.fsync(os.open(".", os.O_RDONLY))
+    print(number, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_check_that_accepts_nothing_newer_calls_nobody_lost(
+    guestmark: CommandLine, programs: Programs
+) -> None:
+    """After a cut the next number may be there already: that loses nothing, whatever such a check says."""
+    program = programs.script("replaces.py", _REPLACES_HONESTLY).split()
+    strict = 'test "$(cat number)" = "$(tail -n 1)"'
+    done = guestmark(*HERE, "--json", "-", "--check", strict, "--", *program, timeout=200)
+    found = proof(done)
+    assert (found["word"], found["losing"]) == ("unknown", 0), found
+    assert "it passes if it is told the next line as well" in found["why"]
+    assert "accept what is newer" in found["why"]
+    assert found["unjudged"] > 0
+    fair = 'test "$(cat number)" -ge "$(tail -n 1)"'
+    honest = proof(guestmark(*HERE, "--json", "-", "--check", fair, "--", *program, timeout=200))
+    assert (honest["word"], honest["losing"]) == ("proven", 0), honest
 
 
 @pytest.mark.parametrize(

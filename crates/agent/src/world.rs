@@ -3,22 +3,37 @@
 //! It has its own network, of which the loopback device is up, its own processes, and its own `$HOME`. Of the host it
 //! sees all files and changes none: what it writes to `/tmp`, `/var/tmp`, `/run` and `/dev/shm` is kept in memory and
 //! gone with it, and everything else but the named directory is read-only. So two of them at once do not disturb each
-//! other. Root loses the rights by which it could undo that, or change what the host has only once, such as its clock.
+//! other. Root loses the rights by which it could undo that, or change what the host has only once, such as its clock,
+//! and of devices it can open only those that change nothing.
 
 use std::ffi::{CStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use lexopt::ValueExt;
+
 use crate::confine::cage::{self, Place, Walls};
-use crate::confine::mounts::{make_read_only, Layout};
+use crate::confine::gauge::Gauge;
+use crate::confine::mounts::{make_read_only, Layout, MEMORY, TEMPORARY};
 use crate::confine::{become_command, drop_rights_over_host, ENDED_FIRST, FAILED};
 use crate::init::bring_up_loopback;
 use crate::options::{read_until_command, to_io_error};
 use crate::sys;
 
 const COVERED: [&CStr; 2] = [c"/run", c"/var/tmp"];
+/// Devices that anybody may have: what is written to them changes nothing on this host.
+const HARMLESS: [&CStr; 7] = [
+    c"/dev/null",
+    c"/dev/zero",
+    c"/dev/full",
+    c"/dev/random",
+    c"/dev/urandom",
+    c"/dev/tty",
+    c"/dev/kvm",
+];
 const HOME: &str = "/tmp/guestmark-home";
 /// Enough processes for any program, and few enough to leave some for the host.
 const PROCESSES: u32 = 16 << 10;
@@ -28,15 +43,22 @@ struct Options {
     /// An empty directory, over which what is written outside the named directory is kept.
     room: PathBuf,
     writable: Vec<PathBuf>,
+    /// A file that is made, and gets a line if what it writes to memory found no room.
+    note: Option<PathBuf>,
+    /// Bytes that it may write to memory.
+    memory: Option<u64>,
     command: Vec<OsString>,
 }
 
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
     let (mut room, mut writable) = (None, Vec::new());
+    let (mut note, mut memory) = (None, None);
     let command = read_until_command(arguments, |name, parser| {
         match name {
             "room" => room = Some(parser.value()?.into()),
             "writable" => writable.push(parser.value()?.into()),
+            "memory" => memory = Some(parser.value()?.parse()?),
+            "note-full" => note = Some(parser.value()?.into()),
             _ => return Ok(false),
         }
         Ok(true)
@@ -44,6 +66,8 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     Ok(Options {
         room: room.ok_or("--room is missing")?,
         writable,
+        note,
+        memory,
         command,
     })
 }
@@ -52,6 +76,8 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
 pub fn run_in_world(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let _ = std::fs::write("/proc/self/oom_score_adj", ENDED_FIRST);
+    // From inside it could not be made.
+    let note = options.note.as_ref().map(File::create).transpose()?;
     let walls = Walls {
         user: false,
         network: true,
@@ -60,11 +86,14 @@ pub fn run_in_world(arguments: impl Iterator<Item = OsString>) -> io::Result<Exi
         Place::Done(status) => Ok(status),
         Place::Outside => Err(io::Error::other("this kernel allows no namespaces here")),
         Place::Inside(first) => {
-            if let Err(error) = furnish(&options) {
-                eprintln!("guestmark-agent: {error}");
-                first.fail(FAILED);
-            }
-            first.fork(None, None)?;
+            let gauge = match furnish(&options).and_then(|()| make_gauge(note)) {
+                Ok(gauge) => gauge,
+                Err(error) => {
+                    eprintln!("guestmark-agent: {error}");
+                    first.fail(FAILED);
+                }
+            };
+            first.fork(None, None, gauge)?;
             let unset =
                 std::env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(b"XDG_"));
             unset.for_each(|(name, _)| std::env::remove_var(name));
@@ -89,6 +118,8 @@ fn furnish(options: &Options) -> io::Result<()> {
         over_temporary: Some(&path(&options.room)?),
         covered: &COVERED,
         own_memory: true,
+        memory_size: options.memory,
+        devices: Some(&HARMLESS),
         processes: Some(PROCESSES),
     })?;
     if !(done.read_only && done.over_temporary && done.own_memory) {
@@ -97,6 +128,11 @@ fn furnish(options: &Options) -> io::Result<()> {
         ));
     }
     std::fs::create_dir_all(HOME)
+}
+
+fn make_gauge(note: Option<File>) -> io::Result<Option<Gauge>> {
+    note.map(|note| Gauge::new(note, &[TEMPORARY, MEMORY]))
+        .transpose()
 }
 
 #[cfg(test)]

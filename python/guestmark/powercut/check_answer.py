@@ -28,6 +28,18 @@ class Ending(StrEnum):
     UNSTARTED = "not started"
     KILLED = "killed"  # by somebody else, or by a limit on its resources
     OUT_OF_MEMORY = "out of memory"
+    OUT_OF_ROOM = "out of room"  # of what it may write outside the disk
+    TOO_STRICT = "too strict"  # it refuses what the program wrote after the last acknowledgement
+
+
+_REMEDIES = {
+    Ending.LATE: "give it longer: --check-limit 5min",
+    Ending.UNSTARTED: "it runs in sh, at the top of the disk, as root here",
+    Ending.TOO_STRICT: "have it look for each line that it is told, and accept what is newer than the last one",
+    Ending.OUT_OF_ROOM: "have it write less there, or to the disk that it examines",
+    Ending.KILLED: "see who ends it: a signal, or a limit that it sets itself (ulimit)",
+    Ending.OUT_OF_MEMORY: "free some memory, or have the check use less",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,10 @@ class Answer:
                 ended = f"it did not end within {self.took_s:.0f} s"
             case Ending.OUT_OF_MEMORY:
                 ended = "the kernel killed some of it for want of memory"
+            case Ending.TOO_STRICT:
+                ended = "it passes if it is told the next line as well, which is newer than what had been acknowledged"
+            case Ending.OUT_OF_ROOM:
+                ended = "its /tmp was full"
             case Ending.KILLED:
                 ended = f"it was killed ({self.exit})"
             case _:
@@ -64,17 +80,7 @@ class Answer:
     @property
     def remedy(self) -> str:
         """What helps to have it judged; empty if it was."""
-        match self.ending:
-            case Ending.LATE:
-                return "give it longer: --check-limit 5min"
-            case Ending.UNSTARTED:
-                return "it runs in sh, at the top of the disk, as root here"
-            case Ending.KILLED:
-                return "see who ends it: a signal, or a limit that it sets itself (ulimit)"
-            case Ending.OUT_OF_MEMORY:
-                return "free some memory, or have the check use less"
-            case _:
-                return ""
+        return _REMEDIES.get(self.ending, "")
 
     @property
     def exit(self) -> str:
@@ -82,10 +88,17 @@ class Answer:
         return "a signal ended it" if self.status is None else f"status {self.status}"
 
 
-def classify_end(status: int | None, signal_number: int | None, *, apart: bool) -> Ending:
-    """Return what the status of a check, or the signal that ended it, says about the disk."""
+def classify_end(
+    status: int | None, signal_number: int | None, *, apart: bool, was_full: bool = False
+) -> Ending:
+    """Return what the status of a check, or the signal that ended it, says about the disk.
+
+    `was_full`: at some time there was no room for what it writes elsewhere, and whatever then failed did so for that.
+    """
     if status == 0:
         return Ending.PASSED
+    if was_full:
+        return Ending.OUT_OF_ROOM
     # A shell ends with 128 and the number of the signal that has ended its last command.
     killed_by = status - _SHELL_SIGNALS if status is not None and status > _SHELL_SIGNALS else signal_number
     if killed_by in _FROM_OUTSIDE:

@@ -110,7 +110,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
                 counts=_counts_as_failure(asked),
             )
             explained = None
-            if asked.calls is not None and survey.groups and survey.unsteady is None:
+            if asked.calls is not None and survey.failing_groups and survey.unsteady is None:
                 asked.tell("looking for what made it fail")
                 explained = _explain_failure(disk, check, survey, asked)
         found = _build_proven(request, asked, log.entries[seen.first_request : part.end], survey, controls)
@@ -135,7 +135,7 @@ def _explain_failure(
     disk: Disk, check: Check, survey: Survey, asked: CheckRequest
 ) -> tuple[Explanation, list[SyncPoint]] | None:
     """Return what had to differ for the commonest failure, and after which calls a sync would mend it."""
-    group = max(survey.groups.values(), key=lambda group: len(group.states))
+    group = max(survey.failing_groups, key=lambda group: len(group.states))
     # A damaged disk has no answer, and a torn write is blamed on a call only if nothing else failed.
     answered = [state for state in group.states if state.answer is not None]
     whole_writes = [state for state in answered if state.cut.survival not in TEARING]
@@ -236,7 +236,7 @@ def _make_refusal(answer: Answer) -> WorkloadError:
             said = f"the check cannot be started: {answer.summary}"
         case Ending.LATE:
             said = f"the check did not end within {answer.took_s:g} s on the disk with nothing cut{heard}"
-        case Ending.KILLED | Ending.OUT_OF_MEMORY:
+        case Ending.KILLED | Ending.OUT_OF_MEMORY | Ending.OUT_OF_ROOM | Ending.TOO_STRICT:
             said = f"the check does not end by itself on the disk with nothing cut: {answer.summary}"
     return WorkloadError(
         said, hint=answer.remedy or "it runs at the top of the disk, with the acknowledged lines as its input"
@@ -301,7 +301,7 @@ def _build_proven(
     word, why = _decide_word(
         survey, controls, layers, proof.compare_flush_counts(request.counts, flushes), asked
     )
-    losing = [state for group in survey.groups.values() for state in group.states]
+    losing = [state for group in survey.failing_groups for state in group.states]
     loss = min(losing, key=lambda state: state.cut.after, default=None)
     repair = next((state for state in survey.states if state.repairs), None)
     return Proven(
@@ -390,7 +390,7 @@ def _decide_durability(
 
 
 def _list_reasons(survey: Survey) -> list[Reason]:
-    groups = [(group.states[0], len(group.states), True) for group in survey.groups.values() if group.states]
+    groups = [(group.states[0], len(group.states), True) for group in survey.failing_groups]
     unjudged = survey.unjudged_states
     if unjudged:
         groups.append((unjudged[0], len(unjudged), False))

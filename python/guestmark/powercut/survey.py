@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from guestmark.core.errors import Interrupted, MachineError
@@ -125,6 +125,12 @@ class Bench:
         finally:
             check.lines = before
 
+    def judge_further(self, state: CrashState) -> CrashState | None:
+        """Judge a state as `judge_alone` does, told the next line as well; None if there is none."""
+        if not 0 <= state.newest < len(self._lone_check.lines) - 1:
+            return None
+        return self._lone.judge_cut(state.cut, state.newest + 1)
+
     def close(self) -> None:
         """Wait for states that are being judged."""
         self._stopped.set()
@@ -218,6 +224,8 @@ class FailureGroup:
     first: CrashState
     states: list[CrashState] = field(default_factory=list)
     confirmed: int = 0
+    # True once the check was found to fail for what is newer than it expects.
+    too_strict: bool = False
 
 
 @dataclass(slots=True)
@@ -235,6 +243,11 @@ class Survey:
     def losing_count(self) -> int:
         """The number of states that are lost or broken."""
         return sum(len(group.states) for group in self.groups.values())
+
+    @property
+    def failing_groups(self) -> list[FailureGroup]:
+        """The groups of states that are lost or broken."""
+        return [group for group in self.groups.values() if group.states]
 
     @property
     def judged_states(self) -> list[CrashState]:
@@ -314,11 +327,27 @@ def _record_states(
             state = _judge_late_again(bench, survey, state)  # noqa: PLW2901 (what it is in the end)
         if state.is_failed and counts(state):
             group = survey.groups.setdefault(mask_numbers(state.fault), FailureGroup(state))
+            examined = group.too_strict or group.confirmed < _CONFIRMED
             if not _confirm_failure(bench, survey, group, state):
                 survey.states.append(state)
                 return
-            group.states.append(state)
+            if examined and _accepts_newer(bench, state):
+                group.too_strict = True
+                assert state.answer is not None
+                state = replace(state, answer=replace(state.answer, ending=Ending.TOO_STRICT))  # noqa: PLW2901
+            else:
+                group.states.append(state)
         survey.states.append(state)
+
+
+def _accepts_newer(bench: Bench, state: CrashState) -> bool:
+    """Return True if the check fails only for what the program was writing, which need not be there but may be.
+
+    A check that looks for the newest line only may also miss a record that is lost while the next one is there, so that
+    such a state says nothing.
+    """
+    further = bench.judge_further(state) if state.answer is not None else None
+    return further is not None and further.answer is not None and further.answer.ending is Ending.PASSED
 
 
 def _judge_late_again(bench: Bench, survey: Survey, state: CrashState) -> CrashState:

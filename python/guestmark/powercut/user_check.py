@@ -28,10 +28,14 @@ _TRIED_S = 10.0
 # Bytes of each stream that are kept; the last lines of them are shown.
 _HEARD = 64 << 10
 _LINES, _WIDTH = 8, 400
+_LEAST_MEMORY = 64 << 20
+# Share of the host's memory in which all checks at once may keep files.
+_MEMORY_SHARE = 4
+_PROCESSORS = len(os.sched_getaffinity(0))
 
 
 # More workers than this recover states, since they mostly wait for mounts; a check may need a whole processor.
-_AT_ONCE = threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
+_AT_ONCE = threading.BoundedSemaphore(_PROCESSORS)
 _NOTHING_ASKED = Answer(Ending.PASSED, 0, (), (), 0.0)
 
 
@@ -129,7 +133,7 @@ class Check:
             stdin=b"".join(line + b"\n" for line in acknowledged),
             timeout_s=self.limit.seconds, cwd=str(directory), output_limit=_HEARD, tail=True,
         )  # fmt: skip
-        ending = classify_end(done.status, done.signal, apart=self.apart)
+        ending = classify_end(done.status, done.signal, apart=self.apart, was_full=_was_full(room))
         if done.timed_out:
             ending = Ending.LATE
         elif done.oom_killed and ending is not Ending.PASSED:
@@ -156,7 +160,7 @@ def run_check_here(check: Check, room: Path, directory: Path, acknowledged: Sequ
     # A negative number stands for a signal.
     status, ended_by = (done.returncode, None) if done.returncode >= 0 else (None, -done.returncode)
     return Answer(
-        classify_end(status, ended_by, apart=check.apart),
+        classify_end(status, ended_by, apart=check.apart, was_full=_was_full(own)),
         status,
         _last_lines(done.stdout),
         _last_lines(done.stderr),
@@ -175,7 +179,27 @@ def _last_lines(output: bytes) -> tuple[str, ...]:
 
 def world_command(room: Path, directory: Path) -> tuple[str, ...]:
     """Return the start of a command that may change the directory and nothing else; `room` is an empty directory."""
-    return (str(find_agent_binary()), "world", "--room", str(room), "--writable", str(directory), "--")
+    return (
+        str(find_agent_binary()), "world", "--room", str(room), "--writable", str(directory),
+        "--memory", str(choose_memory_size()), "--note-full", str(_locate_note(room)), "--",
+    )  # fmt: skip
+
+
+def _locate_note(room: Path) -> Path:
+    return room.with_name(f"{room.name}-full")
+
+
+def _was_full(room: Path) -> bool:
+    """Return True if a check that has this room found its /tmp full; without a world nobody looks."""
+    note = _locate_note(room)
+    return note.exists() and note.stat().st_size > 0
+
+
+def choose_memory_size() -> int:
+    """Return how many bytes a check may write to its /tmp; all at once leave the host half of its memory."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # As many again go to its /dev/shm.
+    return max(_LEAST_MEMORY, memory // (_MEMORY_SHARE * _PROCESSORS))
 
 
 @functools.cache

@@ -37,3 +37,11 @@ def test_what_was_not_judged_has_a_remedy(ending: Ending) -> None:
     answer = Answer(ending, None, (), ("its last words",), 2.0)
     assert answer.is_conclusive == (not answer.remedy)
     assert answer.summary.endswith("its last words")
+
+
+@pytest.mark.parametrize(("status", "ended_by"), [(1, None), (125, None), (139, None), (None, 11)])
+def test_where_there_was_no_room_nothing_is_said_of_the_disk(
+    status: int | None, ended_by: int | None
+) -> None:
+    assert classify_end(status, ended_by, apart=True, was_full=True) is Ending.OUT_OF_ROOM
+    assert classify_end(0, None, apart=True, was_full=True) is Ending.PASSED

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::connections::Connections;
+use super::gauge::Gauge;
 use crate::reap;
 use crate::sys::{self, check};
 
@@ -229,11 +230,12 @@ impl First {
     }
 
     /// Returns in the process that is to become the program. Process 1 itself stays here until the end of everything.
-    /// It answers the questions of `connections`.
+    /// It answers the questions of `connections`, and looks at the `gauge`.
     pub fn fork(
         self,
         lifeline: Option<&OwnedFd>,
         mut connections: Option<Connections>,
+        mut gauge: Option<Gauge>,
     ) -> io::Result<()> {
         let signals = sys::signal_fd(&[&[libc::SIGCHLD], FORWARDED].concat())?;
         // SAFETY: this process has a single thread.
@@ -245,13 +247,17 @@ impl First {
         seclude(connections.is_some())?;
         let mut lifeline = lifeline;
         loop {
+            let pause = gauge.as_ref().and_then(Gauge::pause);
             let mut fds = readable([
                 Some(signals.as_raw_fd()),
                 Some(self.outer.as_raw_fd()),
                 lifeline.map(AsRawFd::as_raw_fd),
                 connections.as_ref().and_then(Connections::descriptor),
             ]);
-            sys::poll(&mut fds, None)?;
+            sys::poll(&mut fds, pause)?;
+            if let Some(gauge) = gauge.as_mut() {
+                gauge.look();
+            }
             while let Some(signal) = sys::take_signal(signals.as_fd()) {
                 if signal != libc::SIGCHLD {
                     let _ = sys::kill(pid, signal);

@@ -13,6 +13,7 @@
 pub mod cage;
 mod connections;
 mod filter;
+pub mod gauge;
 mod landlock;
 pub mod mounts;
 mod privileges;
@@ -228,12 +229,14 @@ fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<Inside, E
                     over_temporary: over_temporary.as_deref(),
                     covered: &[],
                     own_memory: options.own_memory,
+                    memory_size: None,
+                    devices: None,
                     processes: options.processes,
                 };
                 return match mounts::make_read_only(&layout) {
                     Ok(done) if done.read_only => {
                         let (connections, channel) = connections_in(options, writable)?;
-                        first.fork(lifeline, connections)?;
+                        first.fork(lifeline, connections, None)?;
                         Ok(Ok((done, channel)))
                     }
                     Ok(_) => first.give_up(),

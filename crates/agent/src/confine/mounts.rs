@@ -8,11 +8,15 @@ use crate::sys::{self, check, cstring};
 
 const AT_RECURSIVE: libc::c_uint = 0x8000;
 const MOUNT_ATTR_RDONLY: u64 = 1;
+const MOUNT_ATTR_NODEV: u64 = 4;
 const OPEN_TREE_CLONE: libc::c_uint = 1;
 const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
 const NO_DEVICES: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV;
 pub const TEMPORARY: &CStr = c"/tmp";
 pub const MEMORY: &CStr = c"/dev/shm";
+const TERMINALS: &CStr = c"/dev/pts";
+const MASTERS: &CStr = c"/dev/ptmx";
+const OWN_MASTERS: &CStr = c"/dev/pts/ptmx";
 
 /// `struct mount_attr` of `mount_setattr(2)`.
 #[repr(C)]
@@ -34,6 +38,11 @@ pub struct Layout<'a> {
     pub covered: &'a [&'a CStr],
     /// Whether it has a `/dev/shm` of its own.
     pub own_memory: bool,
+    /// How many bytes it may write to `/tmp` and what is covered likewise, and as many to its own `/dev/shm`.
+    pub memory_size: Option<u64>,
+    /// The only devices that it can open, each that is there; `None`: all. A mount that is read-only keeps nobody from
+    /// writing to the disk behind a device.
+    pub devices: Option<&'a [&'a CStr]>,
     /// How many processes it has at most, where the kernel counts those of a namespace.
     pub processes: Option<u32>,
 }
@@ -65,16 +74,31 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
     if let Some(most) = layout.processes {
         limit_processes(most);
     }
-    if std::path::Path::new("/dev/pts").is_dir() {
+    let mut openable = Vec::new();
+    if is_there(TERMINALS) {
         let flags = libc::MS_NOSUID | libc::MS_NOEXEC;
         let options = c"newinstance,ptmxmode=0666,mode=0600";
-        or_unavailable(mount(
+        if or_unavailable(mount(
             Some(c"devpts"),
-            c"/dev/pts",
+            TERMINALS,
             Some(c"devpts"),
             flags,
             Some(options),
-        ))?;
+        ))? {
+            openable.push(TERMINALS);
+            if layout.devices.is_some() && is_there(MASTERS) {
+                // The kernel looks for the terminals beside this file, within the mount that has it.
+                move_mount(&open_tree(OWN_MASTERS)?, MASTERS)?;
+                openable.push(MASTERS);
+            }
+        }
+    }
+    for device in layout.devices.unwrap_or_default() {
+        // Each gets a mount of its own, which can have other attributes than all of /dev.
+        if is_there(device) {
+            move_mount(&open_tree(device)?, device)?;
+            openable.push(device);
+        }
     }
     // This has to be done before anything is mounted over them.
     let trees = layout
@@ -88,7 +112,7 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
         ..Done::default()
     };
     if let Some(directory) = layout.over_temporary {
-        done.over_temporary = cover_temporary(directory, layout.covered, &mut writable)?;
+        done.over_temporary = cover_temporary(directory, layout, &mut writable)?;
         writable.push(TEMPORARY);
     }
     if layout.own_memory {
@@ -97,39 +121,62 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
             MEMORY,
             Some(c"tmpfs"),
             NO_DEVICES,
-            Some(c"mode=1777"),
+            Some(&limit_memory("mode=1777", layout.memory_size)?),
         ))?;
         writable.push(MEMORY);
     }
     for (tree, path) in trees.iter().zip(layout.writable) {
         move_mount(tree, path)?;
     }
-    let read_only = Attributes {
-        set: MOUNT_ATTR_RDONLY,
+    let without_devices = if layout.devices.is_some() {
+        MOUNT_ATTR_NODEV
+    } else {
+        openable.clear();
+        0
+    };
+    let restricted = Attributes {
+        set: MOUNT_ATTR_RDONLY | without_devices,
         ..Attributes::default()
     };
-    set_attributes(c"/", AT_RECURSIVE, &read_only)?;
-    let writable_again = Attributes {
-        clear: MOUNT_ATTR_RDONLY,
-        ..Attributes::default()
-    };
-    for path in writable {
-        match set_attributes(path, 0, &writable_again) {
-            // No mount of its own: what could not be covered stays as it is.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-            other => other?,
-        }
-    }
+    set_attributes(c"/", AT_RECURSIVE, &restricted)?;
+    clear_attribute(MOUNT_ATTR_RDONLY, &writable)?;
+    clear_attribute(MOUNT_ATTR_NODEV, &openable)?;
     // The working directory is still that of the mount below, which is read-only now.
     std::env::set_current_dir(std::env::current_dir()?)?;
     Ok(done)
 }
 
+/// Options of a filesystem in memory.
+fn limit_memory(options: &str, size: Option<u64>) -> io::Result<CString> {
+    let size = size.map_or(String::new(), |bytes| format!(",size={bytes}"));
+    cstring(format!("{options}{size}").as_bytes())
+}
+
+fn is_there(path: &CStr) -> bool {
+    std::path::Path::new(sys::os_path(path.to_bytes())).exists()
+}
+
+fn clear_attribute(attribute: u64, paths: &[&CStr]) -> io::Result<()> {
+    let cleared = Attributes {
+        clear: attribute,
+        ..Attributes::default()
+    };
+    for path in paths {
+        match set_attributes(path, 0, &cleared) {
+            // No mount of its own: what could not be covered stays as it is.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
 /// Puts a layer over `/tmp` that takes what is written; its content is in memory. False where the kernel has no
-/// overlays: then `/tmp` itself is left writable. So are `others` covered, which are added to what is `writable`.
+/// overlays: then `/tmp` itself is left writable. So are the others that are to be covered, and are added to what is
+/// `writable`.
 fn cover_temporary<'a>(
     directory: &CStr,
-    others: &[&'a CStr],
+    layout: &Layout<'a>,
     writable: &mut Vec<&'a CStr>,
 ) -> io::Result<bool> {
     let memory = mount(
@@ -137,12 +184,12 @@ fn cover_temporary<'a>(
         directory,
         Some(c"tmpfs"),
         NO_DEVICES,
-        Some(c"mode=0700"),
+        Some(&limit_memory("mode=0700", layout.memory_size)?),
     );
     if or_unavailable(memory)? {
         let root = open_tree(directory)?; // by descriptor: a path may have characters that options cannot
         if cover(&root, 0, TEMPORARY)? {
-            for (number, other) in others.iter().enumerate() {
+            for (number, other) in layout.covered.iter().enumerate() {
                 if std::path::Path::new(sys::os_path(other.to_bytes())).is_dir()
                     && cover(&root, number + 1, other)?
                 {
@@ -240,7 +287,7 @@ fn mount(
 }
 
 /// A copy of the mount that `path` is on, with `path` as its root and as yet nowhere.
-fn open_tree(path: &CStr) -> io::Result<OwnedFd> {
+pub fn open_tree(path: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: the string ends with null.
     let fd = unsafe {
         libc::syscall(

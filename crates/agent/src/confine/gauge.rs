@@ -1,0 +1,56 @@
+//! Notes that a filesystem in memory was full, which no exit status tells.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use super::mounts::open_tree;
+
+/// To fill a filesystem, notice that, and remove what was written takes longer.
+const PAUSE: Duration = Duration::from_millis(20);
+/// What is left when a program is refused a write: allocators keep a little for each processor.
+const LEFT: u64 = 64 << 10;
+
+/// Filesystems of a cage that are looked at again and again, and the file that gets a line once one of them is full.
+pub struct Gauge {
+    filesystems: Vec<OwnedFd>,
+    note: File,
+    full: bool,
+}
+
+impl Gauge {
+    /// The file has to be open before it is hidden or read-only.
+    pub fn new(note: File, paths: &[&CStr]) -> io::Result<Self> {
+        let filesystems = paths
+            .iter()
+            .map(|path| open_tree(path))
+            .collect::<io::Result<_>>()?;
+        Ok(Self {
+            filesystems,
+            note,
+            full: false,
+        })
+    }
+
+    /// When to look next; `None`: never again.
+    pub fn pause(&self) -> Option<Duration> {
+        (!self.full).then_some(PAUSE)
+    }
+
+    pub fn look(&mut self) {
+        if !self.full && self.filesystems.iter().any(is_full) {
+            self.full = self.note.write_all(b"full\n").is_ok();
+        }
+    }
+}
+
+fn is_full(filesystem: &OwnedFd) -> bool {
+    let Ok(about) = rustix::fs::fstatvfs(filesystem) else {
+        return false;
+    };
+    // A filesystem without limits counts nothing.
+    (about.f_blocks > 0 && about.f_bavail * about.f_frsize < LEFT)
+        || (about.f_files > 0 && about.f_favail == 0)
+}
