@@ -13,13 +13,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from bench.powercut import checks
 
 from guestmark.core.errors import ExitStatus, GateStatus
 from guestmark.disks import loop
-from guestmark.powercut import check_proof, user_check
+from guestmark.powercut import check_proof, evidence, user_check
 from guestmark.powercut.check_answer import Ending
 from tests.framework.checked_programs import Programs
 from tests.framework.command_line import CommandLine, Result
+from tests.framework.marks import long
 from tests.framework.processes import wait_until
 
 pytestmark = [
@@ -507,6 +509,26 @@ def test_states_with_the_same_files_are_judged_once(guestmark: CommandLine, prog
     assert found["word"] == "proven"
     assert found["checks"] * 3 < found["states"] + 30, found
     assert not count.exists()
+
+
+@pytest.mark.parametrize("filesystem", [long("ext2"), long("ext3"), "ext4", long("xfs"), long("btrfs")])
+def test_equal_states_have_the_answers_that_each_would_have(
+    guestmark: CommandLine, programs: Programs, filesystem: str
+) -> None:
+    """Whether images are told apart before they are mounted, or files after it."""
+    found = proof(
+        guestmark(
+            *HERE, "--set", f"filesystem={filesystem}", "--json", "-", "--check", programs.check, "--",
+            *programs.writer("careless", 5), timeout=200,
+        )
+    )  # fmt: skip
+    kept = evidence.load_evidence(found["kept"])
+    judged = {}
+    for forgetful in (True, False):
+        _, _, runs, failed = checks.judge_states(kept, 60, forgetful=forgetful)
+        judged[forgetful] = (failed, runs)
+    assert judged[True][0] == judged[False][0] != set()
+    assert 2 * judged[False][1] < judged[True][1]
 
 
 def test_a_line_that_was_never_acknowledged_looks_like_one() -> None:

@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 
 use guestmark_wire::{
     Answer, Call, Clock, Done, Facts, Failed, Failure, Hello, Kind, Lookup, Phase, Stat, Statfs,
-    Which, PROTOCOL,
+    Tree, Which, PROTOCOL,
 };
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::time::ClockId;
@@ -16,12 +16,21 @@ use serde::Serialize;
 
 use crate::failure::{failure, os_failure};
 use crate::frame::Outbox;
-use crate::{lock, memory, spawn, sys};
+use crate::{lock, memory, spawn, sys, tree};
 
 /// Answers a call that neither runs a program nor moves many bytes.
 pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
     match call {
         Call::Which(lookup) => reply(id, which(&lookup), out),
+        Call::Tree(path) => {
+            let result = tree::digest(std::path::Path::new(OsStr::from_bytes(&path.path)));
+            let result = result
+                .map(|digest| Tree {
+                    xxh3: digest.to_be_bytes().to_vec().into(),
+                })
+                .map_err(|error| os_failure(&String::from_utf8_lossy(&path.path), &error));
+            reply(id, result, out);
+        }
         Call::Mount(mount) => {
             let result = self::mount(&mount.source, &mount.target, &mount.fstype, &mount.options);
             reply(id, done("mount", &mount.target, result), out);

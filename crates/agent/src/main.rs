@@ -134,7 +134,6 @@ fn main() -> ExitCode {
         Some("syncs") => syncs::trace_syncs(arguments),
         Some("digests") => syncs::print_digests(arguments),
         Some("follow") => syncs::follow(arguments),
-        Some("tree") => tree::print_tree_digest(arguments),
         Some("world") => world::run_in_world(arguments),
         Some(syscalls::NOTHING) => return ExitCode::SUCCESS,
         Some("tsc") => {

@@ -1,16 +1,14 @@
-//! `guestmark-agent tree`: a digest of all that a program can see of the files below a directory.
+//! The call `Tree`: a digest of all that a program can see of the files below a directory.
 //!
 //! It covers names, types, modes, owners, sizes, contents, links and extended attributes, but neither times nor where
 //! something lies: two states of a disk with equal digests are the same to a program that does not ask for those.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
-use std::process::ExitCode;
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -20,16 +18,7 @@ use crate::sys;
 const BLOCK: usize = 4096;
 const READ: usize = 64 * BLOCK;
 
-/// Prints the digest of a directory tree.
-pub fn print_tree_digest(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
-    let directory = arguments
-        .next()
-        .ok_or_else(|| sys::usage("tree DIRECTORY"))?;
-    println!("{:032x}", digest(Path::new(&directory))?);
-    Ok(ExitCode::SUCCESS)
-}
-
-fn digest(directory: &Path) -> io::Result<u128> {
+pub fn digest(directory: &Path) -> io::Result<u128> {
     let mut seen = Seen {
         digest: Xxh3::new(),
         linked: HashMap::new(),

@@ -95,6 +95,13 @@ pub struct Digest {
     pub size: u64,
 }
 
+/// Digest of all that a program can see of the files below a directory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tree {
+    /// XXH3 of 128 bits.
+    pub xxh3: ByteBuf,
+}
+
 /// Bytes moved, and when the first and the last were seen by the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {

@@ -15,7 +15,7 @@ pub mod syscalls;
 pub mod traffic;
 
 pub use files::{
-    Count, Digest, Mkdir, Mount, Path, ReadFile, Remove, Stat, Statfs, Umount, WriteFile,
+    Count, Digest, Mkdir, Mount, Path, ReadFile, Remove, Stat, Statfs, Tree, Umount, WriteFile,
 };
 pub use lock::{Lock, Locked, MAX_HOLDER};
 pub use memory::{Forked, Touch, Touched};
@@ -62,6 +62,8 @@ pub enum Call<'a> {
     Which(Lookup),
     /// Digest of a file: [`Digest`].
     Sha256(Path),
+    /// Digest of the files below a directory, times aside: [`Tree`].
+    Tree(Path),
     /// Mounts a filesystem: [`Done`].
     Mount(Mount),
     /// Unmounts: [`Done`].

@@ -366,6 +366,10 @@ class Agent(BulkCalls):
         """Returns the digest and size in bytes of a file."""
         return self._call(wire.SHA256, _encode_path(path), timeout_s)
 
+    def digest_tree(self, path: str, timeout_s: float = 120.0) -> bytes:
+        """Returns a digest of all that a program can see of the files below a directory, but for times."""
+        return self._call(wire.TREE, _encode_path(path), timeout_s).xxh3
+
     def mount(
         self, source: str, target: str, fstype: str, options: str = "", timeout_s: float = 60.0
     ) -> None:

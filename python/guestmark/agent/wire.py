@@ -373,6 +373,12 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     size: int
 
 
+class Tree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Digest of all that a program can see of the files below a directory."""
+
+    xxh3: bytes
+
+
 class Count(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Bytes moved, and when the first and the last were seen by the agent."""
 
@@ -619,6 +625,8 @@ EXEC: Call[Exec, Exited] = Call("exec", Exec, Exited)
 WHICH: Call[Lookup, Which] = Call("which", Lookup, Which)
 # Digest of a file: `Digest`.
 SHA256: Call[Path, Digest] = Call("sha256", Path, Digest)
+# Digest of the files below a directory, times aside: `Tree`.
+TREE: Call[Path, Tree] = Call("tree", Path, Tree)
 # Mounts a filesystem: `Done`.
 MOUNT: Call[Mount, Done] = Call("mount", Mount, Done)
 # Unmounts: `Done`.

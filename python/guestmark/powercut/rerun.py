@@ -90,6 +90,7 @@ class _Shell:
         room, acknowledged = directory.parent / "room", directory.parent / "acknowledged"
         room.mkdir()
         acknowledged.write_bytes(b"".join(line + b"\n" for line in self.lines[: newest + 1]))
+        recovery.allow_changes(agent, directory)
         shell = os.environ.get("SHELL") or "/bin/sh"
         argv = [*(() if user_check.why_not_apart() else user_check.world_command(room, directory)), shell]
         env = {**os.environ, "CHECK": self.check, "ACKNOWLEDGED": str(acknowledged)}

@@ -22,7 +22,7 @@ from guestmark.powercut import recovery
 from guestmark.powercut.check_answer import Answer, Ending, mask_numbers
 from guestmark.powercut.cuts import ChosenCuts, Cut
 from guestmark.powercut.judge import Replay, choose_image_parent
-from guestmark.powercut.recovery import Recovery
+from guestmark.powercut.recovery import ReadStates, Recovery
 from guestmark.powercut.user_check import Check
 from guestmark.powercut.writelog import Entry, WriteLog
 
@@ -191,20 +191,21 @@ def start_bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
     try:
         with contextlib.ExitStack() as stack:
 
-            def worker(number: int, reader: Check) -> _Worker:
+            def worker(number: int, reader: Check, known: ReadStates | None) -> _Worker:
                 own = directory / str(number)
                 own.mkdir()
                 made_in = images / f"images-{number}"
                 made_in.mkdir()
                 replay = Replay(disk.base, disk.log, disk.entries, made_in)
                 stack.callback(replay.close)
-                recovers = recovery.start_recovery(disk.filesystem, disk.form, own, reader)
+                recovers = recovery.start_recovery(disk.filesystem, disk.form, own, reader, known)
                 return _Worker(replay, stack.enter_context(recovers))
 
-            workers = [worker(number, check) for number in range(count)]
+            known = ReadStates() if check.remembers else None
+            workers = [worker(number, check, known) for number in range(count)]
             # A check that remembers would confirm its own answer.
             lone_check = check.without_memory()
-            made = Bench(workers, worker(count, lone_check), lone_check, disk.acknowledged)
+            made = Bench(workers, worker(count, lone_check, None), lone_check, disk.acknowledged)
             stack.callback(made.close)
             yield made
     except OSError as error:

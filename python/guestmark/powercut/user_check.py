@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.agent.client import Agent
+from guestmark.agent.results import CallError
 from guestmark.core.errors import MachineError
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.temporary import scratch_directory
 from guestmark.powercut.check_answer import Answer, Ending, classify_end
-from guestmark.powercut.recovery import Recovered
+from guestmark.powercut.recovery import Recovered, allow_changes
 
 _DIGEST_S = 120.0
 _TRIED_S = 10.0
@@ -70,7 +71,7 @@ class Check:
         self.apart = apart
         self.always = always
         self.runs = 0
-        self._forgetful = forgetful
+        self.remembers = not forgetful
         self._known: dict[tuple[bytes, int], Future[Answer]] = {}
         self._lock = threading.Lock()
 
@@ -87,18 +88,21 @@ class Check:
         acknowledged = self.lines[: newest + 1]
         if not (acknowledged or self.always):
             return Recovered({}, answer=_NOTHING_ASKED)
-        run = self._run_counted if self._forgetful else self._answer_once
+        run = self._answer_once if self.remembers else self._run_counted
         answer = run(agent, directory, acknowledged)
         return Recovered({}, answer=answer)
 
     def _answer_once(self, agent: Agent, directory: Path, acknowledged: Sequence[bytes]) -> Answer:
-        done = agent.exec([str(find_agent_binary()), "tree", str(directory)], timeout_s=_DIGEST_S)
-        if not done.ok:
+        try:
+            # Within the agent: starting a program takes longer than reading what most programs keep.
+            digest = agent.digest_tree(str(directory), timeout_s=_DIGEST_S)
+        except CallError as error:
             raise MachineError(
-                f"a crash state cannot be read: {done.stderr.decode(errors='replace').strip()}",
+                f"a crash state cannot be read: {error.message}",
                 hint="see the kernel's log",
-            )
-        key = (done.stdout.strip(), len(acknowledged))
+                cause=error.cause,
+            ) from error
+        key = (digest, len(acknowledged))
         # Two workers may have equal files at the same time; the second one waits for the answer of the first.
         with self._lock:
             answered = self._known.get(key)
@@ -126,6 +130,7 @@ class Check:
             return self._run_in_room(agent, directory, acknowledged)
 
     def _run_in_room(self, agent: Agent, directory: Path, acknowledged: Sequence[bytes]) -> Answer:
+        allow_changes(agent, directory)
         room = directory.parent / "room"
         room.mkdir(exist_ok=True)
         done = agent.exec(

@@ -11,7 +11,7 @@ from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.powercut import records
 from guestmark.powercut.records import Method
-from guestmark.powercut.recovery import Recovered
+from guestmark.powercut.recovery import Recovered, allow_changes
 from guestmark.workloads.oltp import ServerSizes
 from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import Account, Database
@@ -152,6 +152,7 @@ class Rows:
         self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
     ) -> Recovered:
         """See `recovery.Reader`: the server recovers its data, and tells the rows that it has then."""
+        allow_changes(agent, directory)
         data = str(directory / DATA)
         # They name processes of a machine that is gone; here, others may have their numbers.
         stale = [
