@@ -374,6 +374,8 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     syncs: bool = False
     # The files that these syncs did not cover, in the order of their names.
     unsynced: list[Unsynced] = []
+    # Files that they did not cover and need not, because a database makes them anew after a power cut.
+    rebuilt: list[Unsynced] = []
     # Why a check failed, the most frequent reason first.
     reasons: list[Reason] = []
     explanation: Explanation | None = None

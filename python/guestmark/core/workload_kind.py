@@ -72,6 +72,8 @@ class WorkloadKind(Generic[P]):
     runs_command: ClassVar[bool] = False
     # Whether it runs on a disk that only factors ask for, where its parameters need none.
     runs_on_disk: ClassVar[bool] = False
+    # Whether it flushes all that it writes before it ends, so that a proof of its disk is one of what it wrote.
+    flushes_writes: ClassVar[bool] = False
     # Whether it cuts the power itself.
     proves: ClassVar[bool] = False
     # Whether cells are compared by its values, which otherwise are findings and not times.

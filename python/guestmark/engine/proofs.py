@@ -178,7 +178,16 @@ def explain_barred_cells(
         elif proof.proven.word not in settings.durability:
             why = proof.proven.first_loss or proof.proven.why
             found[cell.id] = f"its disk is not {wanted}: {proof.proven.word} ({why})"
+        elif not (proof.proven.of_row or _flushes_writes(cell)):
+            found[cell.id] = (
+                f"its disk is {proof.proven.word}, but whether it syncs what it writes cannot be judged"
+            )
     return found
+
+
+def _flushes_writes(cell: Cell) -> bool:
+    kind = kinds.workload_kinds().get(cell.workload.name)
+    return kind is not None and kind.flushes_writes
 
 
 def _find_memory_location(cell: Cell) -> str:

@@ -109,6 +109,8 @@ class Promises:
         self.elsewhere = ""  # why it may have flushed in other ways
         # Data that it wrote, left on the disk, and never synced.
         self.unsynced: list[Unsynced] = []
+        # The same of files that are made anew after a power cut.
+        self.rebuilt: list[Unsynced] = []
         self._files: dict[int, _File] = {}
         # Earlier paths that the file at a path may still have.
         self._renamed: dict[str, set[str]] = {}

@@ -2,9 +2,13 @@
 
 import pytest
 
+from guestmark.core import registry
+from guestmark.core.findings import Durability, Proof, Proven
+from guestmark.core.metric import Better
 from guestmark.core.model import WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.engine.proofs import find_proof_kind, make_proof_cell
+from guestmark.core.tuning import Settings
+from guestmark.engine.proofs import explain_barred_cells, find_proof_kind, make_proof_cell
 from guestmark.setting.base import DiskKind, list_disk_settings
 from guestmark.setting.disk import Disks
 from guestmark.setting.image import BACKING, COMPRESSION, SUBCLUSTERS
@@ -74,3 +78,24 @@ def test_what_a_workload_says_of_its_disk_is_proven() -> None:
         "metadata",
     )
     assert target.filesystem == "xfs"
+
+
+def made_proof(word: Durability, *, of_row: bool) -> Proof:
+    found = Proven(
+        word=word, why="", method="append, fsync", acknowledged=10, states=99, losing=0, repaired=0, controls=[],
+        below=[], writes=20, flushes=10, run_s=1.0, judge_s=1.0, of_row=of_row,
+    )  # fmt: skip
+    return Proof(proven=found)
+
+
+@pytest.mark.parametrize("kind", [*sorted(registry.workload_kinds()), "test"])
+@pytest.mark.parametrize("of_row", [False, True], ids=["of the disk", "of the row"])
+def test_a_proven_disk_alone_admits_no_row_that_may_not_sync(kind: str, of_row: bool) -> None:
+    """Of all words a race may ask for: who can tell whether a program syncs looks at that, or does the syncing."""
+    asked = cell("tcg", WorkloadSpec(kind), filesystem="ext4")
+    settings = Settings("wall_s", Better.LOWER, durability=("proven",))
+    barred = explain_barred_cells(settings, [asked], {asked.id: made_proof(Durability.PROVEN, of_row=of_row)})
+    flushes = kind in {"upload", "dd", "direct", "share", "tar", "fill", "filewrite", "fileread"}
+    assert bool(barred) == (not of_row and not flushes)
+    if barred:
+        assert "whether it syncs what it writes cannot be judged" in barred[asked.id]

@@ -29,6 +29,7 @@ class _DiskWorkload(Workload[M]):
     factors: ClassVar[tuple[Factor, ...]] = (BLOCK_SIZE,)
     shares_machine = True
     agent_is_enough = True
+    flushes_writes = True
     verb: ClassVar[str]  # what its label says before the amount
 
     @classmethod

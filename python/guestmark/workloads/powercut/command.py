@@ -15,6 +15,7 @@ from typing import Any
 from guestmark.agent.background import Background
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
+from guestmark.agent.results import CallError
 from guestmark.core import regex
 from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import MachineError, WorkloadError
@@ -23,6 +24,7 @@ from guestmark.core.units import format_size
 from guestmark.disks.mounted import DISK, make_work_directory
 from guestmark.powercut import calls
 from guestmark.powercut.calls import AddedSyncs, Call
+from guestmark.powercut.rebuilt import split_rebuilt
 from guestmark.powercut.recovery import Recovered
 from guestmark.powercut.syncs import FileState, Promises
 
@@ -248,6 +250,14 @@ def _follow_program(
     return program.ended.status
 
 
+def _read_part(agent: Agent, path: str, at: int, count: int) -> bytes:
+    """Reads some bytes of a file; none if it cannot be read."""
+    try:
+        return agent.read_file(path, offset=at, limit=count, timeout_s=_READ_S)
+    except CallError:
+        return b""
+
+
 def has_further_lines(lines: int, said: bytes) -> bool:
     """Tells whether a program has printed more complete lines than these."""
     return said.count(b"\n") > lines
@@ -315,6 +325,9 @@ class Syncing:
             program, words, lambda line: self.promises.add_line(line.decode()), mark, limit_s
         )
         self._check_followed(words, program, ended)
+        self.promises.unsynced, self.promises.rebuilt = split_rebuilt(
+            self.promises.unsynced, functools.partial(_read_part, agent)
+        )
         return len(self.promises.calls)
 
     def _check_followed(self, words: str, program: Background, ended: int | None) -> None:

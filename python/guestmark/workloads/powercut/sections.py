@@ -249,12 +249,17 @@ _FILES_NAMED = 3
 
 def describe_unsynced(found: Proven) -> str:
     """Says what the program left on the disk without a sync, as the end of a sentence; empty if it synced all."""
-    if not found.unsynced:
-        return ""
-    named = [_describe_uncovered(file) for file in found.unsynced[:_FILES_NAMED]]
-    more = len(found.unsynced) - len(named)
+    said = f"; never synced: {_list_uncovered(found.unsynced)}" if found.unsynced else ""
+    if found.rebuilt:
+        said += f"; not synced, as its database makes it anew: {_list_uncovered(found.rebuilt)}"
+    return said
+
+
+def _list_uncovered(files: Sequence[Unsynced]) -> str:
+    named = [_describe_uncovered(file) for file in files[:_FILES_NAMED]]
+    more = len(files) - len(named)
     others = f" and {format_count(more, 'more file')}" if more else ""
-    return f"; never synced: {', '.join(named)}{others}"
+    return f"{', '.join(named)}{others}"
 
 
 def _describe_uncovered(file: Unsynced) -> str:

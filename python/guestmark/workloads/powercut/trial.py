@@ -232,7 +232,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         # A program without a single promise has nothing that could be lost.
         if followed is not None and not followed.calls:
             nothing = _prove_nothing(followed.elsewhere, self._method.description)
-            nothing.unsynced = followed.unsynced
+            nothing.unsynced, nothing.rebuilt = followed.unsynced, followed.rebuilt
             return nothing
         found = proof.prove_durability(
             proof.ProofRequest(
@@ -252,7 +252,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             )
         )
         if followed is not None:
-            found.syncs, found.unsynced = True, followed.unsynced
+            found.syncs, found.unsynced, found.rebuilt = True, followed.unsynced, followed.rebuilt
             # What was never synced may be lost without breaking a promise, so the proof covers a part only.
             if found.unsynced and found.word is Durability.PROVEN:
                 found.word = Durability.PART
