@@ -4,6 +4,7 @@ Each is made from a number: how many threads, which files they share, and what e
 """
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 _PROGRAM = """
@@ -49,8 +50,21 @@ def honest_program(number: int) -> str:
     return _PROGRAM.format(threads=threads, steps=max(2, 16 // threads), actions=actions, files=files)
 
 
-def write_program(number: int, folder: Path) -> Path:
-    """The file that holds program `number`."""
-    file = folder / f"honest{number}.py"
-    file.write_text(honest_program(number))
+_ONE_AFTER_THE_OTHER = """
+import os
+top = os.getcwd()
+for number, source in {sources}.items():
+    os.mkdir(str(number))
+    os.chdir(str(number))
+    exec(compile(source, str(number), "exec"), {{}})
+    os.fsync(os.open(top, os.O_RDONLY))
+    os.chdir(top)
+"""
+
+
+def write_programs(numbers: Sequence[int], folder: Path) -> Path:
+    """The file that runs these programs, one after the other, each in a directory that is called by its number."""
+    file = folder / f"honest{numbers[0]}.py"
+    sources = {number: honest_program(number) for number in numbers}
+    file.write_text(_ONE_AFTER_THE_OTHER.format(sources=repr(sources)))
     return file
