@@ -1,4 +1,4 @@
-"""Makes a table of docs/results/powercut.md from documents of `guestmark run programs --for 15m --json FILE`.
+"""Makes the table of docs/results/programs.md from documents of `guestmark run programs --for 15m --json FILE`.
 
 Of several documents, the one counts that has judged the most crash states of a program on a filesystem.
 """
