@@ -15,7 +15,7 @@ FILESYSTEMS = ("ext4", "xfs", "btrfs", "btrfs mount=notreelog")
 SOME = 20
 # A hundred of each are for who changes the tracer or the judge: HONEST_PROGRAMS=100.
 PROGRAMS = int(os.environ.get("HONEST_PROGRAMS", "40"))
-# Several on one disk cost a third of what each on a disk of its own does.
+# So many share one disk, its controls, and one start of guestmark.
 TOGETHER = 5
 
 
