@@ -100,6 +100,8 @@ class PlainProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # A run may end in the middle of a block.
+        self._print_failures()
         self._reminder.__exit__(kind, error, trace)
 
     def started(self, plan: Plan, blocks: int) -> None:
@@ -169,11 +171,14 @@ class PlainProgress:
 
     def note(self, text: str) -> None:
         """Prints a remark, and before it the failures that no line has had yet: a remark may be about them."""
+        self._print_failures()
+        self._print_line(text)
+
+    def _print_failures(self) -> None:
         if self._failures:
             head = f"guestmark: block {self._block + 1}"
             _write_line(_join_details(head, list(dict.fromkeys(self._failures)), ()))
             self._failures.clear()
-        self._print_line(text)
 
     def _print_line(self, text: str) -> None:
         _write_line(f"guestmark: {text}")

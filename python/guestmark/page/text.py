@@ -104,3 +104,15 @@ def spans(*parts: str | Span) -> Inline:
 def plain_text(inline: Iterable[Span]) -> str:
     """Return the text without its tones."""
     return "".join(span.text for span in inline)
+
+
+# After these a sentence may stop: what follows explains.
+_CLAUSE_ENDS = (": ", "; ", ", ", " (")
+
+
+def keep_clauses(text: str, width: int) -> str:
+    """Return as many whole clauses of a sentence as fit into `width` characters; all of it if not even one does."""
+    if len(text) <= width:
+        return text
+    ends = [at for end in _CLAUSE_ENDS for at in range(1, width + 1) if text.startswith(end, at)]
+    return text[: max(ends)] if ends else text

@@ -143,7 +143,12 @@ def make_then_and_now(run: StoredRun, analysis: Analysis, *, width: int, latest:
     table = published.make_overview(analysis)
     if table is not None:
         sections.append(Section(Part.WORKLOAD, "Then and now", (table,), titled=False))
-    closing = [*_main_limit(analysis, width, lines=1), *_closing_nodes(analysis, run, latest=latest)]
+    failures = [node for workload in analysis.workloads for node in list_failures(workload)][:_MOST_REMARKS]
+    closing = [
+        *failures,
+        *_main_limit(analysis, width, lines=1),
+        *_closing_nodes(analysis, run, latest=latest),
+    ]
     return Page(title, run.id, (*sections, _closing_section(closing)))
 
 

@@ -141,6 +141,15 @@ def test_a_reason_is_told_once(capsys: pytest.CaptureFixture[str], block_s: floa
     assert last == "guestmark: that is all"
 
 
+def test_a_failure_in_the_last_block_is_told_although_the_block_never_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = Run(block_s=20.0)
+    with run.lines:
+        run.lines.trial_ended(CELLS[1], Trial(CELLS[1].id, 0, 0, TrialStatus.FAILED, "no space is left"))
+    assert printed(capsys) == ["guestmark: block 1: tcg failed: no space is left"]
+
+
 def test_a_display_tells_a_reason_once() -> None:
     shown = io.StringIO()
     live = LiveProgress(Console(file=shown, width=80))

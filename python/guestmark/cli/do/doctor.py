@@ -25,6 +25,7 @@ from guestmark.fleet import parsl_engine
 from guestmark.foreign.parts import State, survey_parts
 from guestmark.ledger import default_path
 from guestmark.page.say import say, tell_json
+from guestmark.page.text import keep_clauses
 from guestmark.platforms import probe, registry
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.probe import Startable
@@ -189,12 +190,12 @@ def _show_summary(report: dict[str, Any]) -> None:
         name, usable = platform["name"], platform["usable"]
         state = f"ready in {platform['ready_s']:.2g} s" if usable else platform["reason"]
         word, style = _STATE_WORDS[usable]
+        if console.is_terminal:
+            # --details has the rest of the reason.
+            state = keep_clauses(state, console.width - longest - widest - len("    "))
         line = Text.assemble(
             (f"{name:{longest}}  ", "bold"), (f"{word:{widest}}", style), "  ", inert_text(state)
         )
-        if console.is_terminal:
-            # --details has the rest of the reason.
-            line.truncate(console.width, overflow="ellipsis")
         console.print(line, soft_wrap=True)
     if not all(platform["usable"] for platform in platforms):
         advice = "guestmark doctor --details says why and what to do, and lists versions"
