@@ -179,8 +179,8 @@ def test_offloads_are_refused_where_there_are_none() -> None:
 
 INSIDE = [
     ("tcg/kvm", "tap"),
+    # In tcg/tcg it is the same path, four minutes long.
     ("tcg/kvm", "vhost"),
-    ("tcg/tcg", "vhost"),
     ("tcg/kvm", "user"),
     ("tcg/uml", "tap"),
 ]
