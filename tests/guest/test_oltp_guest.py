@@ -81,9 +81,14 @@ def test_postgresql_in_guests() -> None:
 
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize(
-    ("platform", "network"), [("host", "veth"), long("tcg", "tap"), long("tcg", "passt"), long("uml", "tap")]
+    ("platform", "network"),
+    [("host", "veth"), long("host", "pasta"), long("tcg", "tap"), long("tcg", "passt"), long("uml", "tap")],
 )
 def test_a_client_on_the_peer_asks_over_the_network(server: str, platform: str, network: str) -> None:
+    if (server, network) == ("mariadb", "passt"):
+        pytest.skip(
+            "MariaDB speaks first, and Debian 12's passt completes no handshake before the client does"
+        )
     factors = {"network": network, "client": "peer"}
     if platform != "host":
         factors |= {"memory": "512M", "size": "256M"}
