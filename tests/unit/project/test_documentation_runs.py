@@ -76,7 +76,8 @@ def sandbox(guestmark: CommandLine, tmp_path: Path, request: pytest.FixtureReque
     packets = captures.frames(captures.conversation())
     for name in ("FILE.pcap", "CLIENT.pcapng", "SERVER.pcapng"):
         (here / name).write_bytes(captures.pcap(packets))
-    (here / "examples").symlink_to(CHECKOUT / "examples")
+    for name in ("examples", "requirements.txt"):
+        (here / name).symlink_to(CHECKOUT / name)
     subprocess.run(["git", "init", "-q"], cwd=here, check=True)
     commit = [
         "git",
@@ -136,6 +137,10 @@ def test_every_command_of_a_page_runs(
 ) -> None:
     del guests_known
     _plans_of(page, sandbox, guestmark)
+    if page == "README.md":
+        # It is read in a fresh clone, which has the files of this checkout and no others.
+        for name in ("file", "data.bin", "main.cpp"):
+            (sandbox / name).unlink()
     kept = sandbox / "kept.sqlite"
     if page in COMPARED:
         for name in ("before-upgrade", "monday", "tuesday", "newest"):
