@@ -463,7 +463,7 @@ def _check_agent(platform: OwnPlatform, commands: int = _SHORT_COMMANDS) -> str:
             begin = time.monotonic()
             for _ in range(commands):
                 machine.agent.exec(["true"], timeout_s=_COMMAND_S)
-            return f"{(time.monotonic() - begin) / commands * 1e3:.2g} ms each"
+            return f"{_format_ms((time.monotonic() - begin) / commands)} each"
     except MachineError as error:
         if error.hint:
             raise
@@ -471,6 +471,14 @@ def _check_agent(platform: OwnPlatform, commands: int = _SHORT_COMMANDS) -> str:
             error.message,
             "exec has to run for as long as its command does: leave out limits of time, memory or processes",
         ) from error
+
+
+def _format_ms(seconds: float) -> str:
+    """Return milliseconds with two digits, or all before the point: never as a power of ten."""
+    milliseconds = seconds * 1e3
+    if milliseconds >= 10:
+        return f"{milliseconds:.0f} ms"
+    return f"{milliseconds:.2g} ms"
 
 
 def _check_outside_timing(platform: OwnPlatform) -> str:
