@@ -463,7 +463,7 @@ def test_a_program_that_finds_no_room_is_told_what_helps(guestmark: CommandLine)
 def test_a_budget_is_kept_and_what_was_judged_is_a_fair_sample(
     guestmark: CommandLine, programs: Programs
 ) -> None:
-    slow = programs.shell("slow.sh", f"sleep 0.4; exec {programs.check}")
+    slow = programs.shell("slow.sh", f"sleep 0.2; exec {programs.check}")
     begin = time.monotonic()
     done = guestmark(
         "powercut", "--on", "host", "--states", "300", "--for", "30s", "--json", "-", "--check", slow, "--",
