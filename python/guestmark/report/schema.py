@@ -302,7 +302,8 @@ class DistancePart(_Part):
 
     times_worse: float
     interval: tuple[float, float]
-    verdict: str
+    # None until it is compared with fresh blocks.
+    verdict: str | None
 
 
 class DroppedPart(_Part):
