@@ -177,6 +177,16 @@ KEPT = "fd = os.open('kept', os.O); os.write(fd, b'x' * 8192); os.fsync(fd)"
         (("fd = os.open('old', os.O); os.pwrite(fd, b'x', 0)", KEPT), "old"),
         (("fd = os.open('old', os.O | os.O_DSYNC); os.pwrite(fd, b'x', 0)", KEPT), ""),
         (("fd = os.open('old', os.O); os.pread(fd, 1, 0); os.utime('old')", KEPT), ""),
+        # The same again: in place nothing can be lost, after the file was emptied all of it.
+        ((KEPT, "os.pwrite(fd, b'x' * 8192, 0)"), ""),
+        ((KEPT, "os.ftruncate(fd, 0); os.pwrite(fd, b'x' * 8192, 0)"), "kept"),
+        ((KEPT, "os.truncate('kept', 4096); os.pwrite(fd, b'x' * 4096, 4096)"), "kept"),
+        ((KEPT, "os.ftruncate(fd, 0); os.pwrite(fd, b'x' * 8192, 0); os.fsync(fd)"), ""),
+        ((KEPT, "os.write(os.open('old', os.O | os.O_TRUNC), b'o' * 9000)"), "old"),
+        ((KEPT, "os.write(os.open('old', os.O | os.O_TRUNC), b'o' * 9000); os.sync()"), ""),
+        ((KEPT, "os.write(os.open('old', os.O | os.O_TRUNC | os.O_DSYNC), b'o' * 9000)"), ""),
+        ((KEPT, "os.ftruncate(fd, 8192)"), ""),
+        ((KEPT, "os.ftruncate(fd, 1 << 20)"), ""),
     ],
 )  # fmt: skip
 def test_what_was_written_and_never_synced_is_named(

@@ -25,6 +25,11 @@ pub struct Change {
     pub shorter: bool,
 }
 
+/// Whether a call makes a file as long as it is told, and loses what lies beyond.
+pub fn truncates(number: libc::c_long) -> bool {
+    matches!(number, libc::SYS_truncate | libc::SYS_ftruncate)
+}
+
 /// Flags of an open file, and its position.
 pub fn opened_with(pid: libc::pid_t, descriptor: i32) -> Option<(i32, u64)> {
     let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).ok()?;

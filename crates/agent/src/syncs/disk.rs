@@ -203,6 +203,13 @@ impl Disk {
         }
     }
 
+    /// A file was made so short: what it lost may be lost after a cut of the power, even if the same is written again.
+    pub fn shorten(&mut self, key: Key, size: u64) {
+        if let Some(safe) = self.safe.get_mut(&key) {
+            safe.retain(|number, _| number * (BLOCK as u64) < size);
+        }
+    }
+
     /// A file that the program may change at any time from now on.
     pub fn map(&mut self, key: Key) {
         self.mapped.insert(key);

@@ -49,7 +49,7 @@ use crate::options::{read_until_command, to_io_error};
 use lexopt::ValueExt;
 
 use calls::{ended, ptrace, resume, wait, wait_until, Stop, MMAP, TRACE_OPTIONS};
-use changes::{changed_by, empties, opened_with, renamed_by, written_to, Change};
+use changes::{changed_by, empties, opened_with, renamed_by, truncates, written_to, Change};
 use files::{hex, key};
 pub use files::{print_digests, seek_data};
 pub use follow::follow;
@@ -208,6 +208,9 @@ impl Tracer {
         let change = changed_by(pid, number, arguments, &self.job.disk);
         if let Some(change) = &change {
             self.note_change(change);
+            if truncates(number) {
+                self.disk.shorten(change.key, change.bytes.start);
+            }
         }
         if let Some((old, new)) = renamed_by(pid, number, arguments, &self.job.disk) {
             self.disk.rename(&old, &new);
@@ -302,6 +305,7 @@ impl Tracer {
             (Begun::Emptying, Some(descriptor)) => {
                 let about = fs::metadata(format!("/proc/{pid}/fd/{descriptor}"));
                 if let Ok(about) = about {
+                    self.disk.shorten(key(&about), 0);
                     self.note_change(&Change {
                         key: key(&about),
                         bytes: 0..u64::MAX,
