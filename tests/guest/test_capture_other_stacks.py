@@ -81,8 +81,13 @@ def _ip(*words: str) -> None:
 @contextlib.contextmanager
 def _started(command: list[str], **environment: str) -> Iterator[None]:
     """A server that says when it is ready, as long as the block runs."""
+    # The input is a pipe, as runsc gives what it gets to another user: this host's /dev/null, for instance.
     with subprocess.Popen(
-        command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     ) as process:
         assert process.stdout is not None
         try:
