@@ -189,7 +189,7 @@ def test_machines_that_never_answer_are_counted_by_reason(guestmark: CommandLine
     said = " ".join(guestmark("show", "--details").stdout.split())
     assert "own:cell machines: " in said
     failed = re.search(
-        r"(\d) of (\d) never answered, (\d+) % \[(\d+)%, (\d+)%\]: (\d) × .*no capacity left", said
+        r"(\d) of (\d) never answered, (\d+) % \[(\d+), (\d+)\]: (\d) × .*no capacity left", said
     )
     assert failed is not None, said
     assert failed[1] == failed[6]

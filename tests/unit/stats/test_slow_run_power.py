@@ -27,7 +27,7 @@ def test_slow_runs_as_they_are_typed() -> None:
     assert Rare.parse("×1.8 in 1 of 20") == Rare(1.8, 0.05)
     assert Rare.parse("x5 in 2% of starts") == Rare(5.0, 0.02, starts=True)
     assert Rare.parse("x2 in 5%").frequency_text == "1 of 20 runs"
-    assert Rare.parse("x2 in 3% of starts").frequency_text == "3.00% of starts"
+    assert Rare.parse("x2 in 3% of starts").frequency_text == "3.00 % of starts"
 
 
 @pytest.mark.parametrize(
