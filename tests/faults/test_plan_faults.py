@@ -124,7 +124,10 @@ def test_plans_are_listed_and_printed_ready_to_run(guestmark: CommandLine, tmp_p
     listed = guestmark("plans")
     assert listed.status == 0
     assert "cpu  What does virtualization cost" in listed.stdout
-    assert "as declared by the plan" in listed.stdout
+    assert "sysbench  What does a guest cost sysbench" in listed.stdout
+    assert "at most 1 h 30 min" in listed.stdout
+    # At most two lines of a plan, and each fits a wide terminal.
+    assert max(map(len, listed.stdout.splitlines())) <= 120
     assert not guestmark.ledger.exists()
     shown = guestmark("plans", "show", "cpu")
     mine = tmp_path / "mine.toml"

@@ -6,11 +6,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from guestmark.cli.console import Console
+from guestmark.cli.plain_progress import describe_forecast_time
 from guestmark.core.context import Caller
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Plan
-from guestmark.core.units import format_count
-from guestmark.engine.time_estimate import describe_time
+from guestmark.core.units import format_count, format_duration
+from guestmark.engine.progress import TimeLeft
+from guestmark.engine.time_estimate import estimate_time
 from guestmark.ledger.store import Ledger
 from guestmark.plan import library
 from guestmark.plan.load import load_outline
@@ -41,7 +43,7 @@ def list_plans(ledger: Ledger | None) -> None:
         console.print(Padding(facts, (0, 0, 0, 2), expand=False))
     console.print(
         Text(
-            "guestmark run NAME runs one, --for 5m what fits; guestmark plans show NAME explains it",
+            "guestmark run NAME runs one, --for 5m what fits, --list its cells; guestmark plans show NAME explains it",
             style="dim",
         )
     )
@@ -49,5 +51,14 @@ def list_plans(ledger: Ledger | None) -> None:
 
 def _describe_plan(plan: Plan, ledger: Ledger | None, budget_s: float | None) -> str:
     platforms = ", ".join(dict.fromkeys(str(cell.platform) for cell in plan.cells))
-    published = "; --published shows published figures" if plan.published else ""
-    return f"{format_count(len(plan.cells), 'cell')} on {platforms}; {describe_time(plan, ledger, budget_s)}{published}"
+    return f"{format_count(len(plan.cells), 'cell')} on {platforms}; {_describe_time(plan, ledger, budget_s)}"
+
+
+def _describe_time(plan: Plan, ledger: Ledger | None, budget_s: float | None) -> str:
+    """Describes what a plan takes here, without saying how that is known: `run PLAN --list` does."""
+    if budget_s is not None:
+        return f"at most {format_duration(budget_s)}"
+    estimate = estimate_time(plan, ledger)
+    if not estimate.block_s:
+        return f"at most {format_duration(estimate.time_limit_s)}"
+    return describe_forecast_time(TimeLeft(estimate.seconds, estimate.block_s * estimate.blocks_in_time))

@@ -98,7 +98,7 @@ def describe_version() -> str:
     return f"guestmark {__version__}"
 
 
-SUMMARY = "Measure what virtualization costs your own workload: hyperfine for hypervisors."
+SUMMARY = "Measure what virtualization costs your workload: hyperfine for hypervisors."
 _OPTIONS = {
     "-V, --version": "Show the version and exit.",
     "--install-completion": "Install completion for the current shell.",

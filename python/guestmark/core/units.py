@@ -99,15 +99,15 @@ def parse_number(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration for display: `0.42 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Return a duration for display: `0.42 s`, `12 s`, `3 min 20 s`, `10 min`, `2 h 5 min`."""
     if seconds < 10:
         return f"{seconds:.2g} s"
     whole = round(seconds)
     if whole < 100:
         return f"{whole} s"
     if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+        return f"{whole // 60} min {whole % 60} s".removesuffix(" 0 s")
+    return f"{whole // 3600} h {whole % 3600 // 60} min".removesuffix(" 0 min")
 
 
 def join_names(names: Iterable[str]) -> str:

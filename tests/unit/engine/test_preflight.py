@@ -131,10 +131,10 @@ def test_time_is_what_it_took_here_before_else_what_the_plan_declares(plan: Plan
     [
         (Policy(blocks=4), 2.0, 4, "8 s for 4 blocks"),
         (Policy(min_blocks=10), 2.0, 10, "20 s to 6 min 40 s for 10 to 200 blocks"),
-        (Policy(min_blocks=10), 30.0, 10, "5 min 0 s to 10 min 30 s for 10 to 21 blocks"),
+        (Policy(min_blocks=10), 30.0, 10, "5 min to 10 min 30 s for 10 to 21 blocks"),
         (Policy(min_blocks=10), 59.0, 10, "9 min 50 s to 10 min 49 s for 10 to 11 blocks"),
-        (Policy(min_blocks=10), 240.0, 3, "12 min 0 s for 3 of 10 blocks: its time limit of 10 min 0 s ends it then"),
-        (Policy(min_blocks=10), 6e3, 1, "1 h 40 min for 1 of 10 blocks: its time limit of 10 min 0 s ends it then"),
+        (Policy(min_blocks=10), 240.0, 3, "12 min for 3 of 10 blocks: its time limit of 10 min ends it then"),
+        (Policy(min_blocks=10), 6e3, 1, "1 h 40 min for 1 of 10 blocks: its time limit of 10 min ends it then"),
     ],
 )  # fmt: skip
 def test_an_expected_time_agrees_with_the_time_limit(
