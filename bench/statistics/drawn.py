@@ -59,6 +59,15 @@ class Tally:
             self.false[kind] += 1
             self.misses.append(f"{kind}: {where}")
 
+    def print_counts(self) -> None:
+        """Print a table of all kinds, then what was false, one by one."""
+        print("| sentence | printed | false |\n| --- | --- | --- |")
+        for kind, printed in sorted(self.printed.items()):
+            print(f"| {kind} | {printed} | {self.false[kind]} |")
+        print("\nFalse, one by one:\n")
+        for miss in self.misses:
+            print(f"- {miss}")
+
 
 def print_pages(run: StoredRun, analysis: Analysis) -> Iterator[tuple[str, str, bool]]:
     """Yield each row and sentence of both reports: its kind, its text, and whether it is about the last cell."""
@@ -205,12 +214,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     tally = draw_runs(options.runs, options.seed)
-    print("| sentence | printed | false |\n| --- | --- | --- |")
-    for kind, printed in sorted(tally.printed.items()):
-        print(f"| {kind} | {printed} | {tally.false[kind]} |")
-    print("\nFalse, one by one:\n")
-    for miss in tally.misses:
-        print(f"- {miss}")
+    tally.print_counts()
     for text, count in tally.unknown.most_common(20):
         print(f"- no pattern knows ({count}): {text}")
 

@@ -149,13 +149,7 @@ def main() -> None:
     parser.add_argument("--histories", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    tally = draw_histories(options.histories, options.seed)
-    print("| sentence | printed | false |\n| --- | --- | --- |")
-    for kind, printed in sorted(tally.printed.items()):
-        print(f"| {kind} | {printed} | {tally.false[kind]} |")
-    print("\nFalse, one by one:\n")
-    for miss in tally.misses:
-        print(f"- {miss}")
+    draw_histories(options.histories, options.seed).print_counts()
 
 
 if __name__ == "__main__":

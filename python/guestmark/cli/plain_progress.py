@@ -170,7 +170,7 @@ class PlainProgress:
         self._failures.clear()
 
     def note(self, text: str) -> None:
-        """Prints a remark, and before it the failures that no line has had yet: a remark may be about them."""
+        """Prints the failures that no line has had yet, then the remark, which may be about them."""
         self._print_failures()
         self._print_line(text)
 

@@ -72,7 +72,7 @@ class WorkloadKind(Generic[P]):
     runs_command: ClassVar[bool] = False
     # Whether it runs on a disk that only factors ask for, where its parameters need none.
     runs_on_disk: ClassVar[bool] = False
-    # Whether it flushes all that it writes before it ends, so that a proof of its disk is one of what it wrote.
+    # Whether it flushes all that it writes before it ends, so that a proof of its disk covers what it wrote.
     flushes_writes: ClassVar[bool] = False
     # Whether it cuts the power itself.
     proves: ClassVar[bool] = False

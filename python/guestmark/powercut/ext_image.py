@@ -1,8 +1,8 @@
 """Tells images of ext2 to ext4 apart by what a kernel would find in them, without mounting them.
 
-Blocks that are in use count, with their place; neither free ones do nor those of the journal, which has been replayed,
-nor the superblock's times. So two images with equal digests have the same files. The layout is described in the
-kernel's Documentation/filesystems/ext4.
+The digest covers the blocks in use, each with its place. It leaves out free blocks, those of the journal, which has
+been replayed, and the superblock's times. So two images with equal digests have the same files. The kernel's
+Documentation/filesystems/ext4 describes the layout.
 """
 
 from __future__ import annotations

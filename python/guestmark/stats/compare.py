@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.stats import paired, total
-from guestmark.stats.medians import find_median
+from guestmark.stats.medians import NORMAL_SPREAD, find_median
 from guestmark.stats.noise import Null, bias_from_nulls, floor_from_nulls
 from guestmark.stats.paired import log_ratios, median_interval, t_interval, t_p, t_quantile
 from guestmark.stats.special import student_t_cdf
@@ -26,8 +26,6 @@ Array = NDArray[np.float64]
 MIN_BLOCKS = paired.MIN_BLOCKS
 # From this many blocks on, 2^(1 - n) is below the level that `family` leaves to the typical run.
 _BLOCKS_FOR_RANKS = 8
-# Of a normal distribution the median absolute deviation is 1 / 1.4826 standard deviations.
-_OF_NORMAL = 1.4826
 # A ratio whose interval lies between this and its inverse is reported as bounded, even without a verdict.
 BOUNDED_RATIO = 1.25
 # A cell that scatters this many times as widely as null copies does so by itself, not because of the host.
@@ -341,7 +339,7 @@ def _estimate_typical_run(
     d = log_ratios(cell, baseline)
     if d is None or not d.size:
         return None
-    walsh = paired.walsh_averages(d)
+    walsh, middle = paired.walsh_averages(d), find_median(d)
     ends: tuple[float, float] | None = None
     if d.size >= MIN_BLOCKS:
         low, high = paired.signed_rank_interval(walsh)
@@ -355,10 +353,10 @@ def _estimate_typical_run(
         ci=_exponentiate_interval(ends),
         p=p,
         equivalence_p=paired.equivalence_p(walsh, margin),
-        median_ratio=float(np.exp(find_median(d))),
+        median_ratio=float(np.exp(middle)),
         median_ci=_exponentiate_interval(median_interval(d)),
         unlike=_scatters_more_than_copies(cell, baseline, scatter.copies),
-        scatter=_OF_NORMAL * find_median(np.abs(d - find_median(d))),
+        scatter=NORMAL_SPREAD * find_median(np.abs(d - middle)),
     )
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+# The median absolute deviation of a normal distribution, times this, is its standard deviation.
+NORMAL_SPREAD = 1.4826
+
 
 def find_median(values: ArrayLike) -> float:
     """Return the median of all values; NaN if there are none, or one is NaN."""

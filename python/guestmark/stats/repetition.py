@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from guestmark.stats.compare import Comparison
-from guestmark.stats.medians import find_median
+from guestmark.stats.medians import NORMAL_SPREAD, find_median
 from guestmark.stats.special import student_t_quantile
 
 Array = NDArray[np.float64]
@@ -279,6 +279,5 @@ def _is_slower(first: float, later: Sequence[float]) -> bool:
     middle = statistics.median(later)
     if first <= middle * (1 + _STEADY):
         return False
-    # 1.4826 makes the median absolute deviation estimate a normal standard deviation.
-    spread = 1.4826 * statistics.median([abs(value - middle) for value in later])
+    spread = NORMAL_SPREAD * statistics.median([abs(value - middle) for value in later])
     return first > middle + 3 * spread

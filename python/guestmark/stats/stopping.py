@@ -48,6 +48,11 @@ class TimeLeft:
         """Whether the geometric mean of both ends is within a factor of 1.5 of either."""
         return self.most_s <= NARROW**2 * self.least_s
 
+    @classmethod
+    def exactly(cls, seconds: float) -> "TimeLeft":
+        """Return a time that is known."""
+        return cls(seconds, seconds)
+
     def after(self, elapsed_s: float) -> "TimeLeft":
         """Return what is left after `elapsed_s` more seconds."""
         return TimeLeft(max(self.least_s - elapsed_s, 0.0), max(self.most_s - elapsed_s, 0.0))
@@ -66,7 +71,7 @@ class Decision:
 
 
 # All that a run that ends has left.
-NOTHING_LEFT = TimeLeft(0.0, 0.0)
+NOTHING_LEFT = TimeLeft.exactly(0.0)
 
 
 def block_cost(trials: Iterable[Trial]) -> float:
@@ -136,7 +141,7 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
     if blocks < FORESEEN:
         return Decision(None, None, None)
     if asked is None:
-        need = _foresee_precision(policy, analysis, compared, used, cost) if compared else None
+        need = _foresee_precision(policy, analysis, complete, used, cost) if compared else None
     else:
         need = _Need.of(compared, policy, ANSWER_PRECISION, policy.precision)
     if need is None:
@@ -149,18 +154,19 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
 
 
 def _foresee_precision(
-    policy: Policy, analysis: Analysis, compared: Sequence[Comparison], used_s: float, cost: float
+    policy: Policy, analysis: Analysis, complete: int, used_s: float, cost: float
 ) -> "_Need | None":
     """Return how many blocks a run without questions needs; None if that cannot be estimated yet."""
-    slow = _blocks_to_settle_slow_runs(analysis)
-    if used_s >= policy.fine_s or cost <= 0:
-        need = _Need.of(compared, policy, RELATIVE_PRECISION, policy.precision)
-        return need and replace(need, slow=slow)
-    need = _Need.of(compared, policy, RELATIVE_PRECISION, policy.precision / 2)
-    complete = _complete_blocks(compared, analysis.blocks)
-    return need and replace(
+    compared = _required_comparisons(analysis)
+    early = used_s < policy.fine_s and cost > 0
+    need = _Need.of(compared, policy, RELATIVE_PRECISION, policy.precision / 2 if early else policy.precision)
+    if need is None:
+        return None
+    need = replace(need, slow=_blocks_to_settle_slow_runs(analysis))
+    if not early:
+        return need
+    return replace(
         need,
-        slow=slow,
         # After `fine_s` the whole `precision` suffices, which may come sooner than half of it.
         coarse=expected_blocks(compared, policy.precision),
         from_then=complete + math.ceil((policy.fine_s - used_s) / cost),
@@ -213,7 +219,7 @@ class _Need:
 
 def _decide_fixed_blocks(wanted: int, blocks: int, cost: float) -> Decision:
     left = max(wanted - blocks, 0)
-    return Decision(None if left else RunState.COMPLETE, wanted, TimeLeft(left * cost, left * cost))
+    return Decision(None if left else RunState.COMPLETE, wanted, TimeLeft.exactly(left * cost))
 
 
 def _decide_search(
@@ -227,7 +233,7 @@ def _decide_search(
         return Decision(RunState.STOPPED, blocks, NOTHING_LEFT)
     goal = min(max(needed or policy.max_blocks, policy.min_blocks), policy.max_blocks)
     left_s = max(min((goal - blocks) * cost, policy.time_limit_s - used_s), 0.0)
-    return Decision(None, goal, TimeLeft(left_s, left_s))
+    return Decision(None, goal, TimeLeft.exactly(left_s))
 
 
 def count_compared_cells(plan: Plan) -> int:
@@ -319,8 +325,7 @@ def decide_timed_run(
         return Decision(RunState.STOPPED, blocks, NOTHING_LEFT)
     in_time = math.ceil(max((policy.enough_s or 0.0) - lasted_s, 0.0) / cost) if cost > 0 else 0
     goal = min(max(policy.min_blocks, blocks + in_time), policy.max_blocks)
-    left_s = (goal - blocks) * cost
-    return Decision(None, goal, TimeLeft(left_s, left_s))
+    return Decision(None, goal, TimeLeft.exactly((goal - blocks) * cost))
 
 
 def blocks_with_losses(trials: Iterable[Trial]) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.units import format_share
-from guestmark.stats.medians import find_median
+from guestmark.stats.medians import NORMAL_SPREAD, find_median
 from guestmark.stats.special import f_survival, student_t_cdf, student_t_quantile
 
 Array = NDArray[np.float64]
@@ -236,7 +236,7 @@ def _winsorize(logs: Array) -> Array:
         away = np.abs(residual[~np.isnan(residual)])
         # Medians of small blocks leave many residuals that are exactly 0, which say nothing about the spread.
         away = away[away > _ROUNDING]
-        reach = _WINSOR * 1.4826 * find_median(away) if away.size else 0.0
+        reach = _WINSOR * NORMAL_SPREAD * find_median(away) if away.size else 0.0
     return np.asarray(fit + np.clip(residual, -reach, reach), dtype=np.float64) if reach > 0 else logs
 
 
