@@ -463,13 +463,14 @@ def test_a_program_that_finds_no_room_is_told_what_helps(guestmark: CommandLine)
 def test_a_budget_is_kept_and_what_was_judged_is_a_fair_sample(
     guestmark: CommandLine, programs: Programs
 ) -> None:
-    slow = programs.shell("slow.sh", f"sleep 0.3; exec {programs.check}")
+    slow = programs.shell("slow.sh", f"sleep 0.6; exec {programs.check}")
     begin = time.monotonic()
     done = guestmark(
-        "powercut", "--on", "host", "--states", "300", "--for", "30s", "--json", "-", "--check", slow, "--",
+        "powercut", "--on", "host", "--states", "3000", "--for", "30s", "--json", "-", "--check", slow, "--",
         *programs.writer("safe", 30), timeout=250,
     )  # fmt: skip
-    assert time.monotonic() - begin < 45
+    # Nothing is lost, so no time has to be kept for a second log.
+    assert 18 < time.monotonic() - begin < 45
     found = proof(done)
     coverage = found["coverage"]
     assert found["word"] == "proven", found

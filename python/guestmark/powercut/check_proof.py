@@ -53,13 +53,15 @@ class CheckRequest:
     """A command whose exit status judges a disk.
 
     `lines` are the acknowledged lines that it gets as input, `limit_s` the seconds that one run may take, `deadline`
-    the end of all runs on the monotonic clock (None: no limit). `tell` is called with progress messages.
+    the end of all runs on the monotonic clock (None: no limit) and `failed_deadline` their end once a state failed.
+    `tell` is called with progress messages.
     """
 
     command: str
     lines: Sequence[bytes]
     limit_s: float | None = None
     deadline: float | None = None  # of the monotonic clock
+    failed_deadline: float | None = None
     # True for a further log: the check was tried before, and can fail.
     confirms: bool = False
     # With so many failing states the others need not be judged; None: all are.
@@ -105,7 +107,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
             survey = conduct_survey(
                 at,
                 chosen,
-                SurveyLimits(asked.deadline, asked.enough),
+                SurveyLimits(asked.deadline, asked.enough, asked.failed_deadline),
                 asked.tell,
                 counts=_counts_as_failure(asked),
             )

@@ -263,10 +263,21 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class SurveyLimits:
-    """When a survey ends early: at a moment of the monotonic clock, or with so many failing states."""
+    """When a survey ends early: at a moment of the monotonic clock, or with so many failing states.
+
+    Once a state failed, `failed_deadline` holds instead of `deadline`: a loss is confirmed and explained in the time
+    that is left, and without one there is nothing to keep that time for.
+    """
 
     deadline: float | None = None
     enough: int | None = None
+    failed_deadline: float | None = None
+
+    def find_deadline(self, survey: Survey) -> float | None:
+        """Return the moment at which the survey has to end as it stands."""
+        if self.failed_deadline is not None and survey.losing_count:
+            return self.failed_deadline
+        return self.deadline
 
     def why_reached(self, survey: Survey) -> str:
         """Return why the survey has to end; empty if it goes on."""
@@ -274,7 +285,7 @@ class SurveyLimits:
             return "the check does not repeat itself"
         if self.enough is not None and survey.losing_count >= self.enough:
             return "enough were found"
-        if self.deadline is not None and time.monotonic() >= self.deadline:
+        if (deadline := self.find_deadline(survey)) is not None and time.monotonic() >= deadline:
             return "time ran out"
         return ""
 
@@ -297,7 +308,7 @@ def conduct_survey(
     done, size, began = 0, _FORECAST_AFTER, time.monotonic()
     try:
         while done < len(order) and not (why := limits.why_reached(survey)):
-            tell(_describe_progress(done, len(order), time.monotonic() - began, limits.deadline))
+            tell(_describe_progress(done, len(order), time.monotonic() - began, limits.find_deadline(survey)))
             batch, at = order[done : done + size], time.monotonic()
             _record_states(bench, survey, bench.judge_cuts(batch), counts)
             done += len(batch)

@@ -54,8 +54,9 @@ _DEEPEST = 2  # layers
 _HANGS_SHARE = 0.25
 _STAT_FLUSHES = 15  # the field of a disk's statistics
 _BAD = frozenset({Durability.LOST, Durability.BROKEN})
-# Of the time that is left: for the first log, and for each of those that explain what it lost.
-_FIRST_SHARE, _LATER_SHARE, _EXPLAIN_SHARE = 0.4, 0.6, 0.2
+# Of the time that is left: for the first log while nothing is lost, and once something is; for each log that confirms
+# a loss; and for explaining it.
+_WHOLE_SHARE, _FIRST_SHARE, _LATER_SHARE, _EXPLAIN_SHARE = 0.75, 0.4, 0.6, 0.2
 _ENOUGH_AGAIN = 5  # failing states of a further log
 _BARRIERS = frozenset({"ext3", "ext4"})  # that can be told not to flush
 
@@ -264,11 +265,13 @@ class PowercutTrial(powercut.PowercutWorkload):
     ) -> tuple[Proven, list[SyncPoint]]:
         """Judge a log by the user's check; a second log, which confirms a loss, only as far as needed."""
         assert disk.image.logged is not None
-        deadline = explain_s = None
+        deadline = failed_deadline = explain_s = None
         # A part of the time is left for the second log, which confirms a loss.
         if self.share_s is not None:
-            left_s = self.share_s - (time.monotonic() - self._began)
-            deadline = time.monotonic() + left_s * (_LATER_SHARE if self._confirms else _FIRST_SHARE)
+            now = time.monotonic()
+            left_s = self.share_s - (now - self._began)
+            deadline = now + left_s * (_LATER_SHARE if self._confirms else _WHOLE_SHARE)
+            failed_deadline = now + left_s * (_LATER_SHARE if self._confirms else _FIRST_SHARE)
             explain_s = left_s * _EXPLAIN_SHARE
         request = proof.ProofRequest(
             files=disk.image.logged, filesystem=disk.spec.filesystem, form=disk.spec.format,
@@ -279,7 +282,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             request,
             check_proof.CheckRequest(
                 command=self.params.check, lines=program.lines, limit_s=self.params.check_limit_s, deadline=deadline,
-                confirms=self._confirms, enough=self._enough, tell=self.tell,
+                failed_deadline=failed_deadline, confirms=self._confirms, enough=self._enough, tell=self.tell,
                 calls=program.calls if self._explains else None, explain_s=explain_s,
             ),
         )  # fmt: skip
