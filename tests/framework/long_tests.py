@@ -143,6 +143,7 @@ class _Run:
     """One whole run, where its reports come together."""
 
     def __init__(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
         self._within = config.getoption("--within")
         self._strict = config.getoption("--nothing-left")
         self._alone = not config.getoption("numprocesses", None)
@@ -168,6 +169,7 @@ class _Run:
             self._long.add(name)
         if report.failed:
             self._failed.add(name)
+            self._say_failed(report)
         for key, value in report.user_properties:
             if key == "limit" and isinstance(value, float):
                 self._limits[name] = value
@@ -177,6 +179,16 @@ class _Run:
         if report.when == "call":
             file = name.partition("::")[0]
             self._picked[file] = self._picked.get(file, 0) + 1
+
+    def _say_failed(self, report: pytest.TestReport) -> None:
+        """Says at once which test failed, and why, as the run may go on for an hour."""
+        reporter = self._plugins.get_plugin("terminalreporter")
+        if reporter is None:
+            return
+        crash = getattr(report.longrepr, "reprcrash", None)
+        why = crash.message.partition("\n")[0] if crash else "see below"
+        reporter.ensure_newline()
+        reporter.write_line(f"FAILED {report.nodeid} ({report.when}, {report.duration:.0f} s): {why}")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Remembers when each long test held; with --nothing-left a run that left something has failed."""
