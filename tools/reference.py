@@ -217,8 +217,8 @@ def describe_results() -> str:
     """Describe the parts of a result document, each with a table of its keys."""
     from guestmark.report import schema
 
-    made = schema.json_schema(schema.ResultDocument, "")
-    parts = {name: made["$defs"][name] for name in schema.parts() if name in made["$defs"]}
+    made = schema.make_json_schema(schema.ResultDocument, "")
+    parts = {name: made["$defs"][name] for name in schema.list_part_names() if name in made["$defs"]}
     lines: list[str] = []
     for name, part in sorted(parts.items(), key=lambda item: item[0] != schema.ResultDocument.__name__):
         lines += [f"## {name}", "", _as_markdown(part.get("description", "")), ""]

@@ -17,7 +17,9 @@ def render_schemas() -> dict[Path, str]:
 
     kinds = {"result": schema.ResultDocument, "bundle": schema.Bundle, "packed-run": schema.PackedRun}
     return {
-        FOLDER / f"{name}.schema.json": json.dumps(schema.json_schema(kind, f"{name}.schema.json"), indent=1)
+        FOLDER / f"{name}.schema.json": json.dumps(
+            schema.make_json_schema(kind, f"{name}.schema.json"), indent=1
+        )
         + "\n"
         for name, kind in kinds.items()
     }

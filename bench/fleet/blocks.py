@@ -111,7 +111,7 @@ def machine(work: Work, name: str, told: Told) -> None:
         except GuestmarkError as error:
             told.wrong[error.message] += 1
             continue
-        if status is BlockStatus.NOTHING_LEFT:
+        if status is BlockStatus.NO_TIME_LEFT:
             return
         if status is BlockStatus.DONE:
             told.calls.append(time.monotonic() - begin - trials * work.trial_s)

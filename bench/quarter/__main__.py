@@ -135,7 +135,7 @@ def _is_answered(answer: Mapping[str, Any]) -> bool:
 
 def _score_forecasts(trials: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     """Return how many blocks followed the first, and how many took what `engine.budget` expected, within _CLOSE."""
-    from guestmark.engine.budget import forecast_trial_s
+    from guestmark.engine.budget import estimate_next_trial_s
 
     durations: dict[str, list[float]] = {}
     later = foretold = 0
@@ -143,7 +143,7 @@ def _score_forecasts(trials: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
         known = [trial for trial in trials if trial["block"] == block and trial["cell"] in durations]
         took = sum(trial["duration_s"] for trial in known)
         if took:
-            expected = sum(forecast_trial_s(durations[trial["cell"]]) for trial in known)
+            expected = sum(estimate_next_trial_s(durations[trial["cell"]]) for trial in known)
             later += 1
             foretold += 1 / _CLOSE <= expected / took <= _CLOSE
         for trial in trials:

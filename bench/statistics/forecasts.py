@@ -12,7 +12,7 @@ import numpy as np
 from scenarios import BY_NAME
 from shipped import CASES, Case, one_run
 
-from guestmark.stats.stopping import NARROW, Decision, TimeLeft
+from guestmark.stats.stopping import NARROW_FACTOR, Decision, TimeLeft
 
 AT = (4, 6, 8, 12)  # blocks
 RUNS = (
@@ -45,7 +45,7 @@ def holds(shown: TimeLeft, left_s: float, block_s: float) -> bool:
     least, most = shown.least_s, shown.most_s
     if shown.is_narrow:
         middle = math.sqrt(least * most)
-        least, most = middle / NARROW, middle * NARROW
+        least, most = middle / NARROW_FACTOR, middle * NARROW_FACTOR
     return least - 1.01 * block_s <= left_s <= most + 1.01 * block_s
 
 

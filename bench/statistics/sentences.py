@@ -18,12 +18,12 @@ from guestmark.stats.across_runs import (
     ChangeVerdict,
     PastRatio,
     compare_two_sides,
-    detectable_over_sessions,
+    compute_detectable_over_sessions,
+    estimate_single_session_error,
     mean_over_sessions,
-    single_session_error,
 )
-from guestmark.stats.effects import factorial_effects
-from guestmark.stats.gates import JudgedGate, Outcome, judge_gates, smallest_detected_ratio
+from guestmark.stats.effects import estimate_effects
+from guestmark.stats.gates import JudgedGate, Outcome, find_smallest_detected_ratio, judge_gates
 from guestmark.stats.machines import detect_machine_drift, pool_machines
 from guestmark.stats.quantiles import estimate_quantile
 from guestmark.stats.scalability import Law, fit_with_intervals
@@ -130,7 +130,7 @@ def check_sessions(sims: int) -> Iterator[Row]:
             assert ends is not None
             wrong += ends[0] > LIMIT
             error = math.log(ends[1] / ends[0]) / 2 / paired.t_quantile(number - 1, 0.975)
-            size = smallest_detected_ratio(GATE, error, number - 1, 0.025)
+            size = find_smallest_detected_ratio(GATE, error, number - 1, 0.025)
             again = mean_over_sessions(
                 (LIMIT * np.exp(_away(size) + generator.normal(0, 0.02, number))).tolist()
             ).ci
@@ -144,11 +144,11 @@ def check_sessions(sims: int) -> Iterator[Row]:
         missed, hits = 0, dict.fromkeys((3, 5, 10), 0)
         for _ in range(sims):
             known = [_past(value) for value in generator.normal(0, 0.02, earlier)]
-            errs = single_session_error(known)
+            errs = estimate_single_session_error(known)
             assert errs is not None
             missed += abs(math.expm1(generator.normal(0, 0.02))) > errs
             for number in hits:
-                away = detectable_over_sessions(known, number)
+                away = compute_detectable_over_sessions(known, number)
                 ends = mean_over_sessions(
                     (LIMIT * np.exp(away + generator.normal(0, 0.02, number))).tolist()
                 ).ci
@@ -222,7 +222,7 @@ def check_laws(sims: int) -> Iterator[Row]:
             for _ in range(sims):
                 found = fit_with_intervals([
                     [
-                        (n, law.throughput_of(n) * math.exp(level + generator.normal(0, 0.03)))
+                        (n, law.predict_throughput(n) * math.exp(level + generator.normal(0, 0.03)))
                         for n in (1.0, 2.0, 4.0, 8.0)
                     ]
                     for level in generator.normal(0, 0.02, blocks)
@@ -246,7 +246,7 @@ def _at_the_knee(generator: np.random.Generator, law: Law, sims: int) -> Iterato
     said = 0
     for _ in range(sims):
         found = fit_with_intervals([
-            [(n, law.throughput_of(n) * math.exp(generator.normal(0, 0.03))) for n in numbers] for _ in range(6)
+            [(n, law.predict_throughput(n) * math.exp(generator.normal(0, 0.03))) for n in numbers] for _ in range(6)
         ])  # fmt: skip
         said += found.knee is not None and found.knee[0] > numbers[-1]
     yield "more machines would do more", f"{numbers[-1]:.0f} do most, 6 blocks", said / sims, None
@@ -311,5 +311,5 @@ def check_factors(sims: int) -> Iterator[Row]:
                 for at, a in enumerate("xy")
                 for to, b in enumerate("pqr")
             }
-            marked += any(effect.is_shown for effect in factorial_effects(["one", "other"], cells))
+            marked += any(effect.is_shown for effect in estimate_effects(["one", "other"], cells))
         yield "an effect is marked", f"2 x 3 equal cells, 10 blocks, AR {rho:g}", marked / sims, None

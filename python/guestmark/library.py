@@ -51,7 +51,7 @@ from guestmark.report.run_comparison import RunComparison
 from guestmark.report.shared_facts import restore_shared
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.gates import JudgedGate, judge_gates
-from guestmark.stats.pairwise import values_by_block
+from guestmark.stats.pairwise import list_values_by_block
 from guestmark.workloads.exec.plan import ExecOptions, build_plan
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Result:
     def values(self, cell: str, metric: str | None = None) -> dict[int, float]:
         """Return the value of each trial that is ok, by block."""
         found = self._find_cell(cell)
-        return values_by_block(found.trials, metric or self._primary(found))
+        return list_values_by_block(found.trials, metric or self._primary(found))
 
     @overload
     def frame(self, kind: Literal["polars"] = "polars") -> polars.DataFrame: ...

@@ -21,7 +21,7 @@ from guestmark.ledger import open_ledger
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.schema import trials
 from guestmark.ledger.trial_counts import find_complete_blocks
-from guestmark.stats.stopping import GIVE_UP_AFTER
+from guestmark.stats.stopping import MOST_FAILURES
 from tests.framework.command_line import CommandLine
 from tests.framework.labs import PLAN
 from tests.framework.marks import long
@@ -74,7 +74,7 @@ def test_blocks_are_measured_one_a_call(guestmark: CommandLine, ledger: str) -> 
         assert done.status == BlockStatus.DONE, done.stderr
     assert made.stored().state is RunState.COMPLETE
     done = guestmark(*made.arguments("three"), env=made.environment)
-    assert done.status == BlockStatus.NOTHING_LEFT
+    assert done.status == BlockStatus.NO_TIME_LEFT
     assert "nothing is left" in done.stderr
     assert {find_machine(trial.facts) for trial in made.stored().trials} == {"one", "two"}
     assert exactly_once([made.stored()], 2) == 0
@@ -90,9 +90,9 @@ def test_blocks_of_a_run_that_its_results_end(guestmark: CommandLine, ledger: st
     ).stdout.strip()
     calls = [guestmark(*made.arguments(f"m{number % 2}"), env=made.environment) for number in range(6)]
     ended = [call.status for call in calls]
-    assert BlockStatus.NOTHING_LEFT in ended, [call.stderr for call in calls]
-    done = ended.index(BlockStatus.NOTHING_LEFT)
-    assert ended == [BlockStatus.DONE] * done + [BlockStatus.NOTHING_LEFT] * (6 - done)
+    assert BlockStatus.NO_TIME_LEFT in ended, [call.stderr for call in calls]
+    done = ended.index(BlockStatus.NO_TIME_LEFT)
+    assert ended == [BlockStatus.DONE] * done + [BlockStatus.NO_TIME_LEFT] * (6 - done)
     stored = made.stored()
     assert stored.state is RunState.STOPPED
     assert stored.blocks == done > 1
@@ -104,13 +104,13 @@ def test_blocks_of_a_run_that_its_results_end(guestmark: CommandLine, ledger: st
 def test_a_cell_that_never_succeeds_is_given_up_by_all(guestmark: CommandLine, ledger: str) -> None:
     made = Cluster(guestmark, ledger, 4, '"0", "nothing"')
     calls = [guestmark(*made.arguments(f"m{number % 2}"), env=made.environment) for number in range(5)]
-    failed, done, left = BlockStatus.SOME_FAILED, BlockStatus.DONE, BlockStatus.NOTHING_LEFT
-    assert [call.status for call in calls] == [failed] * GIVE_UP_AFTER + [done, left]
+    failed, done, left = BlockStatus.SOME_FAILED, BlockStatus.DONE, BlockStatus.NO_TIME_LEFT
+    assert [call.status for call in calls] == [failed] * MOST_FAILURES + [done, left]
     assert "it is not tried again" in calls[2].stderr
     stored = made.stored()
     assert stored.state is RunState.COMPLETE
     tried = [trial.block for trial in stored.trials if trial.status is TrialStatus.FAILED]
-    assert tried == list(range(GIVE_UP_AFTER))
+    assert tried == list(range(MOST_FAILURES))
 
 
 @pytest.mark.long
@@ -151,7 +151,7 @@ def test_a_run_with_blocks_under_way_is_not_resumed_and_one_in_others_hands_is_s
         process.communicate(timeout=30)
         assert process.returncode == BlockStatus.DONE
     with open_ledger(ledger) as opened, opened.claim_run(made.run):
-        assert guestmark(*made.arguments("two"), env=made.environment).status == BlockStatus.NOTHING_LEFT
+        assert guestmark(*made.arguments("two"), env=made.environment).status == BlockStatus.NO_TIME_LEFT
     made = Cluster(guestmark, ledger, 1, '"0"')
     with open_ledger(ledger) as opened, opened.claim_run(made.run):
         refused = guestmark(*made.arguments("two"), env=made.environment)
@@ -166,7 +166,7 @@ def test_blocks_that_one_measures_at_a_time_say_so_when_trials_fail(
     """A plan with commands around the run is not divided; its calls used to say that all was well."""
     made = Cluster(guestmark, ledger, 2, '"0", "nothing"', '[around.run]\nsetup = "true"\n')
     statuses = [guestmark(*made.arguments("one"), env=made.environment).status for _ in range(3)]
-    assert statuses == [BlockStatus.SOME_FAILED, BlockStatus.SOME_FAILED, BlockStatus.NOTHING_LEFT]
+    assert statuses == [BlockStatus.SOME_FAILED, BlockStatus.SOME_FAILED, BlockStatus.NO_TIME_LEFT]
 
 
 @pytest.mark.long
@@ -220,9 +220,9 @@ def test_processes_that_race_and_are_killed_double_nothing_and_miss_nothing(
                 continue
             process.communicate()
             at_work.remove(process)
-            assert process.returncode in {-signal.SIGKILL, 0, BlockStatus.NOTHING_LEFT, BlockStatus.LOST}
-            ended += process.returncode == BlockStatus.NOTHING_LEFT
-            if process.returncode != BlockStatus.NOTHING_LEFT:
+            assert process.returncode in {-signal.SIGKILL, 0, BlockStatus.NO_TIME_LEFT, BlockStatus.LOST}
+            ended += process.returncode == BlockStatus.NO_TIME_LEFT
+            if process.returncode != BlockStatus.NO_TIME_LEFT:
                 started += 1
                 again = made.arguments(f"m{number}")
                 at_work.append(guestmark.start(*again, env=made.environment))

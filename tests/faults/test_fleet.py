@@ -549,7 +549,7 @@ def test_machines_of_a_class_divide_the_blocks_of_a_plan(guestmark: CommandLine,
         )
         print(f"{blocks}; {span:.1f} s of {trials:.1f} s, {span / trials:.2f}")
         assert "class alike" in done.stdout
-        assert "Machines that shared a run" in done.stdout
+        assert "If machines shared a run" in done.stdout
 
 
 def test_a_ledger_that_is_away_for_ten_minutes_gives_no_machine_up(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from guestmark.core.findings import Durability, Flushes, Traffic, WorkingDirecto
 from guestmark.core.model import Cell, Trial, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import loop
-from guestmark.stats.durability import row_durability
+from guestmark.stats.durability import describe_row_durability
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import started
 from tests.framework.marks import long
@@ -143,7 +143,7 @@ def test_nothing_is_said_of_a_disk_that_was_not_written(tmp_path: Path) -> None:
     )
     finding = {each.name: each for each in result.analysis.workloads[0].findings}["disk not used"]
     assert "wrote nothing to the disk of tcg" in finding.message
-    assert {row_durability(cell) for cell in result.analysis.cells} == {""}
+    assert {describe_row_durability(cell) for cell in result.analysis.cells} == {""}
 
 
 @pytest.mark.parametrize("platform", ["ssh:lab1/tcg", "ssh:lab1/uml"])

@@ -130,7 +130,7 @@ def test_a_machine_that_dies_is_replaced_for_the_cells_that_are_left(platform: s
     first, second, third = plan.cells
     groups = group_cells(plan, plan.cells)
     assert groups == [plan.cells]
-    machines = BlockMachines.for_block(groups, {cell.id for cell in plan.cells})
+    machines = BlockMachines.make_for_block(groups, {cell.id for cell in plan.cells})
 
     def take(cell: Cell) -> Any:
         return machines.take_machine(

@@ -1,4 +1,4 @@
-"""The command line. Start-up time is paid by every call, so a module is imported only when its verb is used."""
+"""The command line. Every call pays for start-up, so a module is imported only when its verb is used."""
 
 import gc
 import os
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def _answer_without_parser(words: list[str]) -> int | None:
-    """Answers lines that need no parser, whose import takes longer than all else of them. None for all others."""
+    """Answers lines that need no parser, whose import takes longer than the answer. None for other lines."""
     if _COMPLETE in os.environ:
         return None
     if words in (["--version"], ["-V"], ["--help"], ["-h"]):
@@ -89,7 +89,7 @@ def _count_set_up() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Gives /dev/null to standard streams that the caller has closed, before one of our files gets their number."""
+    """Opens /dev/null as each standard stream that the caller has closed, before one of our files gets its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)

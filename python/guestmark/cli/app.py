@@ -36,14 +36,14 @@ _FOR, _TIME_LIMIT = "--for", "--time-limit"
 
 
 class Program(click.Group):
-    """Knows the verbs by name, and their groups, and builds a command only when it is used."""
+    """The verbs by name and by group; a command is built only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Lists the verbs in the order of the help."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> Verb | None:
-        """Builds the command of a verb; None when there is no such verb."""
+        """Builds the command of a verb; None if there is no such verb."""
         return build_command(cmd_name) if cmd_name in VERBS else None
 
     def resolve_command(
@@ -108,8 +108,8 @@ def _list_group(group: str, words: list[str]) -> None:
     raise click.exceptions.Exit
 
 
-def _flag(*names: str, help: str, act: Callable[[], None]) -> click.Option:  # noqa: A002 - as Click calls it
-    """Makes an option before the verb that does something and ends the program."""
+def _make_flag(*names: str, help: str, act: Callable[[], None]) -> click.Option:  # noqa: A002 - as Click calls it
+    """Makes an option that stands before the verb, does something and ends the program."""
 
     def callback(ctx: click.Context, _parameter: click.Parameter, wanted: Any) -> None:
         if wanted and not ctx.resilient_parsing:
@@ -125,13 +125,15 @@ app = Program(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     params=[
-        _flag("--version", "-V", help="Show the version and exit.", act=lambda: tell(describe_version())),
-        _flag(
+        _make_flag(
+            "--version", "-V", help="Show the version and exit.", act=lambda: tell(describe_version())
+        ),
+        _make_flag(
             "--install-completion",
             help="Install completion for the current shell.",
             act=completion_scripts.install_for_current_shell,
         ),
-        _flag(
+        _make_flag(
             "--show-completion",
             help="Show completion for the current shell, to copy or adapt it.",
             act=completion_scripts.show_for_current_shell,
@@ -155,7 +157,7 @@ def run_command_line(words: list[str]) -> int:
 
 
 def _explain_mistake(error: click.UsageError) -> UsageError:
-    """Describes what the parser found, in our own form."""
+    """Describes the parser's error in our own words."""
     name = getattr(error, "option_name", "")
     # Only some kinds of mistakes know of similar names.
     nearest = getattr(error, "possibilities", None) or ()
@@ -165,7 +167,7 @@ def _explain_mistake(error: click.UsageError) -> UsageError:
     message = message[0].lower() + message[1:]
     if replacement := hyperfine.REPLACEMENTS.get(name):
         return UsageError(message, hint=replacement)
-    command = error.ctx.command_path if error.ctx else _typed_command()
+    command = error.ctx.command_path if error.ctx else _find_requested_command()
     hint = f"{command} --help shows what can be given"
     if isinstance(error, click.NoSuchOption) and (elsewhere := _describe_owners(error)):
         # Names that are spelt similarly would mislead: this one is known, but to others.
@@ -194,6 +196,6 @@ def _list_option_names(command: click.Command) -> set[str]:
     return {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
 
 
-def _typed_command() -> str:
-    """Returns the command whose help was asked for, without further words."""
+def _find_requested_command() -> str:
+    """Returns the command whose help was requested, without further words."""
     return " ".join(["guestmark", *(word for word in sys.argv[1:2] if word in VERBS)])

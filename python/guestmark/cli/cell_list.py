@@ -1,4 +1,4 @@
-"""`--list`: the cells that a plan would measure here, without measuring them."""
+"""`--list`: shows the cells that a plan would measure here, without measuring them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from guestmark.page.say import say, tell
 def show_cells(plan: Plan, ledger_path: str | None, budget_s: float | None = None) -> None:
     """Prints the cells that can run here on standard output, one per line, and remarks on standard error.
 
-    Nothing is started to find out. With a budget only cells for which there is time are listed. Raises as a run does
+    Nothing is started to find out. With a budget, only cells for which there is time are listed. Raises as a run does
     that could measure nothing.
     """
     ready = preflight.examine_without_starting(plan)
@@ -38,7 +38,7 @@ def show_cells(plan: Plan, ledger_path: str | None, budget_s: float | None = Non
         tell(f"{cell.id}{mark}")
     # Remarks must not overtake the list where both go to the same place.
     sys.stdout.flush()
-    if defaults := _levels_omitted_from_ids(plan):
+    if defaults := _list_omitted_levels(plan):
         say(f"defaults of all cells: {' '.join(defaults)}")
     for note in (*plan.context.notes, *ready.notes, *left_out_for_time):
         say(note)
@@ -52,7 +52,7 @@ def show_cells(plan: Plan, ledger_path: str | None, budget_s: float | None = Non
         say(f"{format_count(len(plan.cells), 'cell')}: {describe_time(plan, ledger, budget_s)}")
 
 
-def _levels_omitted_from_ids(plan: Plan) -> list[str]:
+def _list_omitted_levels(plan: Plan) -> list[str]:
     """Lists factor levels that cell ids omit because they are defaults, each once."""
     omitted: dict[str, None] = {}
     for cell in plan.cells:

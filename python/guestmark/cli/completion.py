@@ -64,7 +64,7 @@ def answer_shell() -> None:
 
 
 def find_candidates(kind: Candidates, parameters: Mapping[str, Any], incomplete: str) -> Sequence[Candidate]:
-    """Finds what could stand in place of `incomplete`; `parameters` are those that were parsed before it."""
+    """Finds what could complete `incomplete`; `parameters` are those that were parsed before it."""
     finders: Mapping[Candidates, Callable[[], Sequence[Candidate]]] = {
         Candidates.CAMPAIGNS: _list_campaigns,
         Candidates.FLEET_ACTIONS: lambda: OFFERED_ACTIONS,
@@ -83,7 +83,7 @@ def find_candidates(kind: Candidates, parameters: Mapping[str, Any], incomplete:
 
 
 def _list_machines() -> list[str]:
-    """Machines of the user's own, by name; nothing where one of their files is wrong."""
+    """Lists the user's own machines by name; nothing if one of their files is wrong."""
     from guestmark.platforms.own.store import definitions
 
     try:
@@ -133,7 +133,7 @@ def _list_campaigns() -> list[str]:
 
 
 def _list_fleet_arguments(parameters: Mapping[str, Any], incomplete: str) -> Sequence[Candidate]:
-    """Plans for `run`, fleets in the ledger for `resume` and `show`."""
+    """Lists plans for `run`, and fleets in the ledger for `resume` and `show`."""
     wanted = FLEET_ACTIONS.get(parameters.get("action") or "")
     if wanted == "PLAN":
         return _list_plans(incomplete)
@@ -150,7 +150,7 @@ def _list_fleet_arguments(parameters: Mapping[str, Any], incomplete: str) -> Seq
 def _list_from_ledger(
     parameters: Mapping[str, Any], newest: str, find: Callable[[Ledger], list[tuple[str, str]]]
 ) -> list[tuple[str, str]]:
-    """Lists `last`, which is the `newest`, and what `find` returns from the ledger that was named, if there is one."""
+    """Lists `last`, described by `newest`, and what `find` returns from the ledger in use, if there is one."""
     try:
         with open_ledger_if_any(parameters.get("ledger")) as ledger:
             return [] if ledger is None else [(LATEST, newest), *find(ledger)]
@@ -160,5 +160,5 @@ def _list_from_ledger(
 
 
 def _list_runs(ledger: Ledger) -> list[tuple[str, str]]:
-    """Ids of the runs in the ledger, newest first, with what they measured."""
+    """Lists the ids of the runs in the ledger, newest first, with what they measured."""
     return [(run.id, f"{run.measured} ({run.state.value})") for run in reversed(ledger.list_runs())]

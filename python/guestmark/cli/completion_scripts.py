@@ -25,7 +25,7 @@ def show_for_current_shell() -> None:
 
 
 def install_for_current_shell() -> None:
-    """Writes the script where the shell finds it, and has the shell's own file load it where that takes a line."""
+    """Writes the script where the shell finds it, and adds a line to the shell's own file if the shell needs one."""
     shell, home = _find_current_shell(), Path.home()
     if shell == "bash":
         path = home / ".bash_completions" / "guestmark.sh"

@@ -46,7 +46,7 @@ class Console(RichConsole):
             width=width,
             no_color=None if coloured is None else not coloured,
             color_system="standard" if coloured else "auto",
-            force_terminal=True if coloured or style.redraws(by_default=False) else None,
+            force_terminal=True if coloured or style.is_redrawn(by_default=False) else None,
         )
 
     def render(self, *args: Any, **options: Any) -> Iterable[Segment]:
@@ -56,12 +56,12 @@ class Console(RichConsole):
             yield segment if control else Segment(make_inert(text, lines=True), style)
 
     def on_broken_pipe(self) -> NoReturn:
-        """Raises `BrokenPipeError`, which `error_report` takes for no error, where Rich would exit with status 1."""
+        """Raises `BrokenPipeError`, which `error_report` does not report as an error; Rich would exit with status 1."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def show_in_pager(text: str, console: Console) -> None:
-    """Writes rendered text to the console; through a pager where it has no room on the terminal.
+    """Writes rendered text to the console, through a pager if it does not fit on the terminal.
 
     `GUESTMARK_PAGER` or `PAGER` names the pager; the default is `less`, and an empty name means none.
     """
@@ -83,6 +83,6 @@ def show_in_pager(text: str, console: Console) -> None:
     console.file.flush()
 
 
-def inert_text(text: str, style: str = "") -> Text:
+def make_inert_text(text: str, style: str = "") -> Text:
     """Makes one line of text from outside, without control characters, so that its width in a table is right."""
     return Text(make_inert(text), style)

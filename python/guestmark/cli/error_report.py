@@ -1,4 +1,4 @@
-"""How errors reach the user: one line what is wrong, one line what to do, and the right exit status."""
+"""How errors reach the user: a line that says what is wrong, one that says what to do, and the right exit status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 import traceback
 from pathlib import Path
 
-from guestmark.cli.exit_status import command_line_has_gate, derive_unjudged_status
+from guestmark.cli.exit_status import derive_unjudged_status, has_gate_on_command_line
 from guestmark.core.errors import ExitStatus, GuestmarkError
 from guestmark.core.home import state_directory
 from guestmark.core.redaction import redact_text, redact_words
@@ -23,7 +23,7 @@ _PIPE_CLOSED_STATUS = 141
 
 
 def show_error(error: GuestmarkError) -> None:
-    """Writes message and hint to standard error."""
+    """Writes the message and the hint to standard error."""
     say(error.message)
     for line in error.hint.splitlines():
         say(line.replace("\t", " "), prefix="  ")
@@ -32,12 +32,12 @@ def show_error(error: GuestmarkError) -> None:
 def report_error(error: BaseException) -> int:
     """Reports whatever ended the program and returns the exit status."""
     status = _show_by_kind(error)
-    return derive_unjudged_status(status) if command_line_has_gate() else status
+    return derive_unjudged_status(status) if has_gate_on_command_line() else status
 
 
 def _show_by_kind(error: BaseException) -> int:
     if isinstance(error, SystemExit):
-        return _status_of_exit(error)
+        return _derive_exit_status(error)
     if isinstance(error, GuestmarkError):
         show_error(error)
         return int(error.exit_status)
@@ -52,7 +52,7 @@ def _show_by_kind(error: BaseException) -> int:
     raise error
 
 
-def _status_of_exit(end: SystemExit) -> int:
+def _derive_exit_status(end: SystemExit) -> int:
     if end.code is None:
         return 0
     if isinstance(end.code, int):
@@ -85,7 +85,7 @@ def _report_bug(error: Exception) -> int:
         where = f"the details are in {path}"
     except OSError:
         where = text
-    if _installation_changed():
+    if _has_installation_changed():
         say(
             f"guestmark's own files were changed while it ran ({summary})\n"
             f"  start it again; guestmark resume continues a run; {where}"
@@ -95,7 +95,7 @@ def _report_bug(error: Exception) -> int:
     return BUG_STATUS
 
 
-def _installation_changed() -> bool:
+def _has_installation_changed() -> bool:
     """Returns whether a file of the package is newer than this process, or gone: what was loaded is then outdated."""
     package = Path(__file__).parents[1]
     try:

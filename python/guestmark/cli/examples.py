@@ -1,4 +1,4 @@
-"""Lines to type at the end of each verb's help and in the manual page. Every line works as it is printed."""
+"""Examples for each verb's help and the manual page. Every line works as it is printed."""
 
 from collections.abc import Mapping
 
@@ -115,7 +115,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 
 def render_examples(verb: str, width: int = 80) -> list[str]:
-    """Renders the lines for a verb's help; what a line does stands beside it where there is room, else above it."""
+    """Renders the lines for a verb's help. What a line does is printed beside it if there is room, else above it."""
     rows = [(f"guestmark {line}", what) for line, what in EXAMPLES.get(verb, ())]
     if not rows:
         return []

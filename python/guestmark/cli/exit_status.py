@@ -18,7 +18,7 @@ def derive_unjudged_status(status: int) -> int:
 
 
 def _is_in_bisection() -> bool:
-    """Returns whether `git bisect` is under way here, to which status 2 of a wrong command line is a bad commit."""
+    """Returns whether `git bisect` is running here, which takes status 2 of a wrong command line for a bad commit."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         git = folder / ".git"
@@ -34,7 +34,7 @@ def _is_in_bisection() -> bool:
     return False
 
 
-def command_line_has_gate(arguments: Sequence[str] | None = None) -> bool:
+def has_gate_on_command_line(arguments: Sequence[str] | None = None) -> bool:
     """Returns whether the command line of this process has a gate; what follows `--` is the measured command's."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     own_words = words[: words.index("--")] if "--" in words else words

@@ -1,4 +1,4 @@
-"""How the machines of a fleet are doing: redrawn on a terminal, otherwise told now and then."""
+"""Progress of a fleet's machines: redrawn on a terminal, otherwise printed now and then."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FleetProgress:
 
 
 def render_states(states: Sequence[MachineState], most_lines: int) -> list[str]:
-    """Renders a line for each machine. Where there are too many, those at work have one, and the others are counted."""
+    """Renders a line for each machine. If there are too many, only those at work have one; the rest are counted."""
     if len(states) <= most_lines:
         return [_render_state(state) for state in states]
     busy_first = sorted(states, key=lambda state: state.is_over)
@@ -76,7 +76,7 @@ def _render_state(state: MachineState) -> str:
 
 
 def _describe_activity(state: MachineState) -> str:
-    """Says what goes on at a machine whose run has not ended."""
+    """Describes what a machine is doing whose run has not ended."""
     if state.link is None:
         return "not connected"
     return "measuring" if state.answered else "being set up"

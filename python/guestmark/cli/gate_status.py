@@ -25,9 +25,9 @@ _STATUS_OF_OUTCOME = {
 def report_gates(
     run: StoredRun, analysis: Analysis, save: Callable[[bytes], None] | None = None
 ) -> GateStatus | None:
-    """Returns the exit status that the run's gates ask for, None when it has none.
+    """Reports the run's gates and returns the exit status that they call for; None if it has none.
 
-    `save` gets the JUnit XML; GitHub's summary is written where there is one.
+    `save` gets the JUnit XML; GitHub's summary is written if there is one.
     """
     if not run.plan.context.gates:
         return None
@@ -40,5 +40,5 @@ def report_gates(
 
 
 def derive_gate_status(judged: Sequence[JudgedGate]) -> GateStatus:
-    """Returns the exit status that all of them together ask for."""
+    """Returns the exit status that all gates together call for."""
     return _STATUS_OF_OUTCOME[combine_outcomes(judged)]

@@ -1,4 +1,4 @@
-"""Command lines as users of hyperfine type them: parameters, several commands, and options with optional values."""
+"""Parses command lines as hyperfine does: parameters, several commands, and options with optional values."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _VALUE_WORDS = {"-L": 2, "--parameter-list": 2, "-P": 3, "--parameter-scan": 3}
 
 
 def join_option_words(arguments: Sequence[str]) -> list[str]:
-    """Joins the words that hyperfine reads in its own way, so that each option takes one word.
+    """Joins the words of options that hyperfine parses in its own way, so that each option takes one word.
 
-    These are the words of `-L NAME VALUES` and `-P NAME FIRST LAST`, and `--ignore-failure` where it has a value.
+    These are `-L NAME VALUES`, `-P NAME FIRST LAST`, and `--ignore-failure` if it has a value.
     """
     joined, rest = [], list(arguments)
     while rest and rest[0] != "--":
@@ -91,9 +91,9 @@ class KnownOptions:
 
 
 def put_options_first(arguments: Sequence[str], known: KnownOptions) -> list[str]:
-    """Joins the words of parameters, and moves all options to the front where each command is one quoted word.
+    """Joins the words of parameters, and moves all options to the front if each command is one quoted word.
 
-    Raises `UsageError` where the line has two readings: options after the command that could be the verb's or the
+    Raises `UsageError` if the line has two readings: options after the command that could be the verb's or the
     command's, and several words each of which could be a command.
     """
     options: list[str] = []
@@ -127,7 +127,7 @@ def _take_words(words: list[str], count: int) -> list[str]:
 
 
 def split_at_command(arguments: Sequence[str], known: KnownOptions) -> tuple[list[str], list[str]]:
-    """Splits the arguments into the options and the command, which is empty where `--` stands before it."""
+    """Splits the arguments into the options and the command, which is empty if `--` stands before it."""
     options: list[str] = []
     rest = join_option_words(arguments)
     while rest and rest[0] != "--":
@@ -157,7 +157,7 @@ def check_options(
         raise UsageError(
             f"{own} after the command could be guestmark's or the command's",
             hint=f"guestmark's: {known.render_line([*options, *moved], command)}\n"
-            f"the command's: {known.render_line(options, _words_as_typed(arguments, options))}",
+            f"the command's: {known.render_line(options, _find_words_as_typed(arguments, options))}",
         )
 
 
@@ -169,18 +169,18 @@ def _refuse_ambiguous_words(
     texts = any(
         option.partition("=")[0] in _SHELL_OPTIONS or option[:2] in _SHELL_OPTIONS for option in options
     )
-    if len(words) > 1 and SEPARATOR not in words and (texts or all(map(_could_be_command, words))):
+    if len(words) > 1 and SEPARATOR not in words and (texts or all(map(_may_be_command, words))):
         several: list[str] = []
         for command in split_commands([], words):
             several += [SEPARATOR, *command] if several else command
         raise UsageError(
             f"{shlex.join(words)} could be one command or {len(words)} to compare",
             hint=f"to compare them: {known.render_line(options, several)}\n"
-            f"one command: {known.render_line(options, _words_as_typed(arguments, options))}",
+            f"one command: {known.render_line(options, _find_words_as_typed(arguments, options))}",
         )
 
 
-def _words_as_typed(arguments: Sequence[str], options: Sequence[str]) -> Sequence[str]:
+def _find_words_as_typed(arguments: Sequence[str], options: Sequence[str]) -> Sequence[str]:
     """Returns the command's words as they were typed, before any of them were joined."""
     return arguments[
         next(at for at in range(len(arguments)) if join_option_words(arguments[:at]) == options) :
@@ -268,7 +268,7 @@ def find_command_texts(argv: Sequence[str]) -> list[str]:
     if not _HOLDS_SEVERAL.search(argv[0]) and not has_signs(argv[0]):
         # A word of the shell's is a text when it stands alone; more words are its own, as in `! false`.
         return list(argv) if len(argv) == 1 and needs_shell(argv[0]) else []
-    return list(argv) if all(map(_begins_with_program, argv)) else []
+    return list(argv) if all(map(_starts_with_program, argv)) else []
 
 
 def is_program(word: str) -> bool:
@@ -276,7 +276,7 @@ def is_program(word: str) -> bool:
     return shutil.which(word) is not None
 
 
-def _begins_with_program(text: str) -> bool:
+def _starts_with_program(text: str) -> bool:
     """Returns whether a text begins with a program or with something that a shell understands."""
     try:
         words = shlex.split(text)
@@ -288,11 +288,11 @@ def _begins_with_program(text: str) -> bool:
     return shutil.which(words[0]) is not None or _LEVEL.search(words[0]) is not None or needs_shell(text)
 
 
-def _could_be_command(word: str) -> bool:
+def _may_be_command(word: str) -> bool:
     """Returns whether one of several words could be a command: a program, or a quoted text that begins with one."""
     if shutil.which(word) is not None:
         return True
-    return re.search(r"\s", word) is not None and _begins_with_program(word)
+    return re.search(r"\s", word) is not None and _starts_with_program(word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ class TypedCommand:
 
 
 def parse_shell(shell: str | None, *, without: bool = False) -> tuple[str, ...] | None:
-    """Parses `--shell` into words: no words for no shell, None where each command decides. Raises `UsageError`."""
+    """Parses `--shell` into words: no words for no shell, None if each command decides. Raises `UsageError`."""
     if without and shell not in {None, _NO_SHELL}:
         raise UsageError("-N and --shell contradict each other", hint="give only one of them")
     if without or shell == _NO_SHELL:

@@ -1,4 +1,4 @@
-"""Progress redrawn on a terminal: what runs now, how far the run is, and the estimates so far."""
+"""Progress redrawn on a terminal: the running trial, how far the run is, and the estimates so far."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class LiveProgress:
         self._live.refresh()
 
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
-        """Counts the trial, and prints a failure, which stays on the screen, unless the cell failed so before."""
+        """Counts the trial, and prints a failure above the display unless the cell has failed in this way before."""
         self._in_block += 1
         if self._show_output:
             self._console.print(Text(describe_output(cell, trial)), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Has the engine make a run, while a person at the terminal hears of it, and shows the result."""
+"""Measures a run, shows its progress and its result, and returns the exit status."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def measure_plan(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     check_proofs(plan, proving=outputs.prove)
     # A request that cannot be met must not leave anything behind, not even a ledger.
     preflight.check_requests(plan, plan.cells)
-    with _quiet_host(outputs), open_ledger(ledger_path) as ledger:
+    with _keep_host_quiet(outputs), open_ledger(ledger_path) as ledger:
         judgement, state = run.execute_plan(
             plan, ledger, build_audience(outputs), _make_run_options(outputs), clock=start_process_clock()
         )
@@ -48,7 +48,7 @@ def measure_plan(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
 
 
 def create_run(plan: Plan, ledger_path: str | None, outputs: Outputs) -> str:
-    """Stores a new run of what can be measured here, measures nothing, and returns its id."""
+    """Stores a new run of what can be measured here, without measuring it, and returns its id."""
     plan = add_gates(plan, outputs.gates)
     preflight.check_requests(plan, plan.cells)
     with open_ledger(ledger_path) as ledger:
@@ -58,7 +58,7 @@ def create_run(plan: Plan, ledger_path: str | None, outputs: Outputs) -> str:
 def continue_run(
     wanted: str, ledger_path: str | None, outputs: Outputs, further: ExtensionRequest, *, trust: bool = False
 ) -> int:
-    """Continues a stored run, also beyond what it was made for, and returns the exit status."""
+    """Continues a stored run, even beyond its planned end, and returns the exit status."""
     outputs.check()
     with open_ledger(ledger_path) as ledger:
         stored = ledger.load_run(wanted)
@@ -71,7 +71,7 @@ def continue_run(
             judgement = judge_run(ledger, stored.id)
             run.present_and_remember(judgement, audience)
             return _finish_run(judgement, state, outputs)
-        with _quiet_host(outputs):
+        with _keep_host_quiet(outputs):
             judgement, state = resume_run(
                 stored, ledger, audience, further, wait=outputs.wait, clock=start_process_clock(), trust=trust
             )
@@ -83,23 +83,23 @@ def _make_run_options(outputs: Outputs) -> run.RunOptions:
 
 
 @contextmanager
-def _quiet_host(outputs: Outputs) -> Iterator[None]:
+def _keep_host_quiet(outputs: Outputs) -> Iterator[None]:
     """Keeps the host quiet for the run if that was asked for, and reports each change."""
     if not outputs.quiet_host:
         yield
         return
     with quiet_host.quiet_host() as outcome:
-        for line in quiet_host.summarise_changes(outcome.changed):
+        for line in quiet_host.summarize_changes(outcome.changed):
             say(f"quiet host: {line}")
-        for line in quiet_host.summarise_changes(outcome.refused):
+        for line in quiet_host.summarize_changes(outcome.refused):
             say(f"quiet host: refused: {line}")
         yield
-        for line in quiet_host.summarise_changes(quiet_host.find_lost_changes()):
+        for line in quiet_host.summarize_changes(quiet_host.find_undone_changes()):
             say(f"quiet host: another program has undone {line}")
 
 
 def build_audience(outputs: Outputs) -> Audience:
-    """Makes the person at the terminal the audience, who hears of progress unless they asked for quiet."""
+    """Builds the audience of a run: the person at the terminal, who sees progress unless they asked for quiet."""
 
     def present(judgement: Judgement) -> None:
         show_result(judgement.stored, outputs, judgement.analysis)
@@ -128,7 +128,7 @@ def _observe_measuring(outputs: Outputs) -> Iterator[Observer]:
 
 def _choose_observer(outputs: Outputs) -> AbstractContextManager[Observer]:
     is_terminal = sys.stderr.isatty()
-    if outputs.style.redraws(by_default=is_terminal and os.environ.get("TERM") != "dumb"):
+    if outputs.style.is_redrawn(by_default=is_terminal and os.environ.get("TERM") != "dumb"):
         # A log is never redrawn.
         from guestmark.cli.live_progress import LiveProgress
 
@@ -182,7 +182,7 @@ def derive_exit_status(stored: StoredRun, state: RunState) -> ExitStatus:
 
 
 def _is_requested(plan: Plan, left_out: LeftOut) -> bool:
-    """Returns whether the user named what is left out, or a plan without questions holds it."""
+    """Returns whether what was left out was named by the user, or belongs to a plan without questions."""
     if not plan.questions and not plan.context.asks:
         return True
     named = {cell_id for level in plan.context.named for cell_id in level}

@@ -21,7 +21,7 @@ class CellOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultOptions:
-    """Options for what is done with the result."""
+    """What is done with the result."""
 
     name: options.Name = None
     note: options.Note = None
@@ -52,7 +52,7 @@ class ResultOptions:
 class MeasureOptions(CellOptions, PolicyOptions, ResultOptions):
     """Options that every measuring command has."""
 
-    def overrides(self) -> dict[str, Any]:
+    def collect_overrides(self) -> dict[str, Any]:
         """Returns the fields of `plan.outline.Overrides` that were given, by name."""
         given: dict[str, Any] = {
             "settings": add_kernel_setting(self.settings, self.kernel),

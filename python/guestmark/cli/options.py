@@ -27,7 +27,7 @@ Machine = Annotated[
 
 
 def list_platforms(on: list[str] | None, machines: list[str] | None) -> list[str]:
-    """List what `--on` and `--machine` name together, and make the files known. Raises `UsageError` for a bad file."""
+    """Lists what `--on` and `--machine` name, and makes the files known. Raises `UsageError` for a bad file."""
     if not machines:
         return on or []
     # Few command lines name a file, and most must not wait for what reads it.
@@ -147,7 +147,7 @@ _ONE_PER_COMMAND = {"prepare", "conclude"}
 
 
 def collect_hooks(command_count: int, **given: list[str] | None) -> dict[str, tuple[str, ...]]:
-    """Collects the hooks that were given: one text for all commands, or one for each. Raises `UsageError` otherwise."""
+    """Collects the hooks that were given: one for all commands, or one for each. Raises `UsageError` otherwise."""
     hooks = {name: tuple(texts) for name, texts in given.items() if texts}
     for name, texts in hooks.items():
         own_text_allowed = name in _ONE_PER_COMMAND

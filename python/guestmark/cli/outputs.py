@@ -102,7 +102,7 @@ class Outputs:
 
     @property
     def save_junit(self) -> Callable[[bytes], None] | None:
-        """Writes the outcome of the gates; None where it was not asked for."""
+        """Writes the outcome of the gates; None if it was not asked for."""
         path = self.junit
         return None if path is None else lambda data: write_document(data, path)
 
@@ -171,7 +171,7 @@ def build_remarks(
     labels: Iterable[str] | None = None,
     tags: Iterable[str] | None = None,
 ) -> Annotations:
-    """Builds what these options say of a run. Raises `UsageError` for names that could not be typed again."""
+    """Builds the remarks of these options on a run. Raises `UsageError` for names that could not be typed again."""
     # `last` always means the newest run, and a name with blanks could not be typed in a filter.
     if name is not None and (not WORD_PATTERN.fullmatch(name) or name in RESERVED):
         raise UsageError(
@@ -224,7 +224,7 @@ def report_failed_writes() -> Iterator[None]:
 
 
 def write_document(data: bytes, path: str) -> None:
-    """Writes a document to a file, or for `-` to standard output. Raises `GuestmarkError` when it cannot."""
+    """Writes a document to a file, or for `-` to standard output. Raises `GuestmarkError` if it cannot."""
     if path != STANDARD_OUTPUT:
         write_file(Path(path), data)
         return
@@ -240,7 +240,7 @@ def write_document(data: bytes, path: str) -> None:
 def write_file(file: Path, data: bytes) -> None:
     """Writes `data` to `file`, all of it or nothing: an older file is replaced only by a complete one.
 
-    Raises `GuestmarkError` when that cannot be done.
+    Raises `GuestmarkError` if that cannot be done.
     """
     try:
         # A pipe or a terminal cannot be replaced.

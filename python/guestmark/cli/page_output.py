@@ -1,4 +1,4 @@
-"""Writes what is not a report of one run: a page on the terminal and in files, and a document for programs."""
+"""Writes results other than the report of one run: a page on the terminal and in files, and a document for programs."""
 
 from __future__ import annotations
 

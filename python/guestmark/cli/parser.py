@@ -84,7 +84,7 @@ class Verb(click.Command):
 
 
 def _run_verb(verb: str, options: type, **values: Any) -> int:
-    """Runs a verb with the values that were parsed; its exit status."""
+    """Runs a verb with the values that were parsed; returns its exit status."""
     module = importlib.import_module(f"guestmark.cli.do.{derive_module_name(verb)}")
     # `main` has disabled it while modules are loaded; what was loaded stays for good.
     gc.freeze()
@@ -174,7 +174,7 @@ def _check_bounds(
     parameter: click.Parameter | None,
     ctx: click.Context | None,
 ) -> None:
-    """Raises `click.BadParameter` for a number outside the bounds, of which None is none."""
+    """Raises `click.BadParameter` for a number outside the bounds; a bound of None is no bound."""
     low, high = bounds
     if low is not None and value < low:
         raise click.BadParameter(f"{value:g} is less than {low:g}", ctx=ctx, param=parameter)
@@ -183,7 +183,7 @@ def _check_bounds(
 
 
 class _WholeNumber(click.IntRange):
-    """A whole number between bounds, which errors call by plain words."""
+    """A whole number between bounds; errors describe it in plain words."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Converts the text. Raises `click.BadParameter`."""
@@ -196,7 +196,7 @@ class _WholeNumber(click.IntRange):
 
 
 class _Number(click.FloatRange):
-    """A number between bounds, which errors call by plain words."""
+    """A number between bounds; errors describe it in plain words."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Converts the text. Raises `click.BadParameter`."""
@@ -211,7 +211,7 @@ class _Number(click.FloatRange):
 
 
 class _NamedOption(click.Option):
-    """An option that errors call by the name that was typed, and by its first one where none was."""
+    """An option that errors call by the name that was typed, or by its first name if none was."""
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """Returns the name in quotes, as it stands in a sentence."""
@@ -263,7 +263,7 @@ def _convert_value(
     parameter: click.Parameter,
     value: Any,
 ) -> Any:
-    """Converts the value to the declared type, None where it was not given. Raises `UsageError` naming the option."""
+    """Converts the value to the declared type, None if it was not given. Raises `UsageError` naming the option."""
     if value is None or (several and not value):
         return None
     if several:

@@ -1,7 +1,7 @@
 """Progress as plain lines on standard error: at most one for each block, and at most one a second.
 
 Lines in a log are never cut; on a terminal that cannot redraw, a line keeps to the terminal's width. During a block
-that takes longer than half a minute, a line every half minute tells what is going on.
+that takes longer than half a minute, a line every half minute says what is going on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from guestmark.page.claims import Claim
 from guestmark.page.say import say
 
 if TYPE_CHECKING:
-    from guestmark.engine.progress import Forecast, ProgressEstimate, TimeLeft
+    from guestmark.engine.progress import EndForecast, ProgressEstimate, TimeLeft
     from guestmark.stats.analysis import CellResult
 
 # Estimates in a line of a log; more would hide the failures before them.
@@ -47,7 +47,7 @@ def describe_time_left(left: TimeLeft | None, limit_s: float) -> str:
 
 
 def describe_forecast_time(left: TimeLeft) -> str:
-    """Describes a forecast: one time where that is good within a factor of 1.5, else from when to when."""
+    """Describes a forecast: one time if it is accurate within a factor of 1.5, else a range."""
     if left.is_narrow:
         return f"about {format_duration(math.sqrt(left.least_s * left.most_s))}"
     most, unit = _round_time(left.most_s, math.ceil)
@@ -58,7 +58,7 @@ def describe_forecast_time(left: TimeLeft) -> str:
 
 
 def _round_time(seconds: float, to_whole: Callable[[float], int]) -> tuple[float, str]:
-    """Rounds a time to the few digits that the end of a range deserves: the number and its unit."""
+    """Rounds a time as the end of a range to a few digits: the number and its unit."""
     _, step, size, unit = next(rough for rough in _ROUGH if seconds < rough[0])
     return to_whole(seconds / step) * step / size, unit
 
@@ -142,7 +142,7 @@ class PlainProgress:
             self._failures.append(self._known_failures.describe(trial) or f"{cell.id} failed again")
 
     def block_ended(self, estimate: ProgressEstimate) -> None:
-        """Prints failures, the estimates so far and the time left, unless the last line is less than a second old."""
+        """Prints failures, estimates so far and the time left, unless a line was printed less than a second ago."""
         now = self._clock()
         if now < self._next_line_at:
             return
@@ -170,7 +170,7 @@ class PlainProgress:
         self._failures.clear()
 
     def note(self, text: str) -> None:
-        """Prints the failures that no line has had yet, then the remark, which may be about them."""
+        """Prints the failures that have not been printed yet, then the remark, which may be about them."""
         self._print_failures()
         self._print_line(text)
 
@@ -200,16 +200,16 @@ class PlainProgress:
 
 
 class KnownFailures:
-    """Failures that were told, so that nobody reads one reason twice."""
+    """Failures that were printed, so that nobody reads the same reason twice."""
 
     def __init__(self) -> None:
         self._first_cells: dict[str, str] = {}
         self._cells: set[tuple[str, str]] = set()
 
     def describe(self, trial: Trial) -> str:
-        """Describes a failure with its reason, unless the reason was told before.
+        """Describes a failure with its reason, unless the reason was printed before.
 
-        Returns nothing where this very cell has failed for it before.
+        Returns nothing if this very cell has failed for that reason before.
         """
         if (trial.cell_id, trial.reason) in self._cells:
             return ""
@@ -220,14 +220,14 @@ class KnownFailures:
 
 
 def describe_output(cell: Cell, trial: Trial) -> str:
-    """Returns what the trial's machine and command printed last, below a line that names the trial."""
+    """Returns the last output of the trial's machine and command, below a line that names the trial."""
     return f"{cell.id}, block {trial.block + 1}:\n{trial.console.strip() or '(nothing printed)'}"
 
 
-def describe_forecast(forecast: Forecast) -> str:
-    """Describes what a run will know, and when."""
+def describe_forecast(forecast: EndForecast) -> str:
+    """Describes what a run will be able to show, and when."""
     rare_s = forecast.rare_left_s
-    return Claim.FORESEEN.format(
+    return Claim.FEWEST_FOR_FORECAST.format(
         precision=figures.describe_precision(forecast.half_width),
         left=describe_forecast_time(forecast.left),
         factor=f"{forecast.rare.factor:g}",

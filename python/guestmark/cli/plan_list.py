@@ -23,7 +23,7 @@ _UNLIMITED = 1000
 
 
 def list_plans(ledger: Ledger | None) -> None:
-    """Prints each plan with its question, its cells and its time; by earlier runs if there are any."""
+    """Prints each plan with its question, its cells and its time, estimated from earlier runs if there are any."""
     console = Console()
     if not console.is_terminal:
         console.width = _UNLIMITED
@@ -55,7 +55,7 @@ def _describe_plan(plan: Plan, ledger: Ledger | None, budget_s: float | None) ->
 
 
 def _describe_time(plan: Plan, ledger: Ledger | None, budget_s: float | None) -> str:
-    """Describes what a plan takes here, without saying how that is known: `run PLAN --list` does."""
+    """Describes how long a plan takes here, without saying how that is known: `run PLAN --list` does."""
     if budget_s is not None:
         return f"at most {format_duration(budget_s)}"
     estimate = estimate_time(plan, ledger)

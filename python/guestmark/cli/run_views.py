@@ -1,4 +1,4 @@
-"""Rarer views of a run, which need more than its answer: a page in a browser, a cell's console, another baseline."""
+"""Rarer views of a run that need more than its answer: a page in a browser, a cell's console, another baseline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from guestmark.workloads.exec.command import read_stored_command
 
 
 def open_in_browser(stored: StoredRun, analysis: Analysis) -> None:
-    """Writes the run's page beside the ledger, where only its owner writes, and hands it to the desktop's browser."""
+    """Writes the run's page beside the ledger, where only its owner can write, and opens it in the browser."""
     # A page in a public directory could be replaced before the browser opens it.
     folder = default_path().parent / "pages"
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,6 +53,6 @@ def show_console(stored: StoredRun, cell_id: str) -> None:
 
 
 def replace_baseline(stored: StoredRun, baseline: str) -> StoredRun:
-    """Compares the run's cells with another one, named as `--baseline` names it."""
+    """Compares the run's cells with another baseline, named as `--baseline` names it."""
     cells = change_baseline(stored.plan.cells, baseline)
     return replace(stored, plan=replace(stored.plan, cells=cells))

@@ -1,4 +1,4 @@
-"""Runs and ledgers as a command line names them."""
+"""Finds runs and ledgers by the names that a command line gives them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_ledger_if_any(path: str | None) -> Iterator[Ledger | None]:
-    """Opens the ledger for a look at earlier runs; None when there is none yet, so that looking does not make one."""
+    """Opens the ledger to look at earlier runs; None if there is none yet, so that looking does not create one."""
     # A server answers for itself; only a file can be missing.
     file = default_path() if path is None else path
     if "://" not in str(file) and not os.path.exists(file):

@@ -1,4 +1,4 @@
-"""How the terminal is used: `--style`, whose names and meanings are hyperfine's."""
+"""How the terminal is used: `--style`, with hyperfine's names and meanings."""
 
 from enum import StrEnum
 
@@ -17,7 +17,7 @@ class Style(StrEnum):
     # Nothing is shown at all.
     NONE = "none"
 
-    def redraws(self, *, by_default: bool) -> bool:
+    def is_redrawn(self, *, by_default: bool) -> bool:
         """Returns whether progress is redrawn in place; `by_default` tells whether the terminal can do that."""
         return by_default if self is Style.AUTO else self in {Style.FULL, Style.NOCOLOR}
 

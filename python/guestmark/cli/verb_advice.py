@@ -1,4 +1,4 @@
-"""What to type where the first word is no verb: a plan, a file, a run or a command stands in its place."""
+"""Advises what to type if the first word is not a verb but a plan, a file, a run or a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs and the help that lists them. Neither needs a parser: `--help` imports only this."""
+"""The verbs and the help that lists them. `--help` imports only this, because neither needs a parser."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class BlockStatus(IntEnum):
     DONE = 0
     # Done, but some of its trials failed.
     SOME_FAILED = 1
-    NOTHING_LEFT = 4  # the run has all its blocks
+    NO_TIME_LEFT = 4  # the run has all its blocks
     # This machine cannot measure it, another may.
     NOT_POSSIBLE = 69
     INTERRUPTED = 130

@@ -19,9 +19,9 @@ from guestmark.platforms import exclusive
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.probe import Startable, probe_all
 
-_REMINDED_S = 30.0
-# A check of platforms that takes longer is mentioned.
-_PATIENCE_S = 0.5
+_REMIND_EVERY_S = 30.0
+# A check of platforms that takes longer than this is mentioned.
+_MENTION_AFTER_S = 0.5
 
 
 def _ignore_message(_: object) -> None:
@@ -32,9 +32,9 @@ def _ignore_message(_: object) -> None:
 class Audience:
     """Callbacks that report a run's progress. The default is silent.
 
-    `tell` gets what a user has to know, such as what is left out, `mention` what only explains a wait, and `progress`
-    what is built before the run. `observe` opens an observer for the time of the measurements. `present` gets the
-    judgement once they have ended. With `tells_notes=False`, `tell` gets nothing that the run keeps: neither its notes
+    `tell` gets what a user must know, such as what is left out, `mention` what only explains a wait, and `progress`
+    what is built before the run. `observe` opens an observer for the duration of the measurements. `present` gets the
+    judgement once they have ended. With `tells_notes=False`, `tell` gets nothing that the run stores: neither its notes
     nor what is left out.
     """
 
@@ -58,13 +58,13 @@ class Audience:
 
 
 @contextmanager
-def exclusive_use(
+def hold_machines(
     plan: Plan, tell: Callable[[str], None], *, wait: bool = True, name: str = ""
 ) -> Iterator[None]:
-    """Keep other guestmarks from measuring on the machines that the plan uses, once they are free.
+    """Wait until the machines that the plan uses are free, and keep other guestmarks from measuring on them.
 
-    `tell` hears who is waited for; others that wait see `name`, or the plan's. Raises `InUseError` instead of waiting
-    with `wait=False`.
+    `tell` gets the name of the process that has them; others that wait see `name`, or the plan's. With `wait=False`,
+    raises `InUseError` instead.
     """
     here = any(cell.platform.uses_this_host for cell in plan.cells)
     with exclusive.locking_machines(exclusive.LockPolicy(name or plan.name, wait=wait, tell=tell), here=here):
@@ -74,18 +74,21 @@ def exclusive_use(
 def make_prober(
     audience: Audience, deadline_s: float | None = None
 ) -> Callable[[list[Platform]], Mapping[str, Usable | Unusable]]:
-    """Return `probe_all` for this audience, which hears of checks that take a while."""
+    """Return `probe_all` with messages to this audience about checks that take a while."""
 
     def probe(platforms: list[Platform]) -> Mapping[str, Usable | Unusable]:
-        # Where cells ask for files of their own, the state of these follows the platform's name: findings are
-        # remembered by both, but nobody wants to read it.
+        # If cells ask for files of their own, the state of these follows the platform's name: results are
+        # stored under both, but it is not worth showing.
         names = ", ".join(dict.fromkeys(platform.name.partition(" ")[0] for platform in platforms))
 
         def mention(elapsed_s: float) -> None:
-            so_far = "" if elapsed_s < _REMINDED_S else f" {format_duration(elapsed_s)} so far"
+            so_far = "" if elapsed_s < _REMIND_EVERY_S else f" {format_duration(elapsed_s)} so far"
             audience.mention(f"checking whether {names} can be used here …{so_far}")
 
-        with Reminder(mention, first_s=_PATIENCE_S, every_s=_REMINDED_S), answer_interrupt(audience.tell):
+        with (
+            Reminder(mention, first_s=_MENTION_AFTER_S, every_s=_REMIND_EVERY_S),
+            answer_interrupt(audience.tell),
+        ):
             return probe_all(cast("list[Startable]", platforms), deadline_s=deadline_s)
 
     return probe

@@ -1,7 +1,7 @@
-"""Finds the commit that made a command slower, or lose data: by git bisect, each candidate beside the good build.
+"""Search by git bisect for the commit that made a command slower or lose data, each candidate beside the good build.
 
-The worktrees are separate from the user's checkout, which is not touched. Each candidate is measured in its own run,
-for as many blocks as it takes.
+The worktrees are separate from the user's checkout, which is not touched. Each candidate is measured in its own
+run, for as many blocks as are needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.factor import Labelled
 from guestmark.core.gate import Gate, add_gates, read_plan_gates
 from guestmark.core.model import Plan, RunState
-from guestmark.engine.audience import Audience, exclusive_use
+from guestmark.engine.audience import Audience, hold_machines
 from guestmark.engine.run import RunOptions, prepare_run
 from guestmark.ledger.run_annotations import Annotations
 from guestmark.ledger.store import Ledger
@@ -66,8 +66,8 @@ class Bisection:
             )
 
     @contextmanager
-    def worktrees(self) -> Iterator[None]:
-        """Keep both worktrees inside the block, the second one at the bad commit."""
+    def make_worktrees(self) -> Iterator[None]:
+        """Make both worktrees, the second one at the bad commit, and remove them at the end of the block."""
         try:
             for folder, commit in ((self.good_build, self.good), (self.candidate_build, self.bad)):
                 self._run_git(
@@ -85,7 +85,7 @@ class Bisection:
         said = self._run_git(
             self.candidate_build, "bisect", "start", "--no-checkout", self.bad.hash, self.good.hash
         )
-        return None if _FIRST_BAD.search(said) else self._checkout_candidate()
+        return None if _FIRST_BAD.search(said) else self._check_out_candidate()
 
     def mark_candidate(self, word: str) -> Commit | str | None:
         """Tell git that the candidate is `good` or `bad`, or to `skip` it.
@@ -95,7 +95,7 @@ class Bisection:
         ok, said = self._try_git(self.candidate_build, "bisect", word, check=False)
         if found := _FIRST_BAD.search(said):
             return found[1]
-        return self._checkout_candidate() if ok else None
+        return self._check_out_candidate() if ok else None
 
     def run_build(self, folder: Path, command: str) -> str:
         """Run the build command in a worktree; return its last lines if it failed, else an empty string."""
@@ -118,7 +118,7 @@ class Bisection:
         """Return the commit of that name."""
         return self._read_commit(name)
 
-    def _checkout_candidate(self) -> Commit:
+    def _check_out_candidate(self) -> Commit:
         commit = self._read_commit("BISECT_HEAD", self.candidate_build)
         self._run_git(self.candidate_build, "checkout", "--quiet", "--detach", "--force", commit.hash)
         return commit
@@ -183,11 +183,11 @@ def list_looks(most: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class BisectionRequest:
-    """What is measured of each build, and what decides: the command, its options and gates, and how it is built.
+    """A request to measure builds: the command, its options, the gates that decide, and how a build is made.
 
     `build` is a command for a shell; empty if nothing has to be built. `by` names the metrics that may decide, the
-    preferred one first; if it is empty, each gate's own metric does. `power` is set for a gate about power cuts, for
-    which no good build runs beside. Without `wait` the machines must be free.
+    preferred one first; if it is empty, each gate's own metric decides. `power` is set for a gate about power cuts, for
+    which no good build is measured beside it. Without `wait` the machines must be free.
     """
 
     argv: Sequence[str]
@@ -242,7 +242,7 @@ _GIT_WORDS = {Outcome.KEPT: "good", Outcome.BROKEN: "bad", Outcome.UNDECIDED: "s
 
 
 class BisectionSearch:
-    """A search in a bisection's worktrees; `looking` is called before each look at a candidate, with its blocks."""
+    """A search in a bisection's worktrees; `looking` is called with the number of blocks before each analysis."""
 
     def __init__(
         self,
@@ -263,11 +263,11 @@ class BisectionSearch:
 
     @property
     def cuts_power(self) -> bool:
-        """Whether each candidate is judged alone, by power cuts."""
+        """Whether each candidate is judged by power cuts, without the good build."""
         return self._wanted.power is not None
 
     def judge_candidates(self) -> Iterator[BisectionStep]:
-        """Judge the bad commit, then candidates until the first bad one is found; `end` and `found` have the result."""
+        """Yield the step of the bad commit, then of candidates until the first bad one; set `end` and `found`."""
         at_bad = self._build_and_judge(self._bisection.bad)
         yield at_bad
         if at_bad.outcome is not Outcome.BROKEN:
@@ -298,12 +298,13 @@ class BisectionSearch:
         worst = next((one for one in judged if one.outcome is not Outcome.KEPT), judged[0])
         if worst.outcome not in _GIT_WORDS:
             raise GuestmarkError(
-                f"{commit.description}: {worst.reason}", hint="fix it, or exclude it with another --good"
+                f"{commit.description}: {worst.reason}",
+                hint="fix this, or leave out the commit by another --good",
             )
         return BisectionStep(commit, worst)
 
     def check_good(self) -> BisectionStep:
-        """Judge the good build alone, which only a gate about power cuts can do: the search relies on it."""
+        """Return the step of the good build alone, which only a gate about power cuts can judge."""
         return self._judge_build(self._bisection.good, self._bisection.good_build)
 
     def _make_plan(self, commit: Commit, folder: Path) -> Plan:
@@ -324,11 +325,11 @@ class BisectionSearch:
             "bisect": f"{self._bisection.good.short_hash}..{self._bisection.bad.short_hash}",
             "commit": commit.hash,
         }
-        with exclusive_use(plan, self._audience.tell, wait=self._wanted.wait):
+        with hold_machines(plan, self._audience.tell, wait=self._wanted.wait):
             run = prepare_run(plan, self._ledger, self._audience, RunOptions(said=Annotations(labels=labels)))
             for blocks in self._looks:
                 self._looking(commit, blocks)
-                run = run.limit_to(blocks)
+                run = run.limit_blocks(blocks)
                 if run.measure() is RunState.INTERRUPTED:
                     raise KeyboardInterrupt
                 judged = self._judge_gates(read_plan_gates(run.plan), run.judge().analysis)
@@ -337,7 +338,7 @@ class BisectionSearch:
         return judged
 
     def _judge_gates(self, gates: Sequence[Gate], analysis: Analysis) -> tuple[JudgedGate, ...]:
-        """Judge the gates by the first metric that decides them.
+        """Return the gates, judged by the first metric that decides them.
 
         A build that is no slower by another metric may still be slower by the preferred one, so the others can only
         break a gate. Each look and each metric has an equal share of the error rate (Bonferroni).

@@ -1,7 +1,7 @@
-"""Measures one block of a run, as one of any number of processes that do so at the same time.
+"""Measurement of one block of a run, by one of any number of processes that do so at the same time.
 
-Nobody coordinates them. The ledger says which blocks lack trials, a block is claimed there before it is begun, and a
-trial that was begun and never ended is recorded as lost by whichever process comes next.
+Nothing coordinates them. The ledger knows which blocks lack trials, a block is claimed there before it is begun, and a
+trial that was begun and never ended is recorded as lost by the next process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from guestmark.ledger import trial_counts
 from guestmark.ledger.attempts import TrialAttempts, record_lost_attempts
 from guestmark.ledger.model import RunHead
 from guestmark.ledger.store import Ledger
-from guestmark.stats.stopping import GIVE_UP_AFTER
+from guestmark.stats.stopping import MOST_FAILURES
 
 _ENDED = frozenset({RunState.COMPLETE, RunState.STOPPED, RunState.FAILED})
 _INTERRUPTED = "it was interrupted in the middle of the trial"
@@ -27,7 +27,7 @@ _WORKER_GONE = "its worker ended in the middle of the trial"
 
 
 def is_divisible(plan: Plan) -> bool:
-    """Whether blocks of the plan may be measured at the same time: none decides what the next one measures."""
+    """Return whether blocks of the plan may be measured at the same time: none decides what the next one measures."""
     context = plan.context
     return context.tune is None and context.budget_s is None and not context.prove and not context.around.run
 
@@ -41,10 +41,10 @@ def measure_block(
     observer: Observer,
     interruption: Interruption,
 ) -> BlockStatus:
-    """Measure one block of the run that no other process has, on the `machine` of that name, and store it.
+    """Measure and store one block of the run that no other process has claimed, as the machine named `machine`.
 
-    What was begun in a block and never ended is recorded as lost, and the rest of that block is measured first. A plan
-    that is not divisible is measured as a whole by one process at a time, a race to its end.
+    Trials that were begun in a block and never ended are recorded as lost, and the rest of that block is measured
+    first. A plan that is not divisible is measured as a whole by one process at a time, a race to its end.
 
     Raises `TakenError` when another process executes the run as a whole or has taken over the block, `Interrupted` by a
     signal.
@@ -55,23 +55,25 @@ def measure_block(
     if not is_divisible(plan):
         return _measure_in_turn(worker, observer)
     blocks = plan.policy.blocks
-    progress: _RunProgress = _ReadProgress(worker) if blocks is None else _CountedProgress(worker, blocks)
+    progress: _BlockFinder = (
+        _ReadingBlockFinder(worker) if blocks is None else _CountingBlockFinder(worker, blocks)
+    )
     while True:
         before = progress.refresh()
         if before.state in _ENDED:
-            return BlockStatus.NOTHING_LEFT
+            return BlockStatus.NO_TIME_LEFT
         state, candidates = progress.find_open_blocks()
         if state is not None:
             ledger.set_run_state(head.id, state)
-            return BlockStatus.NOTHING_LEFT
+            return BlockStatus.NO_TIME_LEFT
         with ledger.claim_block(head.id, candidates) as block:
             if block is None:
-                if progress.widen():
+                if progress.admit_lost_blocks():
                     continue
                 return BlockStatus.LOST
             record_lost_attempts(ledger, head.id, _WORKER_GONE, block=block)
             loop = progress.make_loop(block, observer)
-            # Another process may have ended the block between the look and the claim.
+            # Another process may have completed the block before it was claimed here.
             if loop.is_complete(block):
                 continue
             try:
@@ -91,8 +93,8 @@ def _measure_in_turn(worker: _Worker, observer: Observer) -> BlockStatus:
     """Measure the next block of a run that only one process at a time may measure."""
     ledger, run_id = worker.ledger, worker.run_id
     if ledger.load_head(run_id).state in _ENDED:
-        return BlockStatus.NOTHING_LEFT
-    # Whoever holds the claim knows that the process of any attempt that has not ended is gone.
+        return BlockStatus.NO_TIME_LEFT
+    # While this process holds the claim, the processes of all unfinished attempts must be gone.
     with ledger.claim_run(run_id):
         record_lost_attempts(ledger, run_id, _WORKER_GONE)
     before = trial_counts.count_trials(ledger, run_id)
@@ -109,13 +111,13 @@ def _measure_in_turn(worker: _Worker, observer: Observer) -> BlockStatus:
         raise Interrupted
     after = trial_counts.count_trials(ledger, run_id)
     if after.trials == before.trials:
-        return BlockStatus.NOTHING_LEFT
+        return BlockStatus.NO_TIME_LEFT
     return BlockStatus.SOME_FAILED if after.failed > before.failed else BlockStatus.DONE
 
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """This process, as one of those that measure the run."""
+    """This process, one of those that measure the run."""
 
     plan: Plan
     ledger: Ledger
@@ -132,8 +134,8 @@ class _Worker:
         observer: Observer,
         warm: Collection[str] = (),
     ) -> MeasurementLoop:
-        """Return the loop over these cells, which knows these trials."""
-        # Blocks measured at the same time must not choose their iterations for themselves.
+        """Return a measurement loop over these cells, after these trials."""
+        # Blocks measured at the same time must not choose their iterations independently.
         agreed = replace(self.plan.context, iterations=head.plan.context.iterations)
         return MeasurementLoop(
             plan=replace(self.plan, context=agreed), cells=cells, ledger=self.ledger, run_id=self.run_id,
@@ -142,27 +144,27 @@ class _Worker:
         )  # fmt: skip
 
 
-class _RunProgress(Protocol):
-    """How far the run is, as known to this process."""
+class _BlockFinder(Protocol):
+    """Finds the open blocks of a run and its end, by what this process knows of it."""
 
     def refresh(self) -> RunHead:
-        """Read the run as it is now; the other methods answer by that."""
+        """Read the run anew; the other methods rely on this state."""
 
     def find_open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
-        """Return how the run has ended, or None with the blocks that may be measured; begun ones come first."""
+        """Return the run's final state, or None with the blocks that may be measured; begun ones come first."""
 
-    def widen(self) -> bool:
-        """Whether there may be more open blocks than were returned, all of which other processes have."""
+    def admit_lost_blocks(self) -> bool:
+        """Count blocks with lost trials from now on; return True the first time, as there may be more open blocks."""
 
     def make_loop(self, block: int, observer: Observer) -> MeasurementLoop:
         """Return the loop that measures the block."""
 
     def find_end(self) -> RunState | None:
-        """Return how the run has ended by now; None while it has not."""
+        """Return the run's final state; None while it has not ended."""
 
 
-class _ReadProgress:
-    """Reads all trials: their results decide when the run ends."""
+class _ReadingBlockFinder:
+    """Finds blocks by reading all trials, as their results decide when the run ends."""
 
     def __init__(self, worker: _Worker) -> None:
         self._worker = worker
@@ -181,7 +183,7 @@ class _ReadProgress:
         self._known = min(candidates, default=self._known)
         return state, candidates
 
-    def widen(self) -> bool:
+    def admit_lost_blocks(self) -> bool:
         return False
 
     def make_loop(self, block: int, observer: Observer) -> MeasurementLoop:
@@ -198,16 +200,17 @@ class _ReadProgress:
         return self._worker.make_loop(stored.head, cells, list(stored.trials), observer)
 
 
-class _CountedProgress:
-    """Has the ledger count trials, and reads only those of its own block: the number of blocks is fixed.
+class _CountingBlockFinder:
+    """Finds blocks by counts of trials in the ledger, as their number is fixed, and reads only those of its own block.
 
-    So the cost of claiming a block does not grow with what the run has measured.
+    So the cost of claiming a block does not grow with the number of trials.
     """
 
     def __init__(self, worker: _Worker, blocks: int) -> None:
         self._worker = worker
         self._blocks = blocks
-        # Each block with a lost trial is made up for by one more. None until that number matters, as asking costs.
+        # The number of blocks with a lost trial, each replaced by one more. None until it matters, as the query is
+        # costly.
         self._lost: int | None = None
         self._unusable: tuple[LeftOut, ...] = ()
         self._failing: Mapping[str, int] = {}
@@ -219,7 +222,7 @@ class _CountedProgress:
 
     def find_open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
         ledger, run_id = self._worker.ledger, self._worker.run_id
-        cells = self._find_tried_cells()
+        cells = self._list_tried_cells()
         if not cells:
             return RunState.FAILED, ()
         found = trial_counts.find_complete_blocks(ledger, run_id, [cell.id for cell in cells])
@@ -235,7 +238,7 @@ class _CountedProgress:
             return None, found.find_incomplete(goal)
         return RunState.COMPLETE if trial_counts.has_good_trial(ledger, run_id) else RunState.FAILED, ()
 
-    def widen(self) -> bool:
+    def admit_lost_blocks(self) -> bool:
         if self._lost is not None:
             return False
         self._lost = 0
@@ -243,9 +246,9 @@ class _CountedProgress:
 
     def make_loop(self, block: int, observer: Observer) -> MeasurementLoop:
         ledger, run_id, head = self._worker.ledger, self._worker.run_id, self.refresh()
-        policy, cells = self._worker.plan.policy, self._find_tried_cells()
+        policy, cells = self._worker.plan.policy, self._list_tried_cells()
         if policy.iterations is None and not head.plan.context.iterations:
-            # The iterations are chosen by all trials so far, of which there are only few yet.
+            # The iterations are chosen from all trials so far, which are few.
             trials = list(ledger.load_run(run_id).trials)
             return self._worker.make_loop(head, cells, trials, observer)
         trials = trial_counts.read_block_trials(ledger, run_id, block, self._failing)
@@ -255,16 +258,16 @@ class _CountedProgress:
         return self._worker.make_loop(head, cells, trials, observer, warm)
 
     def find_end(self) -> RunState | None:
-        # The last block is looked for first: that is one row, while open blocks take a count.
+        # The last block is checked first, as that reads one row, while open blocks need a count.
         near = trial_counts.has_reached_block(self._worker.ledger, self._worker.run_id, self._blocks - 1)
-        return self.find_open_blocks()[0] if near or not self._find_tried_cells() else None
+        return self.find_open_blocks()[0] if near or not self._list_tried_cells() else None
 
-    def _find_tried_cells(self) -> list[Cell]:
+    def _list_tried_cells(self) -> list[Cell]:
         """Return the cells that are not given up."""
         able = select_runnable(self._worker.plan.cells, self._unusable)
         ids = [cell.id for cell in able]
         self._failing = trial_counts.find_failing_cells(self._worker.ledger, self._worker.run_id, ids)
-        return [cell for cell in able if self._failing.get(cell.id, 0) < GIVE_UP_AFTER]
+        return [cell for cell in able if self._failing.get(cell.id, 0) < MOST_FAILURES]
 
 
 def _count_leading_complete_blocks(trials: Sequence[Trial], cells: Sequence[Cell]) -> int:

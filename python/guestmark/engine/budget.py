@@ -1,10 +1,9 @@
-"""`--for`: fits a plan into some minutes of wall time, such that the questions asked get answers.
+"""`--for`: a plan is fitted into some minutes of wall time, so that its questions get answers.
 
-First sizes shrink (`choose_scale`), then blocks become as few as answer large effects (`_FEW`), then parts of
-questions are left out, the last ones first, those with a level that the user named at the very end
-(`fit_to_budget`). The first blocks show what a block really takes: then cells are left out or come back
-(`refit_cells`). A cell whose questions are answered rests, so that those whose questions are open get the time
-(`find_open_cells`).
+First sizes shrink (`choose_scale`), then blocks are reduced to as few as show large effects (`_FEWEST_BLOCKS`), then
+parts of questions are left out: the last ones first, and those with a level that the user named last (`fit_to_budget`).
+The first blocks show how long a block really takes: then cells are left out or come back (`refit_cells`). A cell whose
+questions are answered rests, so that cells with open questions get the time (`find_open_cells`).
 """
 
 from __future__ import annotations
@@ -28,32 +27,32 @@ from guestmark.stats.tuning.race import list_candidates
 from guestmark.stats.tuning.screen import choose_informative
 
 # Seconds for the report and the end of the process.
-_CLOSING_S = 2.0
-# Seconds before a run begins: imports, and a check of what can be used.
-_SET_UP_S = 3.0
+_REPORT_S = 2.0
+# Seconds before a run begins: imports, and the check of platforms.
+_START_S = 3.0
 SCALES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
-# This many blocks answer large effects; questions that they leave open then get the time of the others.
-_FEW = stopping.FEW
-# A scale should leave room for this many blocks more than the fewest.
-_SPARE = 2
-# This share of a part's cells may be left out, the dearest first, so that at least the others are compared.
-_DEAREST = 0.5
+# This many blocks show large effects; questions that they leave open then get the time of the others.
+_FEWEST_BLOCKS = stopping.FEWEST_IF_SETTLED
+# A scale should leave room for this many blocks above the minimum.
+_SPARE_BLOCKS = 2
+# This share of a part's cells may be left out, the most expensive first, so that the others can be compared.
+_DROPPABLE_SHARE = 0.5
 # One trial may take this share of a budget.
-_TRIAL_SHARE = 0.25
+_LONGEST_TRIAL_SHARE = 0.25
 # A racing cell takes part in this many blocks on average, until it is dropped.
 _RACING_BLOCKS = 3
 # No proof is begun after this share of a budget.
-_PROVING = 0.5
-# Later trials take this share of a cell's first one, which also makes files that they find.
-_LATER = 0.9
-_CONFIRMED = 3  # finalists that a race usually has
+_PROVING_SHARE = 0.5
+# Later trials take this share of a cell's first one, which also makes files that they reuse.
+_LATER_TRIAL_SHARE = 0.9
+_USUAL_FINALISTS = 3  # finalists that a race usually has
 
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
     """The cost of a run: its cells, its blocks, and the seconds of a block, of the longest trial and of all proofs.
 
-    Nothing is known of `unknown` of the cells, which are in no sum.
+    The cost of `unknown` cells is not known and in no sum.
     """
 
     cells: int
@@ -85,7 +84,7 @@ class RunCost:
 
 
 def _round_to_precision(seconds: float) -> float:
-    """Round to what an estimate is good for: a second, 10 s, or a minute."""
+    """Return the seconds, rounded to the precision of an estimate: 1 s, 10 s, or a minute."""
     step = 1.0
     if seconds >= 600:
         step = 60.0
@@ -95,7 +94,7 @@ def _round_to_precision(seconds: float) -> float:
 
 
 def estimate_run_cost(plan: Plan, cells: Sequence[Cell], costs: TrialCosts, used_s: float = 0.0) -> RunCost:
-    """Estimate the cost of a run of these cells from what is known of them, after `used_s` of its time."""
+    """Return the estimated cost of a run of these cells, of whose time `used_s` seconds are used."""
     known = [costs.trial_s[cell.id] for cell in cells if cell.id in costs.trial_s]
     block_s, longest_s = sum(known), max(known, default=0.0)
     proofs_s = _estimate_proofs_s(plan, cells, costs)
@@ -106,7 +105,7 @@ def estimate_run_cost(plan: Plan, cells: Sequence[Cell], costs: TrialCosts, used
     fewest = policy.blocks or policy.min_blocks
     most = fewest
     if policy.blocks is None and block_s:
-        # Without a budget one trial of the last block may end past the limit.
+        # Without a budget, one trial of the last block may end past the limit.
         beyond = 0.0 if plan.context.budget_s is not None else longest_s
         room = (policy.time_limit_s + beyond - proofs_s - used_s) / block_s
         most = min(policy.max_blocks, max(1, math.floor(room)))
@@ -131,15 +130,15 @@ def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget
     for scale in SCALES:
         plan = plan if scale == 1.0 else plan_at(scale)
         costs = read_trial_costs(plan, ledger)
-        blocks = _count_fewest_blocks(plan) + (_SPARE if plan.policy.blocks is None else 0)
-        needed_s = _estimate_needed_s(plan, plan.cells, costs, blocks) + _SET_UP_S + _CLOSING_S
+        blocks = _count_fewest_blocks(plan) + (_SPARE_BLOCKS if plan.policy.blocks is None else 0)
+        needed_s = _estimate_needed_s(plan, plan.cells, costs, blocks) + _START_S + _REPORT_S
         if len(costs.trial_s) == len(plan.cells) and needed_s <= budget_s:
             return plan
     return plan
 
 
 def _count_fewest_blocks(plan: Plan) -> int:
-    """Return how many blocks answers take: as many as tell a difference from chance, if anything is compared."""
+    """Return how many blocks answers need: as many as tell a difference from chance, if anything is compared."""
     if plan.questions and not any(question.wants in COMPARING_QUESTIONS for question in plan.questions):
         return plan.policy.blocks or 1
     return MIN_BLOCKS
@@ -153,13 +152,13 @@ def _estimate_needed_s(plan: Plan, cells: Sequence[Cell], costs: TrialCosts, blo
 def fit_to_budget(
     plan: Plan, able: Sequence[Cell], costs: TrialCosts, budget_s: float, used_s: float
 ) -> tuple[Plan, list[str]]:
-    """Return the plan with what fits into `budget_s`, of which `used_s` are over; remarks on what is left out.
+    """Return the plan reduced to fit into `budget_s`, of which `used_s` are used, and remarks on what is left out.
 
-    `able` are the cells that can be measured here. A budget in which not even one part of a question fits gets the
+    `able` are the cells that can be measured here. If not even one part of a question fits, the plan gets the
     cheapest one.
     """
-    left_s = budget_s - used_s - _CLOSING_S
-    time_limit_s = max(budget_s - _CLOSING_S, 1.0)
+    left_s = budget_s - used_s - _REPORT_S
+    time_limit_s = max(budget_s - _REPORT_S, 1.0)
     if all(map(adapts_to_time, able)):
         return replace(plan, policy=replace(plan.policy, time_limit_s=time_limit_s)), []
     enough = _count_fewest_blocks(plan)
@@ -170,12 +169,12 @@ def fit_to_budget(
         kept = choose_racing_cells(plan, able, costs, racing, left_s)
     else:
         if _estimate_needed_s(plan, originals, costs, enough) > left_s:
-            fewest = min(enough, _FEW)
+            fewest = min(enough, _FEWEST_BLOCKS)
         blocks = fewest
         kept = _BudgetFit(
             plan, able, left_s, lambda cells: _estimate_needed_s(plan, cells, costs, blocks), costs.estimate
         ).pick()
-        # What was left out may have made room for more blocks of the others.
+        # The time of cells that were left out may suffice for more blocks of the others.
         if _estimate_needed_s(plan, kept, costs, enough) <= left_s:
             fewest = enough
     ids = {cell.id for cell in kept}
@@ -185,7 +184,7 @@ def fit_to_budget(
         blocks=plan.policy.blocks if enough < 2 else None,
         min_blocks=min(plan.policy.min_blocks, fewest),
         time_limit_s=time_limit_s,
-        trial_limit_s=min(plan.policy.trial_limit_s, max(_TRIAL_SHARE * budget_s, 20.0)),
+        trial_limit_s=min(plan.policy.trial_limit_s, max(_LONGEST_TRIAL_SHARE * budget_s, 20.0)),
     )
     within = format_duration(budget_s)
     notes = []
@@ -198,10 +197,10 @@ def fit_to_budget(
     ]
     needed_s = _estimate_needed_s(plan, kept, costs, fewest)
     if needed_s > left_s and racing is None:
-        takes_s = _round_to_precision(needed_s + used_s + _CLOSING_S)
+        takes_s = _round_to_precision(needed_s + used_s + _REPORT_S)
         notes.append(
             f"{within} is short for {format_count(fewest, 'block')} of even these cells: --for "
-            f"{math.ceil(takes_s)}s would do"
+            f"{math.ceil(takes_s)}s would suffice"
         )
     context = replace(plan.context, no_time=tuple(cell.id for cell in gone))
     fitted = replace(plan, policy=policy, context=context)
@@ -210,7 +209,7 @@ def fit_to_budget(
     return fitted, notes
 
 
-def refit_cells(  # noqa: PLR0917 (what is still measured follows from all of it)
+def refit_cells(  # noqa: PLR0917 (the choice of cells depends on all of it)
     plan: Plan,
     alive: Sequence[Cell],
     trials: Sequence[Trial],
@@ -218,11 +217,11 @@ def refit_cells(  # noqa: PLR0917 (what is still measured follows from all of it
     resting: Collection[str],
     read_costs: Callable[[], TrialCosts],
 ) -> tuple[Cell, ...]:
-    """Return the cells of `alive` for which there is time, by what blocks took so far.
+    """Return the cells of `alive` for which there is time, by how long blocks took so far.
 
-    Before one block is complete that is what it was. Until there are `_FEW` blocks there must be time for these, then
-    for as many as every answer takes, but for cells that are `resting`. What was left out comes back where there is
-    time for `_FEW` blocks of it; `read_costs` returns what was known of it before the run.
+    Before one block is complete, the choice stays. Until there are `_FEWEST_BLOCKS` blocks there must be time for
+    these, then for as many as every answer needs, except for cells that are `resting`. Cells that were left out come
+    back if there is time for `_FEWEST_BLOCKS` blocks of them; `read_costs` returns their costs as known before the run.
     """
     budget_s = plan.context.budget_s
     gone = set(plan.context.no_time)
@@ -234,19 +233,19 @@ def refit_cells(  # noqa: PLR0917 (what is still measured follows from all of it
         blocks.setdefault(trial.cell_id, set()).add(trial.block)
     if budget_s is None or not all(blocks[cell.id] for cell in measured):
         return tuple(measured)
-    took = {cell_id: forecast_trial_s(series) for cell_id, series in durations.items()}
+    took = {cell_id: estimate_next_trial_s(series) for cell_id, series in durations.items()}
     before = read_costs() if gone else TrialCosts({}, 0, PROOF_S)
-    price = _calibrate_costs(before, took, alive)
+    price = _make_calibrated_estimate(before, took, alive)
     enough = _count_fewest_blocks(plan)
     least = min((len(blocks[cell.id]) for cell in measured if cell.id not in resting), default=enough)
-    goal = enough if least >= _FEW else min(enough, _FEW)
+    goal = enough if least >= _FEWEST_BLOCKS else min(enough, _FEWEST_BLOCKS)
 
     def estimate_rest_s(cells: Sequence[Cell]) -> float:
         """Return the seconds until each of these cells has `goal` blocks; resting cells are no longer measured."""
         due = [(cell, goal - len(blocks[cell.id])) for cell in cells if cell.id not in resting]
         return sum(left * price(cell) for cell, left in due if left > 0)
 
-    left_s = budget_s - used_s - _CLOSING_S
+    left_s = budget_s - used_s - _REPORT_S
     if estimate_rest_s(measured) > left_s:
         return tuple(_BudgetFit(plan, measured, left_s, estimate_rest_s, price).pick())
     if not gone:
@@ -254,22 +253,22 @@ def refit_cells(  # noqa: PLR0917 (what is still measured follows from all of it
     return tuple(_BudgetFit(plan, alive, left_s, estimate_rest_s, price, chosen=measured).pick())
 
 
-def forecast_trial_s(durations: Sequence[float]) -> float:
-    """Return the seconds that a cell's next trial will take, by those of its trials so far, in their order.
+def estimate_next_trial_s(durations: Sequence[float]) -> float:
+    """Return the expected seconds of a cell's next trial, from those of its trials so far, in their order.
 
-    A cell's first trial also makes files that later ones find, so it counts only if it is alone.
+    A cell's first trial also makes files that later ones reuse, so it counts only if it is the only one.
     """
     first, *later = durations
-    return statistics.median(later) if later else _LATER * first
+    return statistics.median(later) if later else _LATER_TRIAL_SHARE * first
 
 
-def _calibrate_costs(
+def _make_calibrated_estimate(
     costs: TrialCosts, took: Mapping[str, float], cells: Iterable[Cell]
 ) -> Callable[[Cell], float]:
-    """Return a function for the seconds of a trial of a cell, by what trials of this run `took`.
+    """Return a function that estimates the seconds of a cell's trial, from how long trials of this run `took`.
 
-    A cell that was not measured yet costs what was known before, times the ratio of what others take now to what was
-    known of them; infinitely much if nothing was.
+    A cell that was not measured yet costs what was known before, times the ratio of the others' cost now to their cost
+    before; infinity if nothing was known.
     """
     both = [cell.id for cell in cells if cell.id in took and cell.id in costs.trial_s]
     ratio = 1.0
@@ -286,9 +285,9 @@ def _calibrate_costs(
 
 
 def find_open_cells(plan: Plan, pairs: Sequence[AskedPair] | None, alive: Iterable[Cell]) -> set[str]:
-    """Return the ids of the cells that an open question is about; all of them while it is not known what is asked.
+    """Return the ids of the cells of open questions; all ids while comparisons are not known.
 
-    A null copy is among them as long as the cell is measured that it copies.
+    A null copy is among them if the cell that it copies is.
     """
     cells = list(alive)
     if plan.context.budget_s is None or pairs is None:
@@ -306,32 +305,32 @@ def find_open_cells(plan: Plan, pairs: Sequence[AskedPair] | None, alive: Iterab
 
 
 def is_proving_over(plan: Plan, used_s: float) -> bool:
-    """Whether proofs have had their share of the budget; the rest is for measuring what is proven."""
+    """Return whether proofs have used their share of the budget; the rest is for measuring."""
     budget_s = plan.context.budget_s
-    return budget_s is not None and used_s > _PROVING * budget_s
+    return budget_s is not None and used_s > _PROVING_SHARE * budget_s
 
 
 def is_used_up(plan: Plan, blocks: int, trials: Sequence[Trial], used_s: float) -> bool:
-    """Whether there is no room for another whole block, once there are as many as tell anything."""
+    """Return whether the budget has no room for another block, once there are enough blocks for an answer."""
     budget_s = plan.context.budget_s
     if budget_s is None or blocks < min(plan.policy.min_blocks, _count_fewest_blocks(plan)):
         return False
-    return bool(used_s + stopping.block_cost(trials) > budget_s - _CLOSING_S)
+    return bool(used_s + stopping.estimate_block_cost(trials) > budget_s - _REPORT_S)
 
 
 def leave_out_cells(plan: Plan, gone: Iterable[Cell]) -> Plan:
-    """Return the plan with exactly these cells left out for want of time."""
+    """Return the plan with exactly these cells left out for lack of time."""
     return replace(plan, context=replace(plan.context, no_time=tuple(sorted(cell.id for cell in gone))))
 
 
 def select_planned_cells(plan: Plan, cells: Iterable[Cell]) -> list[Cell]:
-    """Return those of the cells for which there is time."""
+    """Return the cells for which there is time."""
     gone = set(plan.context.no_time)
     return [cell for cell in cells if cell.id not in gone]
 
 
 def drop_unmeasured_cells(plan: Plan, trials: Iterable[Trial]) -> Plan:
-    """Return the plan without cells for which there was no time at all, and without questions that none answers."""
+    """Return the plan without cells that were never measured for lack of time, and without questions about them."""
     tried = {trial.cell_id for trial in trials}
     gone = set(plan.context.no_time) - tried
     # A question about cells that were measured a few times stays: the run may be resumed.
@@ -344,9 +343,9 @@ def drop_unmeasured_cells(plan: Plan, trials: Iterable[Trial]) -> Plan:
 
 
 class _BudgetFit:
-    """Picks the cells that fit into the time left, such that as many questions as possible get an answer."""
+    """Picks the cells that fit into the time left, so that as many questions as possible get an answer."""
 
-    def __init__(  # noqa: PLR0917 (what is chosen follows from all of it)
+    def __init__(  # noqa: PLR0917 (the choice depends on all of it)
         self,
         plan: Plan,
         able: Sequence[Cell],
@@ -357,7 +356,7 @@ class _BudgetFit:
     ) -> None:
         """Pick from `able`, beside those `chosen`.
 
-        `estimate_s` returns the seconds that a set of cells takes, `price` those of one trial.
+        `estimate_s` returns the seconds that a set of cells needs, `price` those of one trial.
         """
         self._plan = plan
         self._able = able
@@ -367,9 +366,9 @@ class _BudgetFit:
         self._taken = {cell.id: cell for cell in chosen}
 
     def pick(self) -> list[Cell]:
-        """Return all cells if they fit, else those of part after part of the questions.
+        """Return all cells if they fit, else the cells of as many parts of the questions as fit.
 
-        Parts with a level that the user named come first, as far as it takes to have each of these levels; null copies
+        Parts with a level that the user named come first, until each of these levels is included; null copies
         come last.
         """
         if self._estimate_s(self._able) <= self._left_s:
@@ -402,9 +401,9 @@ class _BudgetFit:
                     break
 
     def _take_part(self, part: QuestionPart) -> None:
-        """Take the part, without its dearest cells if it does not fit with them."""
+        """Take the part, without its most expensive cells if it does not fit otherwise."""
         cells = sorted(part.cells, key=self._price)
-        fewest = max(min(2, len(cells)), math.ceil(_DEAREST * len(cells)))
+        fewest = max(min(2, len(cells)), math.ceil(_DROPPABLE_SHARE * len(cells)))
         while not self._take_if_it_fits(cells) and len(cells) > fewest:
             cells.pop()
 
@@ -423,7 +422,7 @@ class _BudgetFit:
         return True
 
     def _add_baselines(self, more: Iterable[Cell]) -> dict[str, Cell]:
-        """Return what is taken with `more` cells, and with the baselines of the tables that these are in."""
+        """Return the taken cells together with `more` cells and the baselines of their tables."""
         wanted = {**self._taken, **{cell.id: cell for cell in more}}
         baselines = {}
         for cell in self._able:
@@ -438,13 +437,13 @@ class _BudgetFit:
 def choose_racing_cells(
     plan: Plan, able: Sequence[Cell], costs: TrialCosts, settings: Settings, left_s: float
 ) -> list[Cell]:
-    """Return the cells that can race in the time: each is proven and measured in some blocks, then the best confirmed.
+    """Return the cells that can race in the time, with proofs, some blocks each, and confirmation of the best.
 
-    If these are not all, they are the ones that together show most of every level, as in screening.
+    If not all cells can, they are those that together inform most about all levels, as in screening.
     """
     typical = sum(map(costs.estimate, able)) / max(len(able), 1)
     proof = _estimate_proofs_s(plan, able, costs) / max(len(able), 1)
-    confirming = settings.confirm * min(settings.finalists, _CONFIRMED) * typical
+    confirming = settings.confirm * min(settings.finalists, _USUAL_FINALISTS) * typical
     per_cell = proof + _RACING_BLOCKS * typical
     number = max(2, math.floor((left_s - confirming) / per_cell)) if per_cell > 0 else len(able)
     if number >= len(able):

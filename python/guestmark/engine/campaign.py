@@ -1,6 +1,6 @@
-"""A campaign: one plan measured in every boot of a host, which boots as one side and the other in turn.
+"""A campaign: one plan is measured in every boot of a host, which boots as one side or the other.
 
-What has been done is in a file that is on disk before the host restarts, so a campaign continues from wherever it was
+Its state is in a file that is on disk before the host restarts, so a campaign continues from wherever it was
 stopped: by hand, by a systemd unit, or after a power cut.
 """
 
@@ -35,7 +35,7 @@ from guestmark.ledger.store import Ledger
 from guestmark.stats.across_runs import alternate_sides
 
 _PLACEHOLDER = "{side}"
-# Tells the user's commands which side it is.
+# The variable that names the side to the user's commands.
 _VARIABLE = "GUESTMARK_SIDE"
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_.,:/@%+=][A-Za-z0-9_.,:/@%+=-]*", re.ASCII)  # one word for every shell
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
@@ -48,14 +48,14 @@ class MeasuredBoot:
 
     side: str
     boot_id: str
-    # Restarts since the campaign began, of whatever restarts in place of the host.
+    # With `in_place`: restarts since the campaign began, of what restarts in place of the host.
     restarts: int
     run: str
     kernel: str
 
     @property
     def key(self) -> tuple[str, int]:
-        """What identifies a boot: the host's boot id, and restarts of whatever restarts in place of the host."""
+        """The identity of a boot: the host's boot id, and `restarts`."""
         return self.boot_id, self.restarts
 
 
@@ -63,7 +63,7 @@ class MeasuredBoot:
 class SideCommands:
     """The user's shell commands. `{side}` stands for the side, which is also in `$GUESTMARK_SIDE`.
 
-    `switch` makes the next boot that side, `verify` succeeds if the host runs as that side, `restart` restarts the
+    `switch` selects the side for the next boot, `verify` succeeds if the host runs as that side, `restart` restarts the
     host; if it is empty, the user does. With `in_place` it restarts something else, and returns when that is done.
     """
 
@@ -73,7 +73,7 @@ class SideCommands:
     in_place: bool = False
 
     def check(self, sides: Sequence[str]) -> None:
-        """Raise `UsageError` for a side that a shell would take for more than a word."""
+        """Raise `UsageError` for a side that a shell would read as more than one plain word."""
         for command in (self.switch, self.verify, self.restart):
             for side in sides:
                 substitute_side(command, side)
@@ -82,7 +82,7 @@ class SideCommands:
 def substitute_side(command: str, side: str) -> str:
     """Return the command with the side in place of `{side}`. Raises `UsageError` if that could run something else.
 
-    Quotes are not enough: a command such as `ssh lab1 'grub-reboot {side}'` has a second shell read the word.
+    Quotes are not enough: with a command such as `ssh lab1 'grub-reboot {side}'` a second shell reads the word.
     """
     if _PLACEHOLDER in command and not _PLAIN_WORD.fullmatch(side):
         raise UsageError(
@@ -96,8 +96,8 @@ def substitute_side(command: str, side: str) -> str:
 class CampaignState:
     """A campaign as it is stored. `order` names the side of each boot.
 
-    `switched` tells for which boot the side was switched, and in which one; `current` is a run that has begun, and its
-    boot.
+    `switched` names the boot for which the side was switched, and the boot in which; `current` is the run in progress,
+    and its boot.
     """
 
     name: str
@@ -124,7 +124,7 @@ class CampaignState:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether this boot can be the next one: not measured in yet, and the side was switched before it."""
+        """Whether this boot can be the next one: nothing was measured in it, and the side was switched before it."""
         if any(boot.key == self.key for boot in self.done):
             return False
         if not self.commands.switch:
@@ -134,14 +134,14 @@ class CampaignState:
         return self.switched[0] == len(self.done) and self.switched[1:] != self.key
 
 
-def campaigns_directory() -> Path:
+def find_campaigns_directory() -> Path:
     """Return the directory of campaign files."""
     return state_directory() / "campaigns"
 
 
 def list_campaigns() -> list[str]:
     """Return the names of stored campaigns."""
-    return sorted(file.stem for file in campaigns_directory().glob("*.json"))
+    return sorted(file.stem for file in find_campaigns_directory().glob("*.json"))
 
 
 class CampaignPause(Enum):
@@ -159,12 +159,12 @@ class Campaign:
     def __init__(self, name: str, state: CampaignState | None = None) -> None:
         if not _NAME.fullmatch(name):
             raise UsageError(f"{name!r} cannot be a campaign's name", hint="letters, digits, dots and dashes")
-        self._path = campaigns_directory() / f"{name}.json"
+        self._path = find_campaigns_directory() / f"{name}.json"
         self._state = state
 
     @property
     def exists(self) -> bool:
-        """Whether it has begun."""
+        """Whether the campaign has begun."""
         return self._path.exists()
 
     @property
@@ -234,7 +234,7 @@ class Campaign:
         self.store()
 
     def measure_boot(self, side: str, ledger: Ledger, audience: Audience) -> RunState:
-        """Measure the boot that the host is in, from where it was stopped; return how that ended.
+        """Measure in the current boot of the host, from where this was stopped; return the state of its run.
 
         Raises `GuestmarkError` if nothing could be measured.
         """
@@ -297,7 +297,7 @@ class Campaign:
         return not self.state.commands.verify or self._run_command("verify", side) == 0
 
     def switch_side(self, side: str) -> None:
-        """Make the next boot that side, and store that this was done. Raises `GuestmarkError` if it fails."""
+        """Select the side for the next boot, and store this. Raises `GuestmarkError` if it fails."""
         if self.state.commands.switch:
             if status := self._run_command("switch", side):
                 raise GuestmarkError(
@@ -307,7 +307,7 @@ class Campaign:
             self.store(switched=(len(self.state.done), *self.state.key))
 
     def restart_host(self) -> bool:
-        """Restart the host, or what stands for it; return whether that is done by now. Raises `GuestmarkError`."""
+        """Restart the host, or what restarts in its place; return whether this is done. Raises `GuestmarkError`."""
         if status := self._run_command("restart", self.state.next_side or ""):
             raise GuestmarkError(
                 f"--reboot-command failed with exit status {status}",
@@ -380,7 +380,7 @@ def make_systemd_unit(state: CampaignState, command: Sequence[str]) -> str:
     words = " ".join(
         '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"' for word in command
     )
-    kept = campaigns_directory() / f"{state.name}.json"
+    kept = find_campaigns_directory() / f"{state.name}.json"
     return f"""[Unit]
 Description=guestmark campaign {state.name}
 Wants=network-online.target

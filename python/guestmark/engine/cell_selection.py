@@ -1,4 +1,4 @@
-"""Which cells of a run are measured in its next block, and which are not."""
+"""The choice of cells that a run measures in its next block."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from guestmark.stats.stopping import is_given_up
 
 
 class CellSelection:
-    """The cells that can be measured on this machine, by what becomes of them in the next block.
+    """The cells that can be measured on this machine, and their state for the next block.
 
-    A cell is *left out* while the budget has no time for it, and comes back when there is time after all; the others
-    are `planned`. A planned cell is *given up*, for good, once it has failed several times and never succeeded. It is
-    *resting* while every question about it is answered, and measured again if none is left open. Otherwise it is `due`.
+    A cell is *left out* while the budget has no time for it, and comes back if there is time after all; the others are
+    `planned`. A planned cell is *given up*, for good, once it has failed several times and never succeeded. It is
+    *resting* while every question about it is answered, and is measured again if no question is open. Otherwise it is
+    `due`.
     """
 
     def __init__(self, plan: Plan, runnable: Sequence[Cell], trials: Sequence[Trial]) -> None:
@@ -63,9 +64,9 @@ class CellSelection:
         self.planned = self._runnable = [cell for cell in self.planned if cell not in cells]
 
     def rest(self, open_ids: Collection[str]) -> list[Cell]:
-        """Rest all cells but those with an open question; return the ones that were not resting before.
+        """Rest all cells except those with an open question; return the cells that were not resting before.
 
-        If no question is open all are measured again: a run that goes on nevertheless wants every cell.
+        If no question is open, all are measured again: a run that continues nevertheless wants every cell.
         """
         before = self.resting
         self.resting = frozenset()

@@ -1,4 +1,4 @@
-"""How long a command has taken: wall time from its first moment on, not only what its trials took."""
+"""Elapsed time of a command: wall time since it began, not only the duration of its trials."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class RunClock:
-    """A run's elapsed time: since `began`, on this process's monotonic clock, plus `earlier_s` of earlier sessions."""
+    """A run's elapsed time: since `began` on this process's monotonic clock, plus `earlier_s` of earlier sessions."""
 
     began: float
     earlier_s: float = 0.0
@@ -22,7 +22,7 @@ class RunClock:
         """Return the clock without `waited_s`, for instance while another run had the machine."""
         return replace(self, began=self.began + waited_s)
 
-    def continue_after(self, earlier_s: float) -> "RunClock":
+    def add_earlier_time(self, earlier_s: float) -> "RunClock":
         """Return the clock of a run that took `earlier_s` in sessions before this one."""
         return replace(self, earlier_s=self.earlier_s + earlier_s)
 

@@ -1,7 +1,7 @@
-"""Two runs measured again as one, side by side in every block, as far as both can still be reproduced.
+"""A plan that measures two runs again, side by side in every block, as far as both can still be reproduced.
 
 A side is what its trials attest: the program by its digest, the guest's kernel by its release, QEMU by its version.
-What no longer exists is never replaced by something with the same name.
+A file that no longer exists is never replaced by another of the same name.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class _ComparedSide:
-    """A cell of one run: what its machines and program were (`used`), and where they were found (`paths`)."""
+    """A cell of one run: its levels, program and machines (`used`), and where programs were found (`paths`)."""
 
     run: StoredRun
     cell: Cell
@@ -57,7 +57,7 @@ class _ComparedSide:
     paths: Mapping[str, str] = field(default_factory=dict)
 
 
-class _NoLongerThereError(Exception):
+class _MissingFileError(Exception):
     """A program or file that one side was measured with no longer exists."""
 
 
@@ -73,7 +73,7 @@ def make_confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, 
         names = _find_differences(*pair)
         try:
             had = [_restore_cell(side, names) for side in pair]
-        except _NoLongerThereError as gone:
+        except _MissingFileError as gone:
             missing |= dict.fromkeys(gone.args)
             continue
         if not names:
@@ -81,7 +81,7 @@ def make_confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, 
         for name in names:
             old, new = (_shorten_level(side.used.get(name)) for side in pair)
             differing[f"{name} {old} → {new}"] = None
-        cells += _place_side_by_side(pair, had)
+        cells += _make_side_cells(pair, had)
     missing |= dict.fromkeys(_list_host_differences(before, after))
     if not cells:
         why = "; ".join(missing) or "the two runs measured the same"
@@ -105,7 +105,7 @@ def make_confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, 
 
 
 def _make_context(before: StoredRun, after: StoredRun) -> Context:
-    """Return the later run's directory, variables and costs; the rest of its context is about that run alone."""
+    """Return a context with the later run's directory, variables and costs, and no more of its context."""
     context, me = after.plan.context, Caller.current()
     return replace(
         Context.for_caller(me if not context.cwd else replace(me, cwd=context.cwd, env=context.env)),
@@ -127,11 +127,11 @@ def _pair_cells(before: StoredRun, after: StoredRun) -> Iterator[tuple[_Compared
 
 def _make_pairing_key(cell: Cell, one_workload: bool) -> tuple[Any, ...]:
     params = None if one_workload else repr(sorted(cell.workload.params.items()))
-    levels = {name: level for name, level in cell.factors.items() if not _may_differ(name)}
+    levels = {name: level for name, level in cell.factors.items() if not _is_file_factor(name)}
     return (cell.workload.name, params, str(cell.platform), tuple(sorted(levels.items())))
 
 
-def _may_differ(factor: str) -> bool:
+def _is_file_factor(factor: str) -> bool:
     return factor in FILE_FACTORS or is_variable(factor)
 
 
@@ -144,7 +144,7 @@ def _describe_side(run: StoredRun, cell: Cell) -> _ComparedSide:
         ),
         None,
     )
-    used = {name: level for name, level in cell.factors.items() if _may_differ(name)}
+    used = {name: level for name, level in cell.factors.items() if _is_file_factor(name)}
     paths: dict[str, str] = {}
     kind = workload_kind(cell.workload.name)
     if kind.runs_command:
@@ -166,10 +166,10 @@ def _read_attested(run: StoredRun, trial: Trial) -> Iterator[tuple[str, str]]:
     if machine.vmm is not None:
         name = os.path.basename(trial.command_line[0]) if trial.command_line else ""
         told = (run.environments[-1].get("programs") or {}).get(name, "") if run.environments else ""
-        yield "qemu", _cut_qemu_version(told) if machine.vmm.qemu in told else machine.vmm.qemu
+        yield "qemu", _parse_qemu_version(told) if machine.vmm.qemu in told else machine.vmm.qemu
 
 
-def _cut_qemu_version(line: str) -> str:
+def _parse_qemu_version(line: str) -> str:
     """Return `7.2.22 (Debian 1:7.2+dfsg-7)` of the first line that QEMU prints."""
     return line.partition(" version ")[2] or line
 
@@ -180,12 +180,12 @@ def _find_differences(before: _ComparedSide, after: _ComparedSide) -> list[str]:
 
 
 def _restore_cell(side: _ComparedSide, names: Sequence[str]) -> Cell:
-    """Return the side's cell as it can be measured now. Raises `_NoLongerThereError`."""
+    """Return the side's cell as it can be measured now. Raises `_MissingFileError`."""
     cell, levels = side.cell, dict(side.cell.factors)
     params = dict(cell.workload.params)
     if path := side.paths.get("program"):
-        if _digest_file(path) != side.used["program"]:
-            raise _NoLongerThereError(f"{path} was another file in run {side.run.id}, and that one is gone")
+        if _hash_file(path) != side.used["program"]:
+            raise _MissingFileError(f"{path} was another file in run {side.run.id}, and that one is gone")
         cwd = side.run.plan.context.cwd
         if workload_kind(cell.workload.name).runs_command and cell.platform.shares_root and cwd:
             params["cwd"] = cwd
@@ -195,11 +195,11 @@ def _restore_cell(side: _ComparedSide, names: Sequence[str]) -> Cell:
         elif name == "qemu":
             levels["qemu"] = _find_qemu(side)
         elif name in FILE_FACTORS and name in levels and not os.path.exists(levels[name]):
-            raise _NoLongerThereError(f"{levels[name]} of run {side.run.id} is gone")
+            raise _MissingFileError(f"{levels[name]} of run {side.run.id} is gone")
     return replace(cell, workload=replace(cell.workload, params=params), factors=levels)
 
 
-def _digest_file(path: str) -> str:
+def _hash_file(path: str) -> str:
     try:
         return compute_sha256(path)
     except OSError:
@@ -219,7 +219,7 @@ def _find_side_kernel(side: _ComparedSide) -> str:
             pass
     found = find_by_release(release)
     if found is None or side.cell.platform.inner.kind == "uml":
-        raise _NoLongerThereError(f"no kernel {release}, which run {side.run.id} had, is here any more")
+        raise _MissingFileError(f"no kernel {release}, which run {side.run.id} had, is here any more")
     return str(found)
 
 
@@ -233,7 +233,7 @@ def _find_qemu(side: _ComparedSide) -> str:
             return str(PROGRAM.parse(f"apt:{package[1]}"))
         except (ValueError, GuestmarkError):
             pass
-    raise _NoLongerThereError(f"QEMU {wanted}, which run {side.run.id} had, is not here any more")
+    raise _MissingFileError(f"QEMU {wanted}, which run {side.run.id} had, is not here any more")
 
 
 def _ask_version(program: str) -> str:
@@ -243,11 +243,11 @@ def _ask_version(program: str) -> str:
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return _cut_qemu_version(told.partition("\n")[0])
+    return _parse_qemu_version(told.partition("\n")[0])
 
 
-def _place_side_by_side(pair: Sequence[_ComparedSide], had: Sequence[Cell]) -> Iterator[Cell]:
-    """Yield both cells under the names of their sides, in a table of their own."""
+def _make_side_cells(pair: Sequence[_ComparedSide], had: Sequence[Cell]) -> Iterator[Cell]:
+    """Yield both cells under the names of their sides, as a separate table."""
     group = pair[1].cell.id
     for side, name, cell in zip(pair, SIDES, had, strict=True):
         key = f"{name}-{cell.workload.key}" if cell.workload.key else name
@@ -270,7 +270,7 @@ def _make_null_copies(cells: Sequence[Cell]) -> Iterator[Cell]:
 
 
 def _list_host_differences(before: StoredRun, after: StoredRun) -> Iterator[str]:
-    """Yield what differed in the host itself, which is now the same for both sides."""
+    """Yield the differences of the host itself, which is now the same for both sides."""
     decisive, _ = compare_environments(before.environment, after.environment, frozenset())
     for name, said in decisive.items():
         yield f"the host's {name} ({said}) is the same for both now"

@@ -1,4 +1,4 @@
-"""The environment of a run, as far as it can change a figure. Environment variables are never recorded."""
+"""The environment of a run, as far as it may affect figures. Environment variables are never recorded."""
 
 import contextlib
 import hashlib
@@ -51,7 +51,7 @@ def record_environment(
     measured: Iterable[str] = (),
     root: Path = Path("/"),
 ) -> Environment:
-    """Describe the host; unknown facts are absent.
+    """Return a description of the host; unknown facts are absent.
 
     `argv` is guestmark's command line (default: this process's), `programs` (default: those of the platforms) are
     asked for their versions if they are installed, `agent` is the agent's binary, whose hash is recorded. `measured`
@@ -70,7 +70,7 @@ def record_environment(
         "swap_free_bytes": memory.get("SwapFree"),
         "disks": _list_disks(root / "sys/block"),
         "filesystems": _list_filesystems(root / "proc/self/mounts"),
-        "transparent_hugepages": _parse_choice(
+        "transparent_hugepages": _parse_bracketed_choice(
             _read_line(root / "sys/kernel/mm/transparent_hugepage/enabled")
         ),
         "quiet": attest_settings(root),
@@ -99,7 +99,7 @@ def record_environment(
 
 
 def record_run_environment(plan: Plan) -> Environment:
-    """Record the environment for a plan: with the programs that its cells run, and the packages they measure."""
+    """Return the environment for a plan, with the programs that its cells run, and the packages they measure."""
     workloads = {repr(cell.workload): cell.workload for cell in plan.cells}
     return record_environment(
         programs=_list_used_programs(plan),
@@ -109,7 +109,7 @@ def record_run_environment(plan: Plan) -> Environment:
 
 
 def _list_used_programs(plan: Plan) -> tuple[Program, ...]:
-    """List the programs that the plan's cells run on this host. To ask others takes as long as a short run."""
+    """Return the programs that the plan's cells run on this host, as asking all would take as long as a short run."""
     platforms: dict[str, None] = {}
     for cell in plan.cells:
         platforms |= dict.fromkeys(layer.kind for layer in cell.platform.layers)
@@ -123,7 +123,7 @@ def _read_line(file: Path) -> str:
 
 
 def _read_processor(root: Path) -> dict[str, Any]:
-    """Describe the first processor, with a short hash of its flags: 130 words cannot be compared by eye."""
+    """Return a description of the first processor, with a hash of its flags, which are too many to compare by eye."""
     fields: dict[str, str] = {}
     for line in procfs.read_text(root / "proc/cpuinfo").split("\n\n", 1)[0].splitlines():
         name, _, value = line.partition(":")
@@ -170,7 +170,7 @@ def _read_frequency_policy(folder: Path) -> dict[str, Any]:
 
 
 def _list_disks(folder: Path) -> list[dict[str, Any]]:
-    """Describe the block devices that have a size and are not backed by files or memory."""
+    """Return descriptions of block devices that have a size and are not backed by files or memory."""
     found = []
     for device in sorted(folder.glob("*")):
         sectors = _read_line(device / "size")
@@ -183,7 +183,7 @@ def _list_disks(folder: Path) -> list[dict[str, Any]]:
                 filter(None, (_read_line(device / "device/vendor"), _read_line(device / "device/model")))
             ),
             "rotational": {"1": True, "0": False}.get(_read_line(device / "queue/rotational")),
-            "scheduler": _parse_choice(_read_line(device / "queue/scheduler")),
+            "scheduler": _parse_bracketed_choice(_read_line(device / "queue/scheduler")),
             "write_cache": _read_line(device / "queue/write_cache"),
         }
         found.append({name: value for name, value in disk.items() if value not in (None, "")})
@@ -191,7 +191,7 @@ def _list_disks(folder: Path) -> list[dict[str, Any]]:
 
 
 def _list_filesystems(mounts: Path) -> dict[str, Any]:
-    """Describe the filesystems of the directories that usually hold images and host files."""
+    """Return descriptions of the filesystems of directories that usually hold images and host files."""
     live = [line.split(" ") for line in procfs.read_text(mounts).splitlines()]
     found = {}
     for directory in _DIRECTORIES:
@@ -208,7 +208,7 @@ def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _parse_choice(text: str) -> str:
+def _parse_bracketed_choice(text: str) -> str:
     """Return the chosen word of a kernel setting: `madvise` of `always [madvise] never`."""
     return text.partition("[")[2].partition("]")[0]
 
@@ -222,7 +222,7 @@ def _read_distribution(file: Path) -> str:
 
 
 def _detect_virtualization(root: Path) -> dict[str, Any]:
-    """Return what shows whether this host is itself a guest, as systemd-detect-virt does.
+    """Return signs that this host is itself a guest, the same as systemd-detect-virt uses.
 
     `hypervisor` is the CPUID bit.
     """

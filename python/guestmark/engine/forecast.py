@@ -1,6 +1,6 @@
-"""What earlier runs in the ledger show about a plan before its first block: how trials scatter, how long they take.
+"""A forecast for a plan before its first block: how earlier runs in the ledger scattered, and how long they took.
 
-Runs on this host that asked the same questions count first; without any, runs of the same workload and platforms do.
+It uses runs on this host with the same questions; without any, runs of the same workload and platforms.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from guestmark.ledger.model import StoredRatio, StoredRun
 from guestmark.ledger.store import Ledger
 from guestmark.page.claims import Claim
 from guestmark.page.figures import describe_precision, format_limit
-from guestmark.stats.estimands import iteration_matrix
-from guestmark.stats.gates import ALPHA, smallest_detected_ratio
+from guestmark.stats.estimands import arrange_iterations
+from guestmark.stats.gates import ALPHA, find_smallest_detected_ratio
 from guestmark.stats.paired import NOMINAL, t_quantile
 from guestmark.stats.repetition import Scatter, estimate_scatter
 
 _NEWEST_RUNS = 3  # that are read
 # From fewer degrees of freedom, two runs of one experiment would choose different numbers of iterations.
 _FEWEST_STARTS = 20
-# For the choice of iterations one variance is at most so many times the other.
+# For the choice of iterations, one variance is at most this many times the other.
 _LARGEST_VARIANCE_RATIO = 16.0
 
 
@@ -37,8 +37,8 @@ class RunForecast:
     """A forecast from `runs` earlier runs.
 
     `within` is the variance between iterations on one machine over the variance between machines. `half_width` is that
-    of the widest log ratio after `seconds`; None if the runs asked something else. `gates` are the plan's, each with
-    the smallest ratio that 3 in 4 runs like the last one would call broken.
+    of the widest log ratio after `seconds`; None if the runs had other questions. `gates` are the plan's, each with
+    the smallest ratio that 3 in 4 runs like the last one would find broken.
     """
 
     runs: int
@@ -49,7 +49,7 @@ class RunForecast:
 
     @property
     def sentence(self) -> str:
-        """What to expect, as a sentence; empty if nothing is known."""
+        """The expected precision and duration, as a sentence; empty if nothing is known."""
         if self.half_width is None or self.seconds is None:
             return ""
         told = f"{describe_precision(self.half_width)} in about {format_duration(self.seconds)}"
@@ -61,7 +61,7 @@ class RunForecast:
 
 
 def forecast_run(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> RunForecast | None:
-    """Return what the ledger shows about a plan in which machines boot.
+    """Return a forecast from the ledger for a plan in which machines boot.
 
     None for other plans: their first blocks take no time and show as much.
     """
@@ -84,7 +84,7 @@ def forecast_run(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> 
             statistics.median(took) if took else None,
             _find_detectable_ratios(plan, newest),
         )
-    # Runs that asked something else still show how trials of this kind scatter.
+    # Runs with other questions still show how trials of this kind scatter.
     if (last := _find_newest_runs(ledger, host, alike)) is not None:
         runs = _load_runs(ledger, last[1])
         return RunForecast(len(runs), _pool_scatters(runs))
@@ -101,7 +101,7 @@ def _find_newest_runs(
 
 
 def _find_detectable_ratios(plan: Plan, last: Sequence[StoredRatio]) -> tuple[tuple[Gate, float], ...]:
-    """Return the gates of the primary metric, each with the ratio that it detects in its least precise cell."""
+    """Return the gates of the primary metric, each with the ratio that is detected in its least precise cell."""
     primary = {"", plan.metrics[0].name}
     gates = [gate for gate in read_plan_gates(plan) if gate.loss is None and gate.metric in primary]
     found = []
@@ -112,7 +112,7 @@ def _find_detectable_ratios(plan: Plan, last: Sequence[StoredRatio]) -> tuple[tu
             if row.cell_id in cells and row.blocks > 1:
                 quantile = t_quantile(row.blocks - 1, (1 + NOMINAL) / 2)
                 error = (row.high - row.low) / 2 / quantile
-                sizes.append(smallest_detected_ratio(gate, error, row.blocks - 1, ALPHA / len(gates)))
+                sizes.append(find_smallest_detected_ratio(gate, error, row.blocks - 1, ALPHA / len(gates)))
         known = [size for size in sizes if size is not None]
         if known and len(known) == len(sizes):
             found.append((gate, max(known) if gate.above else min(known)))
@@ -131,20 +131,20 @@ def _load_runs(ledger: Ledger, ids: Collection[str]) -> list[StoredRun]:
 
 
 def _estimate_scatter(run: StoredRun) -> Scatter | None:
-    """Estimate the scatter of the primary metric over all cells: a comparison has that of both its sides."""
+    """Return the scatter of the primary metric over all cells, as a comparison has that of both its sides."""
 
     blocks = sorted({trial.block for trial in run.trials})
     row = {block: number for number, block in enumerate(blocks)}
     matrices = []
     for cell in run.plan.cells:
         mine = [each for each in run.trials if each.cell_id == cell.id and each.status is TrialStatus.OK]
-        if (found := iteration_matrix(run.plan.metrics[0].name, mine, row)) is not None:
+        if (found := arrange_iterations(run.plan.metrics[0].name, mine, row)) is not None:
             matrices.append(found)
     return estimate_scatter(matrices)
 
 
 def _pool_scatters(runs: Sequence[StoredRun]) -> float | None:
-    """Return the variance within machines over that between them; None if too few machine starts are known."""
+    """Return the variance within machines divided by that between them; None below `_FEWEST_STARTS` starts."""
     starts, within, between = 0, 0.0, 0.0
     for run in runs:
         if (scatter := _estimate_scatter(run)) is not None:

@@ -1,4 +1,4 @@
-"""The user's commands that run on this host before and after a run or each trial; no figure includes their time."""
+"""Hooks: the user's commands before and after a run or each trial, on this host; no figure includes their time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HookRunner:
         self._limit_s = plan.policy.trial_limit_s
 
     def has_hooks(self, around: str) -> bool:
-        """Whether the plan has a hook around the run (`RUN`) or around its trials (`TRIAL`)."""
+        """Return whether the plan has a hook around the run (`RUN`) or around its trials (`TRIAL`)."""
         return bool(self._commands.get(around))
 
     def run_hook(self, around: str, name: str) -> float:

@@ -1,7 +1,7 @@
 """Results of other programs as runs: hyperfine's JSON, fio's JSON, and Phoronix Test Suite's results (JSON or XML).
 
 A file is one session, whose order was not random and whose machine is unknown. So each benchmark becomes a cell with
-one trial, and its figures are the iterations of that trial: they can be shown and compared, but give no verdict.
+one trial whose iterations are its figures: they can be shown and compared, but have no verdict.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class _Benchmark:
 
 
 class _UnknownFormatError(ValueError):
-    """The file lacks what a file of that program contains."""
+    """The file lacks something that files of that program contain."""
 
 
 def is_foreign_result(data: bytes) -> bool:
-    """Whether a file can be another program's result and is no bundle: it starts like JSON or XML."""
+    """Return whether a file may be another program's result rather than a bundle: it starts like JSON or XML."""
     head = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:200]
     return head[:1] in {b"{", b"["} or head.startswith((b"<?xml", b"<PhoronixTestSuite"))
 
 
 def read_results(data: bytes, where: str, at: float = 0.0) -> list[PackedRun]:
-    """Return the file's content as a run, written `at` (Unix time, seconds).
+    """Return the file's content as a run that was made `at` (Unix time, seconds).
 
     Raises `LedgerError`, in one line, for a file of an unknown program and for a damaged one.
     """
@@ -145,7 +145,7 @@ def _parse_json(data: bytes, budget: ReadBudget) -> tuple[SourceProgram, list[_B
                 document[key], list if program is not SourceProgram.PHORONIX else dict
             ):
                 return program, list(take(document))
-    raise _UnknownFormatError("it is not a result of hyperfine, fio or the Phoronix Test Suite")
+    raise _UnknownFormatError("it is no result of hyperfine, fio or the Phoronix Test Suite")
 
 
 def _parse_hyperfine(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
@@ -240,7 +240,7 @@ def _make_phoronix_benchmark(
 
 def _parse_numbers(values: Sequence[Any]) -> list[float]:
     if not isinstance(values, list) or not values:
-        raise _UnknownFormatError("it has no figures where there should be some")
+        raise _UnknownFormatError("it lacks figures")
     found = []
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float | str):

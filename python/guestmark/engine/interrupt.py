@@ -1,4 +1,4 @@
-"""Ctrl-C and related signals: the first stops the run in an orderly way, the second immediately."""
+"""Ctrl-C and related signals: the first one stops the run in an orderly way, the second one immediately."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ def _write_error(text: str) -> None:
 
 
 class Interruption:
-    """Whether the user wants to stop.
+    """The user's wish to stop, as signals express it.
 
     A signal interrupts only code inside `interruptible()`; elsewhere it is remembered until such code is reached.
     """
@@ -30,7 +30,7 @@ class Interruption:
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self.received is not None:
-            # Nothing is left to do in order: machines die with this process, and the ledger is consistent at every
+            # Nothing has to be done in order: machines end with this process, and the ledger is consistent at every
             # moment. Only the live display may have hidden the cursor.
             _write_error("\x1b[?25h" if os.isatty(2) else "")
             os._exit(130)

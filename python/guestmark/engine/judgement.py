@@ -1,4 +1,4 @@
-"""Judges a run together with earlier runs, and keeps what later runs need to know of it."""
+"""The judgement of a run together with earlier runs, and what is stored of it for later ones."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Judgement:
     ledger: Ledger
 
     def remember(self) -> None:
-        """Store what the run found for later runs to compare with. Raises `LedgerError` when that is not possible."""
+        """Store the run's ratios, so that later runs can be compared with them. Raises `LedgerError`."""
         run_history.store_ratios(self.ledger, self.stored, self.analysis)
 
 
 def judge_run(ledger: Ledger, run: str) -> Judgement:
-    """Judge a stored run by its trials so far, together with earlier runs.
+    """Return the judgement of a stored run by its trials so far, together with earlier runs.
 
-    `run` is an id, the beginning or end of one, or a name. Raises `LedgerError` if it is none of a run.
+    `run` is an id, the beginning or end of one, or a name. Raises `LedgerError` if it names no run.
     """
     stored = ledger.load_run(run)
     return Judgement(stored, run_history.analyse_with_history(ledger, stored), ledger)

@@ -1,4 +1,4 @@
-"""Files and processes left behind by crashes or older versions: known by their names, and used by no process."""
+"""Files and processes left behind by crashes or older versions: they have known names, and no process uses them."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from guestmark.disks.processes import is_stopped, read_status
 from guestmark.platforms import confinement
 from guestmark.platforms.confinement import find_memory_directory
 
-# Names that older versions used, besides those of machines, which have their platform's name. A user's own directory
+# Names that older versions used, besides those of machines, which begin with their platform's name. A user's directory
 # such as `guestmark-results` must not match.
-_NAMES = (
+_OLDER_NAMES = (
     "capture", "cut", "direct", "disks", "guestfish", "memory", "modules", "netboot", "proto", "template",
     "trial", "tree", "user", "virtiofsd",
 )  # fmt: skip
-# Keepers name everything that they make like this, whatever it is for.
-_KEPT = r"[a-z][a-z0-9@_-]*-[0-9a-f]{12}"
-_OF_KEEPER = re.compile(rf"guestmark-{_KEPT}")
-_UNIQUE = r"[0-9a-z_]{8}(?:[0-9a-z_]{4})?(?:\.txt)?"
-# Unfinished files in the cache. Whoever makes one touches it again and again, so an old one is abandoned.
-_PARTS = (
+# The pattern of names of everything that keepers make.
+_KEEPER_NAME = r"[a-z][a-z0-9@_-]*-[0-9a-f]{12}"
+_KEEPER_PATTERN = re.compile(rf"guestmark-{_KEEPER_NAME}")
+_UNIQUE_SUFFIX = r"[0-9a-z_]{8}(?:[0-9a-z_]{4})?(?:\.txt)?"
+# Unfinished files in the cache. A process touches the one it makes again and again, so an old one is abandoned.
+_UNFINISHED_PATTERNS = (
     "guestmark-part-*",
     "*/guestmark-*",
     "kernels/vmlinux-*.*",
@@ -46,12 +46,12 @@ _PARTS = (
     "libguestfs/modules-*",
     "probes.*-*",
 )
-_PART_IS_OLD_S = 3600.0
-_USUAL = ("/tmp", "/var/tmp")
-_AGENT = re.compile(r"(?:^|/)guestmark-agent$")
+_UNFINISHED_OLD_S = 3600.0
+_USUAL_DIRECTORIES = ("/tmp", "/var/tmp")
+_AGENT_PATTERN = re.compile(r"(?:^|/)guestmark-agent$")
 # This is in the environment of every process that a fleet's worker starts.
-_FLEET = b"GUESTMARK_FLEET_MACHINE="
-_FLEETS_PARTS = re.compile(r"process_worker_pool|multiprocessing\.(?:spawn|resource_tracker)")
+_FLEET_VARIABLE = b"GUESTMARK_FLEET_MACHINE="
+_FLEET_PROCESS = re.compile(r"process_worker_pool|multiprocessing\.(?:spawn|resource_tracker)")
 _ENDING_S = 1.0
 
 
@@ -65,11 +65,11 @@ class Leftover:
     reason_to_keep: str = ""
 
     def remove(self) -> None:
-        """Remove it. Raises `OSError`."""
+        """Remove the file or directory. Raises `OSError`."""
         if confinement.is_group(self.path):
             self.path.rmdir()
         elif self.path.is_dir() and not self.path.is_symlink():
-            # An image that a killed daemon served. Anything else with a mount in it is kept.
+            # A mounted image that a killed daemon served. A directory with any other mount in it is kept.
             unmount_below(self.path)
             shutil.rmtree(self.path)
         else:
@@ -78,7 +78,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A process that outlived its run's guestmark, since it or the supervisor that ends it was stopped (SIGSTOP)."""
+    """A process that outlived its guestmark, because it or its supervisor was stopped (SIGSTOP)."""
 
     pid: int
     # A pidfd, which never refers to another process that gets the same number later.
@@ -86,7 +86,7 @@ class Orphan:
     command: str
 
     def end(self, patience_s: float = 5.0) -> bool:
-        """Continue the process so that it ends in order, else kill it; return whether it is gone."""
+        """Continue the process so that it ends by itself, else kill it; return whether it is gone."""
         for number, within_s in ((signal.SIGCONT, patience_s), (signal.SIGKILL, patience_s)):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.handle, number)
@@ -96,7 +96,7 @@ class Orphan:
 
 
 def find_orphans() -> list[Orphan]:
-    """Return this user's orphans; those that are about to end by themselves have a second to do so."""
+    """Return this user's orphans, without those that end by themselves within a second."""
     found = _list_orphans()
     if any(not is_stopped(pid) for pid in found):
         time.sleep(_ENDING_S)
@@ -117,16 +117,16 @@ def _list_orphans() -> dict[int, str]:
     ours = {
         pid
         for pid, said in words.items()
-        if _AGENT.search(said[0]) and said[1:2] in (["supervise"], ["keep"])
+        if _AGENT_PATTERN.search(said[0]) and said[1:2] in (["supervise"], ["keep"])
     }
     writers = _list_written_pipes() if ours else set()
     found = [pid for pid in ours if _has_lost_controller(pid, words[pid], writers)]
-    found += [pid for pid in words if pid not in ours and _is_lost_fleet_part(pid, words)]
+    found += [pid for pid in words if pid not in ours and _is_lost_fleet_process(pid, words)]
     return {pid: " ".join(words[pid])[:150] for pid in sorted(found)}
 
 
 def _has_lost_controller(pid: int, words: list[str], writers: set[str]) -> bool:
-    """Whether nothing can end the process any more: its lifeline has no writer, or its controller is gone."""
+    """Return whether nothing can end the process any more: its lifeline has no writer, or its controller is gone."""
     options = dict(itertools.pairwise(words)) | dict(word.split("=", 1) for word in words if "=" in word)
     with contextlib.suppress(OSError):
         if handle := options.get("--controller"):
@@ -138,7 +138,7 @@ def _has_lost_controller(pid: int, words: list[str], writers: set[str]) -> bool:
 
 
 def _list_written_pipes() -> set[str]:
-    """Return the pipes that any process of this machine can write to."""
+    """Return the pipes to which some process of this machine can write."""
     found = set()
     for pid in procfs.list_processes():
         for link, end in procfs.list_open_files(pid):
@@ -151,11 +151,11 @@ def _list_written_pipes() -> set[str]:
     return found
 
 
-def _is_lost_fleet_part(pid: int, words: dict[int, list[str]]) -> bool:
-    """Whether a fleet's worker started the process, and neither that worker nor its supervisor exists any more."""
+def _is_lost_fleet_process(pid: int, words: dict[int, list[str]]) -> bool:
+    """Return whether a fleet's worker started the process, and neither worker nor supervisor exists any more."""
     with contextlib.suppress(OSError):
-        named = any(map(_FLEETS_PARTS.search, words[pid]))
-        if not named or _FLEET not in Path(f"/proc/{pid}/environ").read_bytes():
+        named = any(map(_FLEET_PROCESS.search, words[pid]))
+        if not named or _FLEET_VARIABLE not in Path(f"/proc/{pid}/environ").read_bytes():
             return False
         while pid > 1:
             pid = int(read_status(pid)[1])
@@ -171,9 +171,9 @@ def _has_ended(pid: int) -> bool:
 
 
 def find_leftovers(more: Iterable[Path] = ()) -> list[Leftover]:
-    """Return this user's leftovers where guestmark puts files, and in the directories `more`; the oldest first."""
+    """Return this user's leftovers in guestmark's usual directories and in `more`, the oldest first."""
     candidates = [path for parent in dict.fromkeys(_list_directories(more)) for path in _find_named(parent)]
-    candidates += [path for path in _find_cache_parts() if path not in candidates]
+    candidates += [path for path in _find_unfinished_files() if path not in candidates]
     candidates += confinement.find_leftover_groups()
     used = _read_paths_in_use() if candidates else ""
     mounted = [Path(mount.where) for mount in read_mounts() if mount.kind != "fuse"]
@@ -187,7 +187,7 @@ def find_leftovers(more: Iterable[Path] = ()) -> list[Leftover]:
             if stat.S_ISDIR(state.st_mode) and is_in_use(path):
                 continue
             others = any(path in where.parents for where in mounted)
-            keeps = "something is mounted in it; umount that first" if others else ""
+            keeps = "something is mounted in it; unmount that first" if others else ""
             found.append(Leftover(path, _measure_size(path), state.st_mtime, keeps))
     return sorted(found, key=lambda leaving: leaving.changed_at)
 
@@ -201,36 +201,40 @@ def _list_directories(more: Iterable[Path]) -> Iterator[Path]:
     ]
     named += [Path(os.environ[name]) for name in ("TMPDIR", "XDG_RUNTIME_DIR") if os.environ.get(name)]
     if not os.environ.get("TMPDIR"):
-        named += map(Path, _USUAL)
+        named += map(Path, _USUAL_DIRECTORIES)
     for parent in named:
         if parent is not None and parent.is_dir():
             yield parent.resolve()
 
 
 def _find_named(parent: Path) -> Iterator[Path]:
-    names = sorted({*_NAMES, *(name.replace("/", "-") for name in platform_names())})
-    named = rf"(?:(?:{'|'.join(map(re.escape, names))})(?:@[a-z0-9_]+)?-)?{_UNIQUE}"
-    ours = re.compile(rf"guestmark-(?:{named}|{_KEPT})")
+    names = sorted({*_OLDER_NAMES, *(name.replace("/", "-") for name in platform_names())})
+    named = rf"(?:(?:{'|'.join(map(re.escape, names))})(?:@[a-z0-9_]+)?-)?{_UNIQUE_SUFFIX}"
+    ours = re.compile(rf"guestmark-(?:{named}|{_KEEPER_NAME})")
     with contextlib.suppress(OSError):
         yield from (entry for entry in parent.iterdir() if ours.fullmatch(entry.name))
 
 
-def _find_cache_parts() -> Iterator[Path]:
+def _find_unfinished_files() -> Iterator[Path]:
     with contextlib.suppress(OSError):
         cache = cache_directory()
-        for pattern in _PARTS:
+        for pattern in _UNFINISHED_PATTERNS:
             for path in cache.glob(pattern):
-                # Its maker holds a lock on it, which is asked for later.
-                if _OF_KEEPER.fullmatch(path.name) and path.is_dir():
+                # The process that makes it holds a lock on it, which is checked later.
+                if _KEEPER_PATTERN.fullmatch(path.name) and path.is_dir():
                     yield path
                     continue
                 is_part = not path.name.endswith((".none", ".json"))
-                if is_part and _is_kernel_part(path) and path.lstat().st_mtime < time.time() - _PART_IS_OLD_S:
+                if (
+                    is_part
+                    and _has_unfinished_name(path)
+                    and path.lstat().st_mtime < time.time() - _UNFINISHED_OLD_S
+                ):
                     yield path
 
 
-def _is_kernel_part(path: Path) -> bool:
-    """Whether an unfinished file's name fits: a kernel's ends with the id of its maker, as releases have dots too."""
+def _has_unfinished_name(path: Path) -> bool:
+    """Return whether the name fits an unfinished file; a kernel's ends with an id, as releases have dots, too."""
     if path.name.startswith("vmlinux-"):
         return bool(re.search(r"-\d+-\d+\.\d+$", path.name))
     return True

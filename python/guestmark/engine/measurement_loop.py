@@ -1,4 +1,4 @@
-"""The measurement loop: block after block, cell after cell, each trial in the ledger as soon as it has ended."""
+"""The measurement loop over blocks and cells; each trial is in the ledger as soon as it has ended."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from guestmark.powercut.evidence_directory import keep_beside
 from guestmark.setting.machine import START, Start
 from guestmark.stats import stopping
 from guestmark.stats.analysis import analyse_run
-from guestmark.stats.stopping import GIVE_UP_AFTER, is_hopeless
+from guestmark.stats.stopping import MOST_FAILURES, is_hopeless
 from guestmark.stats.tuning.race import replay_race
 from guestmark.workloads import base as workloads
 
@@ -57,12 +57,12 @@ def run(
     most_blocks: int | None = None,
     clock: RunClock | None = None,
 ) -> RunState:
-    """Execute the run from where its stored trials end, in the order its seed gives, and return how it ended.
+    """Execute the run from where its stored trials end, in the order of its seed, and return its final state.
 
-    The time limit is for the time of `clock`, or without one for the time that trials took. With `attempts` each trial
-    is begun there. After `most_blocks` blocks the run is interrupted. Platforms and cells that the ledger has as
-    unusable for this run are left out. Raises `LedgerError` when another process executes the run or a trial cannot be
-    stored.
+    The time limit applies to the time of `clock`, or without one to the time that trials took. With `attempts` each
+    trial is registered there first. After `most_blocks` blocks the run is interrupted. Platforms and cells that the
+    ledger lists as unusable for this run are left out. Raises `LedgerError` when another process executes the run or a
+    trial cannot be stored.
     """
     ledger.patience.is_interrupted = lambda: interruption.received is not None
     with ledger.claim_run(run_id):
@@ -98,8 +98,8 @@ def run(
 
 
 @contextmanager
-def shared_machines(cells: Iterable[Cell]) -> Iterator[None]:
-    """Keep what the cells of one block share until it ends: outer guests, and templates of restored ones."""
+def share_machines(cells: Iterable[Cell]) -> Iterator[None]:
+    """Keep outer guests and templates of restored ones, which cells of one block share, until the block ends."""
     started = [workloads.started_cell(cell) for cell in cells]
     restored = [cell for cell in started if cell.levels.get(START) is Start.RESTORED]
     nested = [cell for cell in started if cell.platform.is_nested and not cell.platform.is_elsewhere]
@@ -121,7 +121,7 @@ def shared_machines(cells: Iterable[Cell]) -> Iterator[None]:
 
 
 class MeasurementLoop:
-    """A run that is being measured; all its decisions follow from the plan and the trials."""
+    """A run in progress; all its decisions depend only on the plan and the trials."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class MeasurementLoop:
     ) -> None:
         """Measure `cells`, those of the plan that can be measured here, after the `trials` so far.
 
-        `machine` is this machine's name where several measure blocks of the run; `warm` are the ids of cells that it
+        `machine` is this machine's name if several measure blocks of the run; `warm` are the ids of cells that it
         has measured in trials besides these.
         """
         self._clock = clock
@@ -158,7 +158,7 @@ class MeasurementLoop:
         self._observer = observer
         self._interruption = interruption
         self._next_estimate = 0.0
-        # Seconds that getting ready took, before the first trial.
+        # Seconds of preparation before the first trial.
         self._before_s = 0.0
         self._proofs: Mapping[str, Proof] = {}
         self._costs: TrialCosts | None = None
@@ -194,7 +194,7 @@ class MeasurementLoop:
     # --- durability ------------------------------------------------------------------------------------------
 
     def prove_durability(self) -> None:
-        """Find out what a power cut would leave of the run's disks, if that was asked for."""
+        """Find out what a power cut would leave of the run's disks, if the plan asks for proofs."""
         if not self._plan.context.prove:
             return
         known = proofs.read_proofs(self._plan)
@@ -208,24 +208,24 @@ class MeasurementLoop:
             find_left_s=self._find_left_s,
         ):
             self._proofs = found
-            # Each proof is stored as soon as there is one: all of them take minutes, and a run may be interrupted.
+            # Each proof is stored at once: all of them take minutes, and a run may be interrupted.
             if found != proofs.read_proofs(self._plan):
                 took = (*self._plan.context.proofs_took_s, time.monotonic() - begun)
                 begun = time.monotonic()
                 self._plan = proofs.attach_proofs(self._plan, found)
                 self._store_context(replace(self._plan.context, proofs_took_s=took))
-            if budget.is_proving_over(self._plan, self._elapsed_s()) and self._has_proven_rivals():
-                self._leave_out_unproven()
+            if budget.is_proving_over(self._plan, self._compute_elapsed_s()) and self._has_proven_racers():
+                self._exclude_unproven_cells()
                 return
 
-    def _has_proven_rivals(self) -> bool:
-        """Whether a race has at least two cells that may take part; True for other runs."""
+    def _has_proven_racers(self) -> bool:
+        """Return whether a race has at least two cells that may take part; True for other runs."""
         settings = self._plan.context.tune
         proven = [proof.proven.word for proof in self._proofs.values()]
         return settings is None or sum(word in settings.durability for word in proven) > 1
 
-    def _leave_out_unproven(self) -> None:
-        """Tell which cells there was no time to prove; they do not take part in a race."""
+    def _exclude_unproven_cells(self) -> None:
+        """Report the cells that there was no time to prove, and exclude them from a race."""
         planned = self._cells.planned
         unproven = [cell for cell in planned if cell.id not in self._proofs and proofs.find_proof_kind(cell)]
         if not unproven:
@@ -238,7 +238,7 @@ class MeasurementLoop:
     # --- blocks ----------------------------------------------------------------------------------------------
 
     def drop_unmeasured_cells(self) -> None:
-        """Take cells for which there was no time at all out of the run, and questions that nothing answers."""
+        """Remove cells from the run that were never measured for lack of time, and questions about them."""
         measured = budget.drop_unmeasured_cells(self._plan, self._trials)
         if measured != self._plan:
             self._store_plan(measured)
@@ -247,17 +247,17 @@ class MeasurementLoop:
         """Run blocks until the policy says stop."""
         if (settings := self._plan.context.tune) is not None:
             return self._run_race(settings)
-        block = self._first_incomplete_block()
+        block = self._find_first_incomplete_block()
         first, before = block, len(self._trials)
         if not self._trials:
-            self._before_s = self._elapsed_s()
+            self._before_s = self._compute_elapsed_s()
         self._observer.started(replace(self._plan, cells=tuple(self._cells.planned)), block)
         while True:
-            decision = self._decide(block)
+            decision = self._decide_whether_to_stop(block)
             if decision.state is not None and not (
-                decision.state is RunState.STOPPED and self._is_promised(block)
+                decision.state is RunState.STOPPED and self._is_guaranteed_block(block)
             ):
-                return self._final_state(decision.state)
+                return self._choose_final_state(decision.state)
             if self._most_blocks is not None and block - first >= self._most_blocks:
                 return RunState.INTERRUPTED
             if not self._cells.alive:
@@ -265,23 +265,23 @@ class MeasurementLoop:
             new = self._trials[before:]
             if is_hopeless([cell.id for cell in self._cells.planned], new):
                 self._observer.note(f"all {len(new)} trials failed, and nothing else is tried")
-                return self._final_state(RunState.FAILED)
+                return self._choose_final_state(RunState.FAILED)
             self._wait_for_start(block)
             if self._measure_missing_trials(block):
-                return self._final_state(RunState.STOPPED)
+                return self._choose_final_state(RunState.STOPPED)
             block += 1
             self._fit_cells_to_budget()
 
     def find_open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
-        """Return how the run has ended by what is stored, or None with the blocks that may be measured.
+        """Return the run's final state, or None with the blocks that may be measured.
 
         Blocks that were begun come first.
         """
         begun = sorted({trial.block for trial in self._trials})
         complete = [block for block in begun if self.is_complete(block)]
-        decision = self._decide(len(complete), complete)
+        decision = self._decide_whether_to_stop(len(complete), complete)
         if decision.state is not None:
-            return self._final_state(decision.state), ()
+            return self._choose_final_state(decision.state), ()
         if not self._cells.alive:
             return RunState.FAILED, ()
         most = self._plan.policy.max_blocks if self._plan.policy.blocks is None else decision.goal or 0
@@ -289,24 +289,24 @@ class MeasurementLoop:
         return None, [block for block in range(most) if block not in done]
 
     def is_complete(self, block: int) -> bool:
-        """Whether every cell that is still tried has its trial in the block."""
+        """Return whether every cell that is still tried has its trial in the block."""
         return all((block, cell.id) in self._done for cell in self._cells.alive)
 
     def measure_block(self, block: int) -> BlockStatus | None:
-        """Measure what is missing of one block; return None if one of its trials was lost."""
+        """Measure the missing trials of one block; return None if one of its trials was lost."""
         self._observer.started(self._plan, block)
         self._measure_missing_trials(block)
         mine = [trial for trial in self._trials if trial.block == block]
         if any(trial.status is TrialStatus.LOST for trial in mine):
             return None
-        self._agree_on_iterations(block)
+        self._store_common_iterations(block)
         good = all(trial.status is TrialStatus.OK for trial in mine)
         return BlockStatus.DONE if good else BlockStatus.SOME_FAILED
 
-    def _agree_on_iterations(self, block: int) -> None:
-        """Store how many iterations all further trials hold, unless that is settled.
+    def _store_common_iterations(self, block: int) -> None:
+        """Store how many iterations all further trials hold, unless this is fixed already.
 
-        Blocks measured at the same time must not choose for themselves, since their trials could not be compared.
+        Blocks measured at the same time must not choose independently, since their trials could not be compared.
         """
         if self._plan.policy.iterations is not None or self._plan.context.iterations:
             return
@@ -338,7 +338,7 @@ class MeasurementLoop:
                 time.sleep(min(left, 1.0))
 
     def _measure_missing_trials(self, block: int) -> bool:
-        """Measure what a block lacks; return whether the time was up before its end."""
+        """Measure the missing trials of a block; return whether the time was up before its end."""
         due = self._cells.due
         # Several machines measure blocks at the same time, so there no block comes after another.
         divided = bool(self._machine) or any(find_machine(trial.facts) for trial in self._trials)
@@ -354,11 +354,11 @@ class MeasurementLoop:
             )
             if cell in due
         ]
-        machines = BlockMachines.for_block(self._groups, {cell.id for _, cell in missing})
-        with shared_machines([*due, *machines.list_carriers()]):
+        machines = BlockMachines.make_for_block(self._groups, {cell.id for _, cell in missing})
+        with share_machines([*due, *machines.list_carriers()]):
             try:
                 for order, cell in missing:
-                    if self._is_time_up() and not self._is_promised(block):
+                    if self._is_time_up() and not self._is_guaranteed_block(block):
                         return True
                     self._measure_trial(cell, block, order, machines)
             finally:
@@ -367,40 +367,40 @@ class MeasurementLoop:
 
     @functools.cached_property
     def _groups(self) -> list[tuple[Cell, ...]]:
-        """The cells of the plan in groups that share a machine; the same in all blocks, so that their order is, too."""
+        """The cells of the plan in groups that share a machine; they and their order are the same in all blocks."""
         return group_cells(self._plan, self._plan.cells)
 
     def _fit_cells_to_budget(self) -> None:
-        """Leave out cells for which there is no time, by what the blocks took so far, and take back others."""
+        """Leave out cells for which there is no time, by how long blocks took so far, and take back others."""
         if self._plan.context.budget_s is None:
             return
         wanted = self._cells.not_given_up
         kept = budget.refit_cells(
-            self._plan, wanted, self._trials, self._elapsed_s(), self._cells.resting, self._read_costs
+            self._plan, wanted, self._trials, self._compute_elapsed_s(), self._cells.resting, self._read_costs
         )
         gone, back = self._cells.fit(kept)
         if not gone and not back:
             return
         self._store_plan(budget.leave_out_cells(self._plan, (cell for cell in wanted if cell not in kept)))
-        # Null copies are nothing that the user asked for.
+        # Null copies are not reported, as the user did not ask for them.
         if names := [cell.id for cell in gone if cell.null_of is None]:
             self._observer.note(f"no time for {name_some(names, 'cell')}: not measured any further")
         if names := [cell.id for cell in back if cell.null_of is None]:
             self._observer.note(f"there is time after all for {name_some(names, 'cell')}")
 
     def _read_costs(self) -> TrialCosts:
-        """Return what was known before this run of the time that trials take; read once, when first needed."""
+        """Return the costs of trials as known before this run; they are read once, when first needed."""
         if self._costs is None:
             self._costs = read_trial_costs(self._plan, self._ledger)
         return self._costs
 
     def _run_race(self, settings: Settings) -> RunState:
-        """Run blocks of the cells that may still be the best, until it is known which are."""
+        """Run blocks of the cells that may still be the best, until the race is decided."""
         planned = self._cells.planned
         why = dict(self._plan.context.barred or proofs.explain_barred_cells(settings, planned, self._proofs))
         if self._plan.context.barred != why or not self._trials:
             took = sum(trial.duration_s for trial in self._trials)
-            for_trials = max(self._plan.policy.time_limit_s - (self._elapsed_s() - took), 0.0)
+            for_trials = max(self._plan.policy.time_limit_s - (self._compute_elapsed_s() - took), 0.0)
             # The race is replayed from its trials when the run is resumed, so its limit must not move.
             self._store_context(replace(self._plan.context, barred=why, race_limit_s=for_trials))
         announced = 0
@@ -417,18 +417,18 @@ class MeasurementLoop:
                 self._observer.note(f"{entry.id} is out {when}: {entry.why}")
             announced = len(race.dropped)
             if not race.due:
-                return self._final_state(RunState.COMPLETE)
-            if self._elapsed_s() > self._plan.policy.time_limit_s:
-                return self._final_state(RunState.STOPPED)
+                return self._choose_final_state(RunState.COMPLETE)
+            if self._compute_elapsed_s() > self._plan.policy.time_limit_s:
+                return self._choose_final_state(RunState.STOPPED)
             due = [cell for cell in planned if cell.id in race.due]
-            with shared_machines(due):
+            with share_machines(due):
                 for order, cell in find_missing_trials(
                     self._plan.policy.seed, race.block, self._plan.cells, self._done
                 ):
                     if cell in due:
                         self._measure_trial(cell, race.block, order)
 
-    def _first_incomplete_block(self) -> int:
+    def _find_first_incomplete_block(self) -> int:
         last = max((trial.block for trial in self._trials), default=-1)
         # Within a budget cells rest, so only the last block may lack any.
         first = 0 if self._plan.context.budget_s is None else max(last, 0)
@@ -439,15 +439,17 @@ class MeasurementLoop:
 
     # --- decisions -------------------------------------------------------------------------------------------
 
-    def _decide(self, blocks: int, counted_blocks: Collection[int] | None = None) -> stopping.Decision:
-        """Decide whether the run is done with `blocks` complete blocks: `counted_blocks`, or the first ones."""
+    def _decide_whether_to_stop(
+        self, blocks: int, counted_blocks: Collection[int] | None = None
+    ) -> stopping.Decision:
+        """Return the decision after `blocks` complete blocks: `counted_blocks`, or the first ones."""
         policy = self._plan.policy
         if not self._trials:  # there is nothing to analyse
             return stopping.Decision(None, policy.blocks, None)
         if policy.blocks is not None and not self._is_estimate_due():
-            goal = policy.blocks + stopping.blocks_with_losses(self._trials)
+            goal = policy.blocks + stopping.count_blocks_with_losses(self._trials)
             return stopping.Decision(RunState.COMPLETE if blocks >= goal else None, goal, None)
-        measured, used_s = self._cells.measured_trials, self._elapsed_s()
+        measured, used_s = self._cells.measured_trials, self._compute_elapsed_s()
         if policy.blocks is None and not self._is_estimate_due(blocks):
             if policy.enough_s is not None:
                 return stopping.decide_timed_run(policy, measured, blocks, used_s, self._before_s)
@@ -459,12 +461,12 @@ class MeasurementLoop:
             return stopping.Decision(RunState.STOPPED if over else None, None, None)
         if policy.enough_s is not None and not self._observer.wants_estimates:
             return stopping.decide_timed_run(policy, measured, blocks, used_s, self._before_s)
-        return self._analyse_and_decide(blocks, range(blocks) if counted_blocks is None else counted_blocks)
+        return self._decide_by_analysis(blocks, range(blocks) if counted_blocks is None else counted_blocks)
 
-    def _analyse_and_decide(self, blocks: int, counted_blocks: Collection[int]) -> stopping.Decision:
-        """Decide by an analysis of these blocks, tell the observer about it, and rest cells that it answers."""
+    def _decide_by_analysis(self, blocks: int, counted_blocks: Collection[int]) -> stopping.Decision:
+        """Return the decision by an analysis of these blocks; report it, and rest cells with answered questions."""
         begin = time.monotonic()
-        used_s = self._elapsed_s()
+        used_s = self._compute_elapsed_s()
         stored = [trial for trial in self._trials if trial.block in counted_blocks]
         # Without questions the primary metric alone decides, and one metric is quicker to analyse.
         metrics = self._plan.metrics if self._plan.questions else self._plan.metrics[:1]
@@ -478,29 +480,29 @@ class MeasurementLoop:
         answered = self._cells.rest(budget.find_open_cells(self._plan, pairs, alive))
         if names := [cell.id for cell in answered if cell.null_of is None]:
             self._observer.note(f"answered: {', '.join(names)}; the time goes to the others")
-        # What rests costs the next block nothing, so these are other trials than before.
+        # Resting cells cost the next block nothing, so their trials are no longer among these.
         measured = self._cells.measured_trials
         if decision.state is None and budget.is_used_up(self._plan, blocks, measured, used_s):
-            decision = stopping.Decision(RunState.STOPPED, blocks, stopping.NOTHING_LEFT)
+            decision = stopping.Decision(RunState.STOPPED, blocks, stopping.NO_TIME_LEFT)
         forecast = None
         if self._observer.wants_estimates:
-            forecast = stopping.foresee_end(self._plan, measured, blocks, analysis, decision)
+            forecast = stopping.forecast_end(self._plan, measured, blocks, analysis, decision)
         self._observer.block_ended(ProgressEstimate(blocks, decision.goal, decision.left, analysis, forecast))
         now = time.monotonic()
         self._next_estimate = now + _ESTIMATE_SHARE * (now - begin)
         return decision
 
     def _is_estimate_due(self, blocks: int = 0) -> bool:
-        """Whether to analyse the trials so far: for the display or as the run may end, unless that just took long."""
+        """Return whether to analyse the trials: for the display or as the run may end, unless that just took long."""
         wanted = self._observer.wants_estimates or blocks >= self._plan.policy.min_blocks
         return wanted and time.monotonic() >= self._next_estimate
 
-    def _is_promised(self, block: int) -> bool:
-        """Whether the block is the first since the run was extended: no time limit is too short for it."""
+    def _is_guaranteed_block(self, block: int) -> bool:
+        """Return whether the block is the first since the run was extended, which no time limit prevents."""
         extended = self._plan.context.extended
         return bool(extended) and extended[-1].after_blocks == block
 
-    def _elapsed_s(self) -> float:
+    def _compute_elapsed_s(self) -> float:
         """Return the seconds that count against the time limit."""
         if self._machine:
             # Machines measure at the same time, so the one that has measured longest counts.
@@ -516,14 +518,14 @@ class MeasurementLoop:
     def _find_left_s(self) -> float | None:
         """Return the seconds left of the budget; None for a run without one."""
         budget_s = self._plan.context.budget_s
-        return None if budget_s is None else budget_s - self._elapsed_s()
+        return None if budget_s is None else budget_s - self._compute_elapsed_s()
 
     def _is_time_up(self) -> bool:
-        """Whether the limit has passed in the middle of a block, so that no further trial is begun."""
-        return self._plan.policy.blocks is None and self._elapsed_s() > self._plan.policy.time_limit_s
+        """Return whether the limit has passed in the middle of a block, so that no further trial is begun."""
+        return self._plan.policy.blocks is None and self._compute_elapsed_s() > self._plan.policy.time_limit_s
 
-    def _final_state(self, state: RunState) -> RunState:
-        """Return `state`, or that the run has failed if not one trial succeeded."""
+    def _choose_final_state(self, state: RunState) -> RunState:
+        """Return `state`, or that the run has failed if no trial succeeded."""
         good = not self._trials or any(trial.status is TrialStatus.OK for trial in self._trials)
         return state if good else RunState.FAILED
 
@@ -534,12 +536,12 @@ class MeasurementLoop:
     ) -> None:
         """Run one trial and store it."""
         with self._interruption.interruptible():
-            # A signal that came between two trials ends the run here.
+            # A signal that arrived between two trials ends the run here.
             pass
         self._observer.trial_started(cell, block)
         token = None if self._attempts is None else self._attempts.begin_trial(cell.id, block, order)
         iterations = count_iterations(self._plan, cell, block, self._trials)
-        warmups = count_warmups(self._plan, cell, self._trials_of_this_machine(), self._warm)
+        warmups = count_warmups(self._plan, cell, self._list_own_trials(), self._warm)
         slot = TrialSlot(cell, block, order, iterations, warmups, self._find_left_s())
         platform = registry.get_platform(workloads.started_cell(cell).platform)
         trial = run_trial(self._plan, slot, platform, self._interruption, self._observer, machines=machines)
@@ -555,14 +557,14 @@ class MeasurementLoop:
         self._done[block, cell.id] = trial
         self._observer.trial_ended(cell, trial)
         with self._interruption.interruptible():
-            # A trial that was cut short by a signal, and reported what it had, ends the run as well.
+            # A signal that cut a trial short ends the run as well, even if the trial reported what it had.
             pass
         if self._cells.is_given_up(cell):
             self._observer.note(
-                f"{cell.id} has failed {GIVE_UP_AFTER} times and never succeeded; it is not tried again"
+                f"{cell.id} has failed {MOST_FAILURES} times and never succeeded; it is not tried again"
             )
 
-    def _trials_of_this_machine(self) -> list[Trial]:
+    def _list_own_trials(self) -> list[Trial]:
         if not self._machine:
             return self._trials
         return [trial for trial in self._trials if find_machine(trial.facts) == self._machine]

@@ -1,4 +1,4 @@
-"""Records what else happened on the host while a trial was measured.
+"""Records of other activity on the host while a trial was measured.
 
 The kernel's counters are read before and after the trial, which takes well under a millisecond; nothing runs in
 between. What a host cannot report is absent from the result, never zero.
@@ -20,10 +20,10 @@ from guestmark.core.placement import read_list
 from guestmark.platforms.base import Machine
 
 _PSI = ("cpu", "io", "memory")
-# Only so many threads are read, so that reading stays quick.
+# At most this many threads are read, so that reading stays quick.
 _MAX_THREADS = 256
-# The frequency of only so many processors is read, as some kernels answer slowly.
-_MAX_CPUS = 8
+# The frequency of at most this many processors is read, as some kernels answer slowly.
+_MAX_PROCESSORS = 8
 # Ticks per second of the kernel's counters.
 _TICKS = os.sysconf("SC_CLK_TCK")
 # utime and stime of a process are each cut to whole ticks, so smaller differences mean nothing.
@@ -56,7 +56,7 @@ _NO_TIME = _OwnTime({}, {}, {})
 class NoiseRecorder:
     """Records host noise between `start` and `stop`, or inside a `with` block if it was given the measured machine.
 
-    The result is flat. Keys named as in `guestmark.stats.THRESHOLDS` are what blocks are flagged by: shares
+    The result is flat. Keys named as in `guestmark.stats.THRESHOLDS` are used to flag blocks: shares
     of the elapsed time (`psi_cpu_some`, `psi_io_full`, `psi_memory_some`, `steal` of all processors' time,
     `run_queue_delay` summed over the hypervisor's threads), the relative `frequency_drop`, and the counts
     `throttled` and `swapped_pages`. The raw figures stand beside them with their unit in the name.
@@ -86,7 +86,7 @@ class NoiseRecorder:
             self._processors = frozenset(read_list(placed.machine))
 
     def add_reported_time(self, seconds: float) -> None:
-        """Add the processor time of the workload's programs, which end before the kernel is asked again."""
+        """Add the processor time of the workload's programs, which end before the kernel's counters are read again."""
         self._reported_s = seconds
 
     def __exit__(
@@ -184,7 +184,7 @@ def _read_own_time(proc: Path, processors: Collection[int]) -> _OwnTime:
         fields = procfs.read_text(f"{proc}/{pid}/stat").rpartition(")")[2].split()
         if len(fields) > 14:
             ended[pid] = int(fields[13]) + int(fields[14])  # cutime and cstime
-            if _may_be_on(pid, processors):
+            if _may_run_on(pid, processors):
                 whole[pid] = int(fields[11]) + int(fields[12])  # utime and stime
         folder = f"{proc}/{pid}/task"
         threads: list[str] = []
@@ -193,7 +193,7 @@ def _read_own_time(proc: Path, processors: Collection[int]) -> _OwnTime:
         for thread in threads:
             used = procfs.read_text(f"{folder}/{thread}/schedstat").partition(" ")[0]
             if used.isdigit():
-                running[thread] = _ThreadTime(pid, int(used), _may_be_on(int(thread), processors))
+                running[thread] = _ThreadTime(pid, int(used), _may_run_on(int(thread), processors))
             listed = procfs.read_text(f"{folder}/{thread}/children")
             children = {int(child) for child in listed.split() if child.isdigit()}
             waiting += children - known
@@ -201,7 +201,7 @@ def _read_own_time(proc: Path, processors: Collection[int]) -> _OwnTime:
     return _OwnTime(running, whole, ended)
 
 
-def _may_be_on(thread: int, processors: Collection[int]) -> bool:
+def _may_run_on(thread: int, processors: Collection[int]) -> bool:
     try:
         return not os.sched_getaffinity(thread).isdisjoint(processors)
     except OSError:
@@ -260,10 +260,10 @@ def _read_throttle_count(folder: Path) -> int | None:
 
 
 def _read_frequency_mhz(root: Path) -> float | None:
-    """Return the current frequency in MHz of the fastest processor: that is a busy one, whatever the idle ones do."""
+    """Return the current frequency in MHz of the fastest processor, which is a busy one."""
     folder = f"{root}/sys/devices/system/cpu"
     found = []
-    for number in range(_MAX_CPUS):
+    for number in range(_MAX_PROCESSORS):
         text = procfs.read_text(f"{folder}/cpu{number}/cpufreq/scaling_cur_freq").strip()
         if text.isdigit():
             found.append(int(text) / 1000)
@@ -305,7 +305,7 @@ def _compute_noise(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[
         noise["throttled"] = after["throttled"] - before["throttled"]
     if before["mhz"] and after["mhz"]:
         noise["frequency_mhz"] = [before["mhz"], after["mhz"]]
-        # A processor that speeds up, as an idle one does under load, is no noise.
+        # A processor that speeds up, as an idle one does under load, is not noise.
         noise["frequency_drop"] = max(0.0, 1 - after["mhz"] / before["mhz"])
     if after["load"] is not None:
         noise["load_1min"] = after["load"]
@@ -320,7 +320,7 @@ def _subtract_counters(before: Mapping[str, int], after: Mapping[str, int]) -> d
 def _compute_foreign_time(
     before: Mapping[str, Any], after: Mapping[str, Any], processors: Collection[int], reported_s: float
 ) -> dict[str, Any]:
-    """Return what happened on the processors that the machine uses."""
+    """Return the time of other programs and steal on the processors that the machine uses."""
     if before["busy"] is None or after["busy"] is None:
         return {}
     ran, stolen = (end - begin for begin, end in zip(before["busy"], after["busy"], strict=True))

@@ -1,6 +1,6 @@
-"""One pass before anything is measured: which cells can run here, what is left out and why, and remarks.
+"""The examination before anything is measured: which cells can run here, what is left out and why, and remarks.
 
-What machines of other architectures boot is built first.
+Boot files of machines of other architectures are built first.
 """
 
 import os
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def find_unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tuple[LeftOut, ...]:
-    """Build what machines of other architectures boot; return the cells for which that is not possible.
+    """Build the boot files of machines of other architectures; return the cells for which that is not possible.
 
     Raises `UsageError` for a platform that this version does not have.
     """
@@ -54,7 +54,7 @@ def _leave_out(cell: Cell, reason: str, hint: str = "") -> LeftOut:
 def _find_unmade_on_platform(
     name: str, cells: Mapping[tuple[str, ...], list[Cell]], progress: Progress
 ) -> Iterable[LeftOut]:
-    """Return one entry for the platform if all its cells fail alike, else one for each cell that fails."""
+    """Return one entry for the platform if all its cells fail for one reason, else one for each cell that fails."""
     found: list[LeftOut] = []
     for packages, theirs in cells.items():
         try:
@@ -71,19 +71,19 @@ def _find_unmade_on_platform(
 
 
 def make_boot_files(spec: PlatformSpec, packages: Sequence[str], progress: Progress) -> None:
-    """Build what machines of a foreign platform boot. Raises `GuestmarkError`."""
+    """Build the boot files of a foreign platform's machines. Raises `GuestmarkError`."""
     cast("NeedsBootFiles", registry.get_platform(spec)).make_parts(packages, progress)
 
 
 class NeedsBootFiles(Protocol):
-    """A platform of another architecture, whose machines boot what guestmark builds."""
+    """A platform of another architecture, whose boot files guestmark builds."""
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
-        """Build what its machines boot. Raises `GuestmarkError`."""
+        """Build the boot files of its machines. Raises `GuestmarkError`."""
 
 
 def find_misplaced_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
-    """Return cells that need programs where a machine has none, or that measure the agent where it is the host's."""
+    """Return cells that need programs on a machine without any, or measure the agent where that is the host's."""
     found = []
     for cell in cells:
         architecture = cell.platform.foreign_architecture
@@ -123,7 +123,7 @@ Probe = Callable[[list[Platform]], Mapping[str, Usable | Unusable]]
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What can be measured: a `plan` with usable baselines, and the `cells` of it that will run.
+    """The result of an examination: a `plan` with usable baselines, and the `cells` of it that will run.
 
     `left_out` is what cannot be measured here; `notes` are remarks for the user.
     """
@@ -154,7 +154,7 @@ def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
 
 
 def examine_without_starting(plan: Plan) -> Readiness:
-    """Return what `examine` would find, as far as that is known without starting or building anything; raise alike."""
+    """Return what `examine` would, as far as known without starting or building anything; raise the same errors."""
     plan = choose_locations(plan)
     left_out = _find_refused_cells(plan.cells)
     left_out += find_unusable_platforms(
@@ -187,7 +187,7 @@ def _find_cells_objected_to(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
 
 
 def find_cells_without_memory(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
-    """Return the cells whose guests want memory that this host does not offer, such as huge pages."""
+    """Return the cells whose guests need memory that this host does not have, such as huge pages."""
     found = []
     for cell in cells:
         spec, machine = cell.platform, cell.levels.get(MACHINE) or ""
@@ -201,7 +201,7 @@ def find_cells_without_memory(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
 
 
 def choose_locations(plan: Plan) -> Plan:
-    """Return the plan with a location for every disk; it remembers which cells got the default one."""
+    """Return the plan with a location for every disk; its context lists the cells that got the default."""
     cells = tuple(add_locations(plan.cells))
     chosen = tuple(new.id for old, new in zip(plan.cells, cells, strict=True) if new.factors != old.factors)
     return replace(plan, cells=cells, context=replace(plan.context, default_locations=chosen))
@@ -227,7 +227,7 @@ def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readine
 
 
 def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
-    """Let every workload refuse requests that can never be met. Raises `UsageError`."""
+    """Check every workload's requests. Raises `UsageError` for one that can never be met."""
     for name in dict.fromkeys(cell.workload.name for cell in cells):
         workloads.find_trial_class(name).check_request(
             plan, [cell for cell in cells if cell.workload.name == name]
@@ -238,7 +238,7 @@ def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
 
 
 def check_kernels(cells: Iterable[Cell]) -> None:
-    """Check that every file given as a kernel is one. Raises `UsageError`."""
+    """Check that every file given as a kernel is a kernel. Raises `UsageError`."""
     for cell in cells:
         # A kernel for another machine or architecture lies elsewhere, or has another format.
         path = cell.levels.get(KERNEL) if cell.platform.shares_root else None
@@ -251,14 +251,14 @@ def check_kernels(cells: Iterable[Cell]) -> None:
         except OSError as error:
             raise UsageError(
                 f"the kernel {path} cannot be read: {error.strerror or error}",
-                hint=f"copy it as root to where you may read it, or sudo chmod +r {path}",
+                hint=f"copy it as root to a place where you may read it, or sudo chmod +r {path}",
             ) from error
 
 
 def find_cells_larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     """Return the cells whose guest has more memory than this host, without starting anything.
 
-    Nested cells are examined with their platform, which knows what the outer guests take.
+    Nested cells are examined with their platform, which knows what the outer guests need.
     """
     total = read_host_memory()
     found = []
@@ -277,7 +277,7 @@ def find_cells_larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
 
 
 def read_host_memory() -> int:
-    """Return the bytes of memory that this host has in all."""
+    """Return the total bytes of this host's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -298,7 +298,7 @@ def find_unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOu
         if spec.is_this_host:
             found[str(spec)] = platform.probe()
             continue
-        # The first trial tells as much, and another start would take a minute or more.
+        # The first trial shows as much, and another start would take a minute or more.
         if spec.translates_twice:
             missing = cast("NestedPlatform", platform).find_missing(mine[0].levels)
             found[str(spec)] = missing or recall_findings([cast("Startable", platform)])[platform.name]
@@ -343,7 +343,7 @@ def _group_by_platform(cells: Iterable[Cell]) -> dict[PlatformSpec, list[Cell]]:
 
 
 def _require_nested_memory(spec: PlatformSpec, cells: Sequence[Cell]) -> None:
-    """Raise `PlatformUnusableError` if this host has too little memory for nested guests; starts nothing."""
+    """Raise `PlatformUnusableError` if this host has too little memory for nested guests."""
     if not spec.is_nested or spec.is_elsewhere:
         return
     # Most runs have no nested guest and need not import that platform.
@@ -354,7 +354,7 @@ def _require_nested_memory(spec: PlatformSpec, cells: Sequence[Cell]) -> None:
 
 
 def find_impossible_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
-    """Return cells that can never be measured on this host because of what their workload or disks need."""
+    """Return cells whose workload or disks can never work on this host."""
     found = []
     for cell in cells:
         if cell.null_of is not None:
@@ -379,12 +379,12 @@ def require_most_platforms(plan: Plan, left_out: Sequence[LeftOut]) -> None:
     hints = dict.fromkeys(entry.hint for entry in why.values() if entry.hint)
     raise PlatformUnusableError(
         f"{len(missing)} of {len(wanted)} platforms cannot be used here, and nothing was measured: {reasons}",
-        hint="; ".join((f"--partial measures {others} all the same", *hints)),
+        hint="; ".join((f"--partial measures {others} nevertheless", *hints)),
     )
 
 
 def replace_unusable_baselines(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:
-    """Return the plan without copies of cells that are left out, and with usable baselines; and remarks on these.
+    """Return the plan with usable baselines and without copies of cells that are left out, and remarks.
 
     Raises `PlatformUnusableError` with all reasons if nothing can be measured.
     """

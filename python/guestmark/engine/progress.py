@@ -5,7 +5,7 @@ from typing import Protocol
 
 from guestmark.core.model import Cell, Plan, Trial
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.stopping import Forecast as Forecast  # noqa: PLC0414 (read by the command line)
+from guestmark.stats.stopping import EndForecast as EndForecast  # noqa: PLC0414 (read by the command line)
 from guestmark.stats.stopping import TimeLeft as TimeLeft  # noqa: PLC0414 (the same)
 
 
@@ -20,21 +20,21 @@ class ProgressEstimate:
     goal: int | None
     left: TimeLeft | None
     analysis: Analysis  # of the primary metric only
-    foreseen: Forecast | None = None
+    foreseen: EndForecast | None = None
 
     @property
     def is_goal_known(self) -> bool:
-        """Whether the number of blocks is fixed, or the forecast good enough to name it."""
+        """Whether the number of blocks is fixed, or its forecast is narrow."""
         return self.left is None or self.left.is_narrow
 
     @property
     def is_going_on(self) -> bool:
-        """Whether something may be left to do."""
+        """Whether the run may have something left to do."""
         return not self.goal or (self.left is not None and self.left.most_s > 0)
 
 
 class Observer(Protocol):
-    """Hears what happens, in this order; its methods must be quick, because they run between measurements."""
+    """Callbacks for events of a run, in this order; they must be quick, because they run between measurements."""
 
     # Whether `block_ended` needs an analysis even if the number of blocks is fixed.
     wants_estimates: bool
@@ -46,7 +46,7 @@ class Observer(Protocol):
         """Note that a machine for `cell` is about to be started."""
 
     def phase(self, name: str) -> None:
-        """Note what the trial does now: booting, preparing, warming up, measuring."""
+        """Note the trial's current phase: booting, preparing, warming up, measuring."""
 
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
         """Note that the trial is in the ledger."""
@@ -59,7 +59,7 @@ class Observer(Protocol):
 
 
 class SilentObserver:
-    """An observer that ignores everything."""
+    """An observer that does nothing."""
 
     wants_estimates = False
 

@@ -1,4 +1,4 @@
-"""`--prove`: what a power cut would leave of the disks of a run, found out once for each kind of disk, untimed."""
+"""`--prove`: one untimed proof for each kind of disk of a run, of what a power cut would leave of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WORKLOAD = "powercut"
 class ProofKind:
     """The scope of a proof: a disk on a machine, with all settings of both except the disk's size.
 
-    `row` holds the workload's own acknowledgements, where these can be proven; it is empty where only the disk can be.
+    `row` holds the workload's own acknowledgements if these can be proven; it is empty if only the disk can be.
     """
 
     platform: PlatformSpec
@@ -40,9 +40,9 @@ class ProofKind:
 
 
 def find_proof_kind(cell: Cell) -> ProofKind | None:
-    """Return the kind of the cell's target disk, or None where there is nothing to prove.
+    """Return the kind of the cell's target disk, or None if there is nothing to prove.
 
-    That is a cell that writes to no disk, or to a directory of this host.
+    That is the case for a cell that writes to no disk, or to a directory of this host.
     """
     try:
         disk = cell.view(Disks).find_target()
@@ -52,7 +52,7 @@ def find_proof_kind(cell: Cell) -> ProofKind | None:
         return None
     if not cell.platform.is_guest and not disk.loop:
         return None
-    # What the disk holds does not decide what survives on it.
+    # The disk's content does not decide what survives on it.
     kept = replace(disk, levels=disk.durability_levels, content="", holds=0, tree="")
     of_machine = frozenset(
         (name, level) for name, level in _read_settings(cell).items() if not is_disk_setting(name)
@@ -61,7 +61,7 @@ def find_proof_kind(cell: Cell) -> ProofKind | None:
 
 
 def _find_row_params(cell: Cell) -> Mapping[str, Any]:
-    """Return the parameters with which the workload's own acknowledgements are proven; none where they cannot be."""
+    """Return the parameters with which the workload's own acknowledgements are proven; none if they cannot be."""
     kind = kinds.workload_kinds().get(cell.workload.name)
     return {} if kind is None else kind.acknowledging_params(cell)
 
@@ -79,7 +79,7 @@ def make_proof_cell(cell: Cell) -> Cell:
     """Return the cell that proves what the target disk of `cell` keeps."""
     kind = kinds.workload_kind(_WORKLOAD)
     disk = cell.view(Disks).target
-    # What the workload itself demands of its disk holds for the proof as well.
+    # The levels that the workload requests for its disk apply to the proof as well.
     given: dict[str, Any] = {}
     for need in read_disk_requests(cell) or ():
         if need["role"] == Role.TARGET:
@@ -95,13 +95,13 @@ def make_proof_cell(cell: Cell) -> Cell:
 
 
 def read_proofs(plan: Plan) -> dict[str, Proof]:
-    """Return the proofs that a run has already, by the ids of its cells."""
+    """Return the proofs that a run already has, by cell id."""
     found = {cell_id: facts.find_fact(Proof) for cell_id, facts in plan.context.proofs.items()}
     return {cell_id: proof for cell_id, proof in found.items() if proof is not None}
 
 
 def attach_proofs(plan: Plan, proofs: Mapping[str, Proof]) -> Plan:
-    """Return the plan with its proofs, so that a run that is resumed need not make them again."""
+    """Return the plan with its proofs, so that a resumed run need not make them again."""
     facts = {cell_id: Facts(flatten_fact(proof)) for cell_id, proof in proofs.items()}
     return replace(plan, context=replace(plan.context, proofs=facts))
 
@@ -115,7 +115,7 @@ def prove_cells(
     *,
     find_left_s: Callable[[], float | None] = lambda: None,
 ) -> Iterator[Mapping[str, Proof]]:
-    """Yield all proofs so far, by cell id, after each one that was made; what is `known` is not proven again.
+    """Yield all proofs so far, by cell id, after each new one; `known` ones are not made again.
 
     `find_left_s` returns the seconds left of the run's budget.
     """
@@ -142,7 +142,7 @@ def _group_by_cell(
 def _prove_one(
     plan: Plan, cell: Cell, observer: Observer, interruption: Interruption, left_s: float | None
 ) -> Proof | None:
-    """Cut the power of a proof's cell; return None, and tell the observer why, if nothing is proven."""
+    """Return the proof of a cell; None, with a note to the observer, if nothing is proven."""
     if why := workloads.find_trial_class(cell.workload.name).impossible(cell):
         observer.note(f"{cell.id}: {why}")
         return None
@@ -163,7 +163,7 @@ def _prove_one(
 def explain_barred_cells(
     settings: Settings, cells: Iterable[Cell], proofs: Mapping[str, Proof]
 ) -> dict[str, str]:
-    """Return why cells may not take part in a race, by their ids; nothing is barred that the settings do not demand."""
+    """Return, by cell id, why cells may not take part in a race with these settings."""
     wanted = " or ".join(settings.durability)
     found = {}
     for cell in cells:
@@ -178,18 +178,18 @@ def explain_barred_cells(
         elif proof.proven.word not in settings.durability:
             why = proof.proven.first_loss or proof.proven.why
             found[cell.id] = f"its disk is not {wanted}: {proof.proven.word} ({why})"
-        elif not (proof.proven.of_row or _flushes_writes(cell)):
+        elif not (proof.proven.of_row or _is_flushing_writes(cell)):
             found[cell.id] = (
-                f"its disk is {proof.proven.word}, but whether it syncs what it writes cannot be judged"
+                f"its disk is {proof.proven.word}, but whether the workload syncs its writes cannot be judged"
             )
     return found
 
 
-def _flushes_writes(cell: Cell) -> bool:
+def _is_flushing_writes(cell: Cell) -> bool:
     kind = kinds.workload_kinds().get(cell.workload.name)
     return kind is not None and kind.flushes_writes
 
 
 def _find_memory_location(cell: Cell) -> str:
-    """Return the first location of the cell's disks that is memory; empty if there is none."""
+    """Return the first location of the cell's disks that is in memory; empty if there is none."""
     return next((disk.location for disk in cell.view(Disks) if is_in_memory(disk.location)), "")

@@ -1,4 +1,4 @@
-"""Which of a plan's questions a run can answer, which cells each is about, and how well it is answered so far."""
+"""The state of a plan's questions: which ones a run can answer, about which cells, and the comparisons so far."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPARING_QUESTIONS = frozenset({QuestionKind.BEST, QuestionKind.COMPARE})
 
 @dataclass(frozen=True, slots=True)
 class QuestionPart:
-    """A part of a question with its own answer: cells of which one is best, two that are compared, or one alone."""
+    """A part of a question with its own answer: cells of which one is best, two compared cells, or one alone."""
 
     cells: tuple[Cell, ...]
 
@@ -79,18 +79,18 @@ def _explain_unanswerable(question: Question, plan: Plan, cells: Sequence[Cell])
     parts = split_question(question, cells)
     if question.durability or question.disk:
         if not plan.context.prove:
-            return "it takes --prove"
+            return "it needs --prove"
         asked = itertools.chain.from_iterable(part.cells for part in parts)
         if not any(_is_provable(cell, question) for cell in asked):
             return "no row was proven by itself" if question.durability else "its disks are in memory"
     if question.wants in COMPARING_QUESTIONS and not parts:
-        which = "just that" if question.wants is QuestionKind.COMPARE else "what it asks for"
+        which = "just that" if question.wants is QuestionKind.COMPARE else "what it asks about"
         return f"no two cells of this run differ in {which}"
     return ""
 
 
 def _is_provable(cell: Cell, question: Question) -> bool:
-    """Whether a proof of this cell can give the durability that the question asks for."""
+    """Return whether a proof of this cell can show the durability that the question asks for."""
     if str(Durability.PROVEN) not in (*question.durability, *question.disk):
         return True
     try:
@@ -105,13 +105,13 @@ def _is_provable(cell: Cell, question: Question) -> bool:
 
 
 def find_provable_location(outline: Outline, settings: Sequence[str]) -> list[str]:
-    """Return the `--set` that moves a plan's disks from memory to a disk, for proofs; nothing if a place was given."""
+    """Return the `--set` that moves a plan's disks from memory to a disk for proofs; nothing if a location was set."""
     if any(text.partition("=")[0].strip() == LOCATION.name for text in settings):
         return []
     places: set[str] = set()
     for entry in outline.shape.entries:
         places.update(entry.levels.get(LOCATION.name, ()))
-    # A plan that names a disk somewhere means it.
+    # A plan that names a location on a disk anywhere keeps its locations.
     if places and all(map(is_in_memory, places)):
         return [f"{LOCATION.name}={default_location()}"]
     return []
@@ -129,7 +129,7 @@ class AskedPair:
 def compare_asked_pairs(plan: Plan, analysis: Analysis, alive: Iterable[str]) -> list[AskedPair] | None:
     """Return the comparisons of these cells that the questions ask for, as far as they are known.
 
-    Where the best cell is asked for, each is compared with the one that leads so far. None if no question compares.
+    If a question asks for the best cell, each is compared with the leader so far. None if no question compares.
     """
     asking = [question for question in plan.questions if question.wants in COMPARING_QUESTIONS]
     if not asking:
@@ -145,7 +145,7 @@ def compare_asked_pairs(plan: Plan, analysis: Analysis, alive: Iterable[str]) ->
 
 
 def _compare_part(question: Question, results: Sequence[CellResult], analysis: Analysis) -> list[AskedPair]:
-    """Return the comparisons of one part of a question; none while a cell of it has no result."""
+    """Return the comparisons of one part of a question; none while one of its cells has no result."""
     metric = find_question_metric(question, results[0].cell.id, analysis)
     if metric is None or not all(metric.name in result.summary for result in results):
         return []

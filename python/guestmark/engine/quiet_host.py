@@ -1,4 +1,4 @@
-"""A quiet host: settings that make speed vary (frequencies, idle states, siblings, kernel threads) are changed.
+"""A quiet host: changes to settings that make speed vary (frequencies, idle states, siblings, kernel threads).
 
 Each setting is a file of the kernel. Its value is recorded before it is changed: in a file below /run for
 `guestmark quiet off`, and for one run also in the pipe of a keeper process, which restores everything when the run's
@@ -20,9 +20,9 @@ from guestmark.core.temporary import replace_file
 
 ROOT = Path("/")
 _STATE = "run/guestmark-quiet.json"
-# Idle states that take longer to leave are disabled.
+# Idle states with a longer exit latency are disabled.
 _SLOW_WAKE_US = 10
-# Reverts the changes that it reads, the last one first, once its input ends: the run is over then, even if killed.
+# Reverts the changes that it reads, the last one first, when its input ends, because the run has ended or was killed.
 _KEEPER = """trap '' INT TERM HUP
 while IFS='	' read -r path value; do set -- "$path" "$value" "$@"; done
 while [ $# -gt 1 ]; do (printf '%s\\n' "$2" >"$1") 2>/dev/null; shift 2; done
@@ -33,9 +33,9 @@ _KEEPER_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class HostSetting:
-    """A kind of host setting: its files, as a pattern below the root.
+    """A kind of host setting, with the pattern of its files below the root.
 
-    `find_quiet_value` returns what a file should hold, given what it holds now; None if that is quiet already.
+    `find_quiet_value` returns the value that a file should have, given its current one; None if that is quiet already.
     """
 
     name: str
@@ -48,18 +48,18 @@ def _set_always(value: str) -> Callable[[Path, str], str | None]:
     return lambda _path, now: None if now == value else value
 
 
-def _disable_slow_idle_state(path: Path, now: str) -> str | None:
+def _choose_slow_idle_state(path: Path, now: str) -> str | None:
     slow = int(_read_setting(path.with_name("latency")) or 0) > _SLOW_WAKE_US
     return "1" if slow and now == "0" else None
 
 
-def _pin_to_first_processor(_path: Path, now: str) -> str | None:
+def _choose_first_processor(_path: Path, now: str) -> str | None:
     first = str(min(os.sched_getaffinity(0)))
     return None if now in ("", first) else first
 
 
 _CPU = "sys/devices/system/cpu"
-# Siblings come first: without them fewer processors have settings of their own.
+# Siblings come first: without them, fewer processors have settings.
 HOST_SETTINGS = (
     HostSetting(
         "siblings",
@@ -81,13 +81,13 @@ HOST_SETTINGS = (
         "idle states",
         "a wake-up takes longer from deep sleep",
         f"{_CPU}/cpu*/cpuidle/state*/disable",
-        _disable_slow_idle_state,
+        _choose_slow_idle_state,
     ),
     HostSetting(
         "interrupts",
         "devices interrupt what is measured",
         "proc/irq/[0-9]*/smp_affinity_list",
-        _pin_to_first_processor,
+        _choose_first_processor,
     ),
     HostSetting(
         "NUMA balancing", "pages move between nodes", "proc/sys/kernel/numa_balancing", _set_always("0")
@@ -109,7 +109,7 @@ HOST_SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One changed file: what it held, and what it was set to."""
+    """One changed file: its value before, and its new value."""
 
     name: str
     path: str
@@ -126,7 +126,7 @@ class QuietOutcome:
 
 
 def find_noisy_settings(root: Path = ROOT) -> Iterator[SettingChange]:
-    """Yield the settings to change, in this order; each is read when its turn has come."""
+    """Yield the settings to change, in order; each is read only when it is its turn."""
     for knob in HOST_SETTINGS:
         for path in sorted(root.glob(knob.files)):
             now = _read_setting(path)
@@ -135,8 +135,8 @@ def find_noisy_settings(root: Path = ROOT) -> Iterator[SettingChange]:
                 yield SettingChange(knob.name, str(path), now, to)
 
 
-def read_held_changes(root: Path = ROOT) -> tuple[SettingChange, ...]:
-    """Return what guestmark has changed and not restored yet."""
+def read_stored_changes(root: Path = ROOT) -> tuple[SettingChange, ...]:
+    """Return the settings that guestmark has changed and not restored yet."""
     try:
         return tuple(SettingChange(**each) for each in json.loads((root / _STATE).read_text()))
     except FileNotFoundError:
@@ -149,9 +149,9 @@ def read_held_changes(root: Path = ROOT) -> tuple[SettingChange, ...]:
 
 
 def quieten_host(root: Path = ROOT, note: Callable[[SettingChange], None] = lambda _: None) -> QuietOutcome:
-    """Change all settings; `note` is called before each change. Raises `UsageError` where that is not possible."""
+    """Change all settings; `note` is called before each change. Raises `UsageError` if that is not possible."""
     _require_root(root)
-    if read_held_changes(root):
+    if read_stored_changes(root):
         raise UsageError("this host is quiet already", hint="guestmark quiet status; guestmark quiet off")
     if not any(True for _ in find_noisy_settings(root)):
         return QuietOutcome((), ())
@@ -169,7 +169,7 @@ def quieten_host(root: Path = ROOT, note: Callable[[SettingChange], None] = lamb
         names = ", ".join(dict.fromkeys(change.name for change in refused))
         raise UsageError(
             f"this host forbids changing its settings: {names}",
-            hint="in a container or a cloud's machine, set them on the host outside",
+            hint="in a container or a cloud machine, change them on the host outside",
         )
     return QuietOutcome(tuple(changed), tuple(refused))
 
@@ -177,13 +177,13 @@ def quieten_host(root: Path = ROOT, note: Callable[[SettingChange], None] = lamb
 def _require_root(root: Path) -> None:
     if os.geteuid() != 0 and any(True for _ in find_noisy_settings(root)):
         raise UsageError(
-            "changing the host's settings takes root", hint="run it as root: sudo guestmark quiet on"
+            "changing the host's settings needs root", hint="run it as root: sudo guestmark quiet on"
         )
 
 
 def restore_host(root: Path = ROOT) -> QuietOutcome:
-    """Restore what was changed, the last change first."""
-    changes = read_held_changes(root)
+    """Restore the settings that were changed, the last one first."""
+    changes = read_stored_changes(root)
     done = [(change, _write_setting(change.path, change.before)) for change in reversed(changes)]
     (root / _STATE).unlink(missing_ok=True)
     return QuietOutcome(
@@ -199,7 +199,7 @@ def quiet_host(root: Path = ROOT) -> Iterator[QuietOutcome]:
     """
     _require_root(root)
     # Made quiet by `guestmark quiet on` or by another run, which will restore it.
-    if read_held_changes(root):
+    if read_stored_changes(root):
         yield QuietOutcome((), ())
         return
     theirs, ours = os.pipe()
@@ -217,17 +217,17 @@ def quiet_host(root: Path = ROOT) -> Iterator[QuietOutcome]:
             restore_host(root)
 
 
-def find_lost_changes(root: Path = ROOT) -> tuple[SettingChange, ...]:
+def find_undone_changes(root: Path = ROOT) -> tuple[SettingChange, ...]:
     """Return the changes that another program has undone."""
     return tuple(
-        change for change in read_held_changes(root) if _read_setting(Path(change.path)) != change.to
+        change for change in read_stored_changes(root) if _read_setting(Path(change.path)) != change.to
     )
 
 
 def attest_settings(root: Path = ROOT) -> dict[str, str]:
-    """Return, by kind of setting, the value that was set, or a sentence if it holds no longer."""
+    """Return, by kind of setting, the value that was set, or a sentence if it has changed since."""
     found: dict[str, str] = {}
-    for change in read_held_changes(root):
+    for change in read_stored_changes(root):
         now = _read_setting(Path(change.path))
         if now == change.to:
             found.setdefault(change.name, change.to)
@@ -236,7 +236,7 @@ def attest_settings(root: Path = ROOT) -> dict[str, str]:
     return found
 
 
-def summarise_changes(changes: Sequence[SettingChange]) -> list[str]:
+def summarize_changes(changes: Sequence[SettingChange]) -> list[str]:
     """Return a line for each kind of setting: from which values to which, and in how many files."""
     lines = []
     for name in dict.fromkeys(change.name for change in changes):

@@ -16,7 +16,7 @@ from typing import Any
 from guestmark.core.errors import LedgerError
 from guestmark.core.model import Plan, RunState, select_runnable
 from guestmark.engine import budget, forecast, measurement_loop, preflight
-from guestmark.engine.audience import Audience, exclusive_use, make_prober
+from guestmark.engine.audience import Audience, hold_machines, make_prober
 from guestmark.engine.clock import RunClock, start_clock
 from guestmark.engine.environment import record_run_environment
 from guestmark.engine.interrupt import Interruption
@@ -34,7 +34,7 @@ from guestmark.platforms import exclusive
 class RunOptions:
     """Options for making a new run.
 
-    `prove` cuts the power of its disks, to show what they keep. `budget_s` seconds of wall time decide what is
+    `prove` cuts the power of its disks, to show what survives. `budget_s` seconds of wall time decide what is
     measured (see `budget.fit_to_budget`). Without `wait` machines must be free, without `partial` most platforms of the
     plan must be usable.
     """
@@ -54,12 +54,12 @@ def execute_plan(
     *,
     clock: RunClock | None = None,
 ) -> tuple[Judgement, RunState]:
-    """Prepare a run of `plan`, measure, judge and remember it; return what it shows, and how it ended.
+    """Prepare, measure, judge and remember a run of `plan`; return its judgement and its final state.
 
-    Time that other runs are waited for does not count. Raises as `prepare_run`.
+    Time spent waiting for other runs does not count. Raises as `prepare_run`.
     """
     clock, asked = clock or start_clock(), time.monotonic()
-    with exclusive_use(plan, audience.tell, wait=options.wait):
+    with hold_machines(plan, audience.tell, wait=options.wait):
         clock = clock.exclude(time.monotonic() - asked)
         run = prepare_run(plan, ledger, audience, options, clock=clock)
         state = run.measure()
@@ -67,7 +67,7 @@ def execute_plan(
 
 
 def present_and_remember(judgement: Judgement, audience: Audience) -> None:
-    """Store for later runs what a run found, then show it to the audience."""
+    """Store a run's judgement for later runs, then show it to the audience."""
     _remember(judgement, audience)
     audience.present(judgement)
 
@@ -76,7 +76,7 @@ def _remember(judgement: Judgement, audience: Audience) -> None:
     try:
         judgement.remember()
     except LedgerError as error:
-        # Only later runs lack it; the result itself is stored, and will be shown.
+        # Only later comparisons lack it; the result itself is stored, and will be shown.
         audience.tell(f"later runs cannot be compared with this one: {error.message}")
 
 
@@ -88,9 +88,9 @@ def prepare_run(
     *,
     clock: RunClock | None = None,
 ) -> Run:
-    """Store a new run of as much of the plan as can be measured here. Its time counts from now on, or by `clock`.
+    """Store a new run of the part of the plan that can be measured here. Its time counts from now, or by `clock`.
 
-    Questions that it cannot answer are not asked. Raises what `preflight.examine` raises, and `PlatformUnusableError`
+    Questions that it cannot answer are dropped. Raises what `preflight.examine` raises, and `PlatformUnusableError`
     as `RunOptions.partial` says.
     """
     clock = clock or start_clock()
@@ -106,7 +106,7 @@ def prepare_run(
         notes += left_out
     plan = replace(plan, context=replace(plan.context, notes=(*plan.context.notes, *ready.notes, *notes)))
     environment = record_run_environment(plan)
-    plan, expectation = _learn_from_earlier_runs(plan, ledger, environment)
+    plan, expectation = _add_earlier_scatter(plan, ledger, environment)
     run_id = ledger.create_run(
         plan, environment, plan.policy.seed, left_out=ready.left_out, said=options.said
     )
@@ -123,7 +123,7 @@ def prepare_run(
 def _examine(
     plan: Plan, audience: Audience, options: RunOptions, clock: RunClock
 ) -> tuple[Readiness, RunClock]:
-    """Find out what can be measured here; return the clock without that time for a quick run."""
+    """Return what can be measured here, and the clock, without the time of this check for a quick run."""
     begin = time.monotonic()
     ready = preflight.examine(plan, make_prober(audience), audience.progress)
     # The first check of a platform boots a guest. A quick run would be over by then.
@@ -137,14 +137,14 @@ def _examine(
 
 
 def _read_costs(plan: Plan, ledger: Ledger, options: RunOptions) -> TrialCosts:
-    """Return the costs of trials; a plain command is over before earlier runs could be read, so these are left out."""
+    """Return the costs of trials; for a plain command without earlier runs, as reading these would take longer."""
     context = plan.context
     planned = options.budget_s is not None or plan.questions or context.cost or context.prove
     return read_trial_costs(plan, ledger if planned else None)
 
 
-def _learn_from_earlier_runs(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> tuple[Plan, str]:
-    """Return the plan with how trials scattered in earlier runs, and a sentence on what to expect; empty if unknown."""
+def _add_earlier_scatter(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> tuple[Plan, str]:
+    """Return the plan with the scatter of trials in earlier runs, and a sentence on what to expect, if anything."""
     learnt = forecast.forecast_run(plan, ledger, environment)
     if learnt is None:
         return plan, ""
@@ -153,7 +153,7 @@ def _learn_from_earlier_runs(plan: Plan, ledger: Ledger, environment: Mapping[st
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run in a ledger, and whoever follows it."""
+    """A run in a ledger, with its audience and clock."""
 
     id: str
     plan: Plan
@@ -168,7 +168,7 @@ class Run:
         attempts: TrialAttempts | None = None,
         most_blocks: int | None = None,
     ) -> RunState:
-        """Measure from where the run's trials end until it is complete; return how it ended.
+        """Measure from where the run's trials end until it is complete; return its final state.
 
         Signals interrupt it, unless the caller has an `interruption` of its own. `attempts` and `most_blocks` are
         explained in `measurement_loop.run`.
@@ -191,8 +191,8 @@ class Run:
                 self.audience.tell(f"what has been measured so far is in run {self.id}")
                 raise
 
-    def limit_to(self, blocks: int) -> Run:
-        """Return the same run, which is complete with this many blocks in all."""
+    def limit_blocks(self, blocks: int) -> Run:
+        """Return the same run with this total number of blocks as its limit."""
         plan = replace(self.plan, policy=replace(self.plan.policy, blocks=blocks))
         self.ledger.set_plan(self.id, plan)
         return replace(self, plan=plan)
@@ -204,7 +204,7 @@ class Run:
     def conclude(self) -> Judgement:
         """Judge the run, remember what it found for later ones, and show it.
 
-        How long it took is stored last of all, so that it counts everything but the showing.
+        Its duration is stored after everything else but the presentation, so that it includes all of that.
         """
         judgement = judge_run(self.ledger, self.id)
         _remember(judgement, self.audience)

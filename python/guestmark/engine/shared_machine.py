@@ -1,6 +1,6 @@
-"""Machines that several cells of a block run on: which cells share one, and one trial's part of it.
+"""Machines that several cells of a block share: which cells share one, and one trial's lease of it.
 
-Cells that ask for the same machine share a fresh one in each block, in random order, where the plan says so
+Cells that ask for the same machine share a fresh one in each block, in random order, if the plan says so
 (`Policy.share_machine`) and their workloads allow it. It has the disks of all of them at once. A null copy has its own
 machine, so that it also shows whether sharing makes a difference.
 """
@@ -33,13 +33,13 @@ from guestmark.workloads import base as workloads
 # Buses on which a machine can have many disks.
 _BUSES = frozenset({Bus.VIRTIO_BLK, Bus.UBD, Bus.NINE_P, Bus.HOSTFS})
 _MOST_DISKS = 16
-# Disks of one machine may take this share of what is free where they lie.
+# Disks of one machine may use this share of the free space in their location.
 _SHARE_OF_ROOM = 0.4
 
 
 @dataclass(frozen=True, slots=True)
 class SharedStart:
-    """What one machine for several cells is started by: a cell with the disks of all, by name for each of them."""
+    """The start of one machine for several cells: a `carrier` cell with all their disks, and each cell's disk names."""
 
     cells: tuple[Cell, ...]
     carrier: Cell
@@ -48,7 +48,7 @@ class SharedStart:
 
 @dataclass(slots=True)
 class _Running:
-    """A machine that trials share, until the last of them has ended."""
+    """A running machine that trials share until the last of them has ended."""
 
     start: SharedStart
     machine: Machine
@@ -61,13 +61,13 @@ class _Running:
 
 @dataclass(slots=True)
 class Lease:
-    """One trial's part of a machine: the machine as the trial sees it, and what is not the trial's own."""
+    """One trial's use of a machine, with corrections for what belongs to other trials."""
 
     machine: Machine
     shared: SharedMachine | None = None
-    # Seconds to add to the trial's duration, for its part of a start that another trial waited for, or the reverse.
+    # Seconds to add to the trial's duration, so that each trial has an equal part of the machine's start.
     start_shift_s: float = 0.0
-    # Characters of the console that earlier trials have caused.
+    # Characters of console output from earlier trials.
     console_start: int = 0
 
 
@@ -79,8 +79,8 @@ def group_cells(plan: Plan, cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
         if not can_share(plan, cell):
             ordered.append([cell])
             continue
-        same = groups.setdefault(_machine_key(cell), [])
-        group = next((group for group in same if _have_room([*group, cell])), None)
+        same = groups.setdefault(_make_machine_key(cell), [])
+        group = next((group for group in same if _has_room_for_disks([*group, cell])), None)
         if group is None:
             group = []
             same.append(group)
@@ -106,16 +106,16 @@ def can_share(plan: Plan, cell: Cell) -> bool:
         or cell.levels[NETWORK] is not Network.NONE
     ):
         return False
-    return all(map(_is_plain, cell.view(Disks)))
+    return all(map(_is_shareable_disk, cell.view(Disks)))
 
 
-def _is_plain(disk: DiskSpec) -> bool:
-    """Return whether a machine can have the disk beside others without being another machine by it."""
+def _is_shareable_disk(disk: DiskSpec) -> bool:
+    """Return whether a machine can have the disk beside others without any other change to the machine."""
     return not disk.logged and not disk.is_device and disk.bus in _BUSES and not list_machine_options(disk)
 
 
-def _machine_key(cell: Cell) -> object:
-    """Return what cells have in common that ask for the same machine."""
+def _make_machine_key(cell: Cell) -> object:
+    """Return a key that is equal for cells that ask for the same machine."""
     own = {factor.name for factor in workload_kind(cell.workload.name).factors}
     settings = frozenset(
         (name, level) for name, level in cell.factors.items() if name not in own and not is_disk_setting(name)
@@ -124,7 +124,7 @@ def _machine_key(cell: Cell) -> object:
     return str(cell.platform), cell.processors, settings, packages
 
 
-def _have_room(cells: Sequence[Cell]) -> bool:
+def _has_room_for_disks(cells: Sequence[Cell]) -> bool:
     """Return whether the disks of all these cells can exist at once."""
     disks: dict[DiskSpec, int] = {}
     for cell in cells:
@@ -139,7 +139,7 @@ def _have_room(cells: Sequence[Cell]) -> bool:
     needed: dict[str, int] = {}
     for spec, size in disks.items():
         needed[spec.location] = needed.get(spec.location, 0) + size
-    return all(size <= _SHARE_OF_ROOM * _free_bytes(location) for location, size in needed.items())
+    return all(size <= _SHARE_OF_ROOM * _read_free_bytes(location) for location, size in needed.items())
 
 
 def _estimate_bytes(spec: DiskSpec, cell: Cell) -> int:
@@ -149,7 +149,7 @@ def _estimate_bytes(spec: DiskSpec, cell: Cell) -> int:
     return min(moved, spec.size)
 
 
-def _free_bytes(directory: str) -> int:
+def _read_free_bytes(directory: str) -> int:
     try:
         found = os.statvfs(directory)
     except OSError:
@@ -157,8 +157,8 @@ def _free_bytes(directory: str) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def combine_cells(cells: Sequence[Cell]) -> SharedStart:
-    """Return what the machine of these cells is started by."""
+def make_shared_start(cells: Sequence[Cell]) -> SharedStart:
+    """Return the start of a machine for these cells."""
     first = cells[0]
     requests: list[Mapping[str, Any]] = []
     sources: dict[DiskSpec, str] = {}
@@ -191,7 +191,7 @@ def combine_cells(cells: Sequence[Cell]) -> SharedStart:
 
 
 def _request_disk(spec: DiskSpec, name: str) -> Mapping[str, Any]:
-    """Return the request that makes this disk under another name."""
+    """Return the request for this disk under another name."""
     return {
         **spec.levels.texts,
         "role": str(spec.role),
@@ -206,7 +206,7 @@ def _request_disk(spec: DiskSpec, name: str) -> Mapping[str, Any]:
 class BlockMachines:
     """The machines of one block: each is started by the first of its cells that runs, and ended after the last.
 
-    After a trial that failed, for whatever reason, the cells that are left get another machine; if none can be started
+    After a trial that failed, for whatever reason, the remaining cells get another machine; if none can be started
     for all of them, each gets its own.
     """
 
@@ -217,7 +217,7 @@ class BlockMachines:
     _number: int = 0
 
     @classmethod
-    def for_block(cls, groups: Iterable[Sequence[Cell]], due: Collection[str]) -> BlockMachines:
+    def make_for_block(cls, groups: Iterable[Sequence[Cell]], due: Collection[str]) -> BlockMachines:
         """Return the machines for the cells that are due, by id."""
         found: dict[str, tuple[Cell, ...]] = {}
         for group in groups:
@@ -229,7 +229,7 @@ class BlockMachines:
     def list_carriers(self) -> list[Cell]:
         """Return the cells by which shared machines are started."""
         groups = {group[0].id: group for group in self.due.values()}
-        return [combine_cells(group).carrier for group in groups.values()]
+        return [make_shared_start(group).carrier for group in groups.values()]
 
     @contextmanager
     def take_machine(
@@ -255,7 +255,7 @@ class BlockMachines:
             first = running.position == 1
             yield Lease(machine, shared, share_s - spent, 0 if first else len(running.machine.console()))
         except BaseException:
-            # The machine may be what failed, so nothing else is measured on it; its context says what became of it.
+            # The machine itself may have failed, so nothing else is measured on it; its context may replace the error.
             self._running = None
             if not running.stack.__exit__(*sys.exc_info()):
                 raise
@@ -265,7 +265,7 @@ class BlockMachines:
                 running.stack.close()
 
     def _start(self, platform: Platform, group: Sequence[Cell]) -> _Running:
-        start = combine_cells(group)
+        start = make_shared_start(group)
         with ExitStack() as stack:
             begin = time.monotonic()
             try:
@@ -280,7 +280,7 @@ class BlockMachines:
         return self._running
 
     def end(self) -> None:
-        """End the machine that trials would still share, if there is one."""
+        """End the machine that further trials would share, if there is one."""
         running, self._running = self._running, None
         if running is not None:
             running.stack.close()

@@ -1,4 +1,4 @@
-"""Runs that exist already: extended, resumed, or measured a block at a time by several processes."""
+"""Stored runs: extending, resuming, or measuring them block by block in several processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from guestmark.core.context import Extension
 from guestmark.core.errors import BlockStatus, Interrupted, PlatformUnusableError, UsageError
 from guestmark.core.model import Plan, RunState
 from guestmark.engine import block_worker, preflight
-from guestmark.engine.audience import Audience, exclusive_use, make_prober
+from guestmark.engine.audience import Audience, hold_machines, make_prober
 from guestmark.engine.clock import RunClock, start_clock
 from guestmark.engine.environment import record_run_environment
 from guestmark.engine.interrupt import Interruption
@@ -30,7 +30,7 @@ from guestmark.stats.conditions.surroundings import compare_environments, digest
 
 @dataclass(frozen=True, slots=True)
 class ExtensionRequest:
-    """How far to extend a run beyond its original limits; None keeps a limit."""
+    """New limits for a run that is extended; None keeps a limit."""
 
     blocks: int | None = None
     precision: float | None = None
@@ -43,8 +43,8 @@ class ExtensionRequest:
         return {name: value for name, value in given.items() if value is not None}
 
 
-def extend_plan(stored: StoredRun, request: ExtensionRequest) -> Plan:
-    """Return the run's plan for as long as it is to go on now, which keeps what was asked for and when.
+def make_extended_plan(stored: StoredRun, request: ExtensionRequest) -> Plan:
+    """Return the run's plan with its new limits; it records each extension.
 
     Raises `UsageError` for fewer blocks than the run has.
     """
@@ -56,7 +56,7 @@ def extend_plan(stored: StoredRun, request: ExtensionRequest) -> Plan:
             f"--blocks {request.blocks}: run {stored.id} has {done} blocks already",
             hint=f"N counts all blocks, e.g. --blocks {2 * done}",
         )
-    used_s = sum_spent_s(stored)
+    used_s = find_spent_s(stored)
     policy = stopping.extend_policy(
         stored.plan.policy,
         stored.trials,
@@ -68,7 +68,7 @@ def extend_plan(stored: StoredRun, request: ExtensionRequest) -> Plan:
     extension = Extension(done, request.blocks, request.precision, request.time_limit_s)
     context = stored.plan.context
     context = replace(context, extended=(*context.extended, extension), iterations=_keep_iterations(stored))
-    # A used-up budget would leave out what the run is now to measure, and what it left out may fit into the new one.
+    # A used-up budget would leave out all cells, and cells that it left out may fit into the new one.
     if context.budget_s is not None:
         context = replace(
             context,
@@ -79,7 +79,7 @@ def extend_plan(stored: StoredRun, request: ExtensionRequest) -> Plan:
 
 
 def _keep_iterations(stored: StoredRun) -> Mapping[str, int]:
-    """Return how many iterations the next trials of each cell hold: as before, whatever the run is to reach now.
+    """Return how many iterations the next trials of each cell hold: as many as before, whatever the new limits.
 
     Trials of another length would be left out of its answers.
     """
@@ -92,25 +92,25 @@ def _keep_iterations(stored: StoredRun) -> Mapping[str, int]:
     }
 
 
-def sum_spent_s(stored: StoredRun) -> float:
-    """Return the seconds of wall time that the run has taken; of runs of version 0.2, what its trials took."""
+def find_spent_s(stored: StoredRun) -> float:
+    """Return the seconds of wall time that the run has taken; for runs of version 0.2, the sum over its trials."""
     return float(stored.plan.context.elapsed_s or sum(trial.duration_s for trial in stored.trials))
 
 
 def require_trust(stored: StoredRun | RunHead, tell: Callable[[str], None], *, trust: bool) -> None:
-    """Show what another user's run would run here. Raises `UsageError` for one that is not trusted."""
+    """Show what another user's run would execute here. Raises `UsageError` for one that is not trusted."""
     if stored.origin is None:
         return
     show_actions(stored.id, stored.plan, stored.origin, tell)
     if not trust and not stored.origin.trusted:
         raise UsageError(
             f"run {stored.id} {stored.origin.describe()}",
-            hint="its commands, shown above, are run with --trust alone",
+            hint="its commands, shown above, are only run with --trust",
         )
 
 
 def show_actions(run_id: str, plan: Plan, origin: RunOrigin, tell: Callable[[str], None]) -> None:
-    """Tell everything that another user's run would run, exactly and in full."""
+    """Show everything that another user's run would execute, exactly and in full."""
     tell(f"run {run_id} {origin.describe()}, and this is what it runs:")
     for name, value in list_actions(plan):
         tell(f"  {name}: {value}")
@@ -126,30 +126,30 @@ def resume_run(
     clock: RunClock | None = None,
     trust: bool = False,
 ) -> tuple[Judgement, RunState]:
-    """Measure a stored run from where it stopped, or further than it was made for, judge and remember it.
+    """Measure a stored run from where it stopped, or beyond its original limits; judge and remember it.
 
-    A run that comes from elsewhere is measured only with `trust`, after everything that it would run has been shown.
+    A run from elsewhere is measured only with `trust`, after everything that it would execute has been shown.
     Raises `LedgerError` when another process executes it, and what `preflight.examine_again` raises.
     """
     require_trust(stored, audience.tell, trust=trust)
     ledger.patience.notice = audience.tell
-    clock = (clock or start_clock()).continue_after(sum_spent_s(stored))
+    clock = (clock or start_clock()).add_earlier_time(find_spent_s(stored))
     asked = time.monotonic()
-    plan = extend_plan(stored, request)
-    # Better now than after the machine has been waited for.
+    plan = make_extended_plan(stored, request)
+    # Raise now rather than after waiting for the machine.
     if ledger.is_claimed(stored.id):
         with ledger.claim_run(stored.id):  # raises, naming the owner
             pass
     plan, missing = restore_values(plan, os.environ)
     if missing:
         audience.tell(f"changed since the run began: {', '.join(missing)}")
-    with exclusive_use(plan, audience.tell, wait=wait):
+    with hold_machines(plan, audience.tell, wait=wait):
         clock = clock.exclude(time.monotonic() - asked)
         ready = preflight.examine_again(plan, stored.unusable, make_prober(audience))
         if request.asked:
             with ledger.claim_run(stored.id):
                 ledger.set_plan(stored.id, plan)
-        # It may be another kernel by now, or another load.
+        # The kernel or the load may have changed since.
         ledger.add_environment(stored.id, record_run_environment(plan))
         for entry in ready.left_out:
             ledger.record_left_out(stored.id, entry)
@@ -170,17 +170,17 @@ def measure_next_block(
     trust: bool = False,
     examined: bool = False,
 ) -> BlockStatus:
-    """Measure one block of a stored run that no other process has, as the machine of that name, and store it.
+    """Measure and store one block of a stored run that no other process has claimed, as the machine named `machine`.
 
-    Any number of processes may do so at the same time, on any machines that reach the ledger. Where a platform of the
-    run cannot be used here nothing is begun; with `examined` that is known already. Raises `TakenError` as
+    Any number of processes may do so at the same time, on any machines that reach the ledger. If a platform of the
+    run cannot be used here, nothing is begun; `examined` says that this was checked before. Raises `TakenError` as
     `block_worker.measure_block`.
     """
     require_trust(head, audience.tell, trust=trust)
     ledger.patience.notice = audience.tell
     plan, _ = restore_values(head.plan, os.environ)
     own = Interruption()
-    with exclusive_use(plan, audience.tell, wait=wait):
+    with hold_machines(plan, audience.tell, wait=wait):
         if not examined:
             if not _can_measure_all(plan, head, audience):
                 return BlockStatus.NOT_POSSIBLE
@@ -199,7 +199,7 @@ def measure_next_block(
 
 
 def _can_measure_all(plan: Plan, head: RunHead, audience: Audience) -> bool:
-    """Whether all platforms of the run can be used here; tells why not."""
+    """Return whether all platforms of the run can be used here; report why not."""
     try:
         missing = preflight.examine_again(plan, head.unusable, make_prober(audience)).left_out
     except PlatformUnusableError as error:
@@ -211,7 +211,7 @@ def _can_measure_all(plan: Plan, head: RunHead, audience: Audience) -> bool:
 
 
 def _add_environment(ledger: Ledger, run_id: str, plan: Plan) -> None:
-    """Record this machine's environment, unless the run has one that is the same in everything that matters."""
+    """Record this machine's environment, unless the run has one that is equal in all facts that matter."""
     here = record_run_environment(plan)
     ledger.add_environment_of(
         run_id, here, digest_environment(here), lambda known: compare_environments(known, here) == ({}, {})

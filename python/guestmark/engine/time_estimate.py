@@ -1,4 +1,4 @@
-"""How long a plan takes here: from earlier runs in the ledger, else from the plan's own figures."""
+"""Estimates of how long a plan takes here, from earlier runs in the ledger, else from the plan's own figures."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ PROOF_S = 10.0
 class TimeEstimate:
     """An estimate of a plan's duration.
 
-    `block_s` and `longest_s` are seconds of a block and of its longest trial, `blocks` how many the plan asks for. Of
-    the cells so many were `measured` in earlier runs here, are `declared` by the plan, or are `unknown` and in no sum.
-    Without a fixed number of blocks there may be up to `max_blocks`, and `time_limit_s` ends the run.
+    `block_s` and `longest_s` are seconds of a block and of its longest trial, `blocks` the number that the plan asks
+    for. The costs of `measured` cells come from earlier runs here, those of `declared` ones from the plan, and
+    `unknown` ones are in no sum. Without a fixed number of blocks there may be up to `max_blocks`, and `time_limit_s`
+    ends the run.
     """
 
     block_s: float
@@ -42,7 +43,7 @@ class TimeEstimate:
 
     @property
     def blocks_in_time(self) -> int:
-        """The largest number of blocks: none begins that would end past the limit by more than one trial."""
+        """The largest number of blocks, none of which would end past the limit by more than one trial."""
         if self.exactly:
             return self.blocks
         if not self.block_s:
@@ -51,7 +52,7 @@ class TimeEstimate:
 
     @property
     def seconds(self) -> float:
-        """The least that the whole run takes."""
+        """The shortest duration of the whole run."""
         return self.block_s * min(self.blocks, self.blocks_in_time)
 
     @property
@@ -89,9 +90,9 @@ class TimeEstimate:
 
 @dataclass(frozen=True, slots=True)
 class TrialCosts:
-    """The seconds of a trial, by cell id, where they are known; `measured` of them in earlier runs here.
+    """The known seconds of a trial, by cell id; `measured` of them are from earlier runs here.
 
-    `proof_s` is what cutting the power of one kind of disk takes.
+    `proof_s` are the seconds to cut the power of one kind of disk.
     """
 
     trial_s: Mapping[str, float]
@@ -99,13 +100,13 @@ class TrialCosts:
     proof_s: float
 
     def estimate(self, cell: Cell) -> float:
-        """Return the seconds of a trial of `cell`; the average of the others if nothing is known of it."""
+        """Return the seconds of a trial of `cell`; the average of the others if they are unknown."""
         known = self.trial_s.get(cell.id)
         return known if known is not None else sum(self.trial_s.values()) / max(len(self.trial_s), 1)
 
 
 def read_trial_costs(plan: Plan, ledger: Ledger | None) -> TrialCosts:
-    """Return what is known of `plan`'s trials here: from earlier runs of that plan, else as it declares.
+    """Return the costs of `plan`'s trials here, from earlier runs of that plan, else as it declares.
 
     A trial takes `start` seconds whatever the plan's scale is, and the rest in proportion to it.
     """
@@ -130,7 +131,7 @@ def read_trial_costs(plan: Plan, ledger: Ledger | None) -> TrialCosts:
 
 
 def _convert_scale(seconds: float, measured_at: float, scale: float, start: float | None) -> float:
-    """Convert the duration of a trial from another scale to `scale`; unchanged if its start-up time is unknown."""
+    """Return a trial's duration, converted to `scale`; unchanged if its start-up time is unknown."""
     if start is None or measured_at == scale:
         return seconds
     fixed = min(start, seconds)
@@ -143,7 +144,7 @@ def _find_declared(seconds: Mapping[str, float], cell: Cell) -> float | None:
 
 
 def describe_time(plan: Plan, ledger: Ledger | None, budget_s: float | None) -> str:
-    """Return what `plan` takes here, in words: the budget into which it fits, else an estimate and its source."""
+    """Return the duration of `plan` here, in words: the budget into which it fits, else an estimate and its source."""
     if budget_s is not None:
         size = f" ({plan.context.scale:g} of the plan's)" if plan.context.scale != 1 else ""
         return f"within {format_duration(budget_s)}, at sizes that fit{size}"

@@ -39,16 +39,16 @@ from guestmark.platforms.place import HERE
 from guestmark.stats import reduce_iterations
 from guestmark.workloads import base as workloads
 
-# Of a good trial's console only so many characters are kept.
+# Only the last characters of a good trial's console are kept.
 _CONSOLE_TAIL = 4096
-# A program that fails or is killed says nothing about its machine or later iterations.
+# Causes of a failed program, which say nothing about its machine or later iterations.
 _OF_ONE_RUN = frozenset({Cause.STATUS, Cause.SIGNAL})
 _TRIAL_FAULTS = (MachineError, WorkloadError, PlatformUnusableError)
 
 
 @dataclass(frozen=True, slots=True)
 class TrialSlot:
-    """A trial's place in the run: cell, block and position inside the block; and its number of iterations.
+    """A trial's place in the run: cell, block and position inside the block, with its number of iterations.
 
     `warmups` unmeasured runs come first; None means as many as the plan says. `left_s` seconds are left of the run's
     budget; None without one.
@@ -64,7 +64,7 @@ class TrialSlot:
 
 @dataclass(slots=True)
 class _TrialRecord:
-    """Collects the results of a trial while it runs, so that a failed trial keeps what it had."""
+    """The results of a trial, collected while it runs, so that a failed trial keeps what it had."""
 
     measurements: tuple[Measurement, ...] = ()
     warmups: tuple[Measurement, ...] = ()
@@ -87,9 +87,9 @@ def run_trial(
     *,
     machines: BlockMachines | None = None,
 ) -> Trial:
-    """Run one trial to its end and return it, failed or not; on one of `machines` if the cell shares one.
+    """Run one trial, on one of `machines` if the cell shares one, and return it, failed or not.
 
-    What starting a shared machine took is divided among its trials.
+    The start of a shared machine is divided among its trials.
 
     `MachineError`, `WorkloadError` and `PlatformUnusableError` make a failed trial, and so does a directory of disks
     that somebody removed. Raises `Interrupted` when the user stops (the machine is gone by then, and there is no
@@ -200,7 +200,7 @@ def _measure_on_machine(
 
 
 def _attest_machine(machine: Machine, started: Cell, recorder: NoiseRecorder, record: _TrialRecord) -> None:
-    """Record what the machine really is. Raises `AttestationError` if the cell asked for another."""
+    """Record what the machine really is. Raises `AttestationError` if the cell asked for something else."""
     record.command_line = machine.command_line
     record.phases = machine.phases
     attested = machine.attest()
@@ -222,7 +222,7 @@ def _compute_time_share_s(plan: Plan, slot: TrialSlot) -> float | None:
 
 
 def _name_first_phase(platform: PlatformSpec) -> str:
-    """Return the first phase, for the user who waits."""
+    """Return the name of the first phase, for the progress display."""
     if platform.is_guest:
         return "booting"
     return "connecting" if platform.is_elsewhere else "starting"
@@ -255,7 +255,7 @@ def _run_iterations(
     failures: list[WorkloadError] = []
 
     def run() -> Iterator[list[Measurement]]:
-        """Yield what one iteration measured; nothing if its program failed."""
+        """Yield the measurements of one iteration; nothing if its program failed."""
         begin = time.monotonic()
         try:
             measured = workload.run(machine)
@@ -288,7 +288,7 @@ def _run_iterations(
 
 
 def merge_iterations(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]:
-    """Reduce the measurements of every iteration to one for each metric.
+    """Return one measurement for each metric, reduced from those of every iteration.
 
     Raises `WorkloadError` if an iteration lacks a metric, or its value is not a number.
     """
@@ -312,7 +312,7 @@ def merge_iterations(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]
 
 
 def _clean_up_workload(workload: workloads.Workload[Any], machine: Machine, record: _TrialRecord) -> None:
-    """Clean up without hiding why the trial failed; a dead machine needs no clean-up."""
+    """Clean up; a failure is only a warning, so that it does not hide why the trial failed."""
     try:
         workload.cleanup(machine)
     except (AgentError, WorkloadError) as error:
@@ -325,11 +325,11 @@ def _join_error_lines(error: GuestmarkError) -> str:
 
 
 class CounterRecorder:
-    """Records how far a hypervisor's counters advance in each iteration.
+    """Records by how much a hypervisor's counters advance in each iteration.
 
     If a reading fails, because the guest was shut down, its iteration is left out. With `apart`, for a guest inside
-    another, what clock ticks cause is counted separately and subtracted: the inner guest runs so slowly that ticks are
-    several percent of what a program causes.
+    another, events caused by clock ticks are counted separately and subtracted: the inner guest runs so slowly that
+    they are several percent of those that a program causes.
     """
 
     def __init__(self, machine: Machine, *, apart: bool) -> None:
@@ -351,13 +351,13 @@ class CounterRecorder:
             self._each.setdefault(name, []).append(value)
 
     def measure_ticks(self) -> None:
-        """Measure what each tick causes, where that is counted apart; call this after the last iteration."""
+        """Measure the events that each tick causes, if they are counted apart; call this after the last iteration."""
         if self._apart and self._each:
             with contextlib.suppress(GuestmarkError):
                 self._per_tick = counters.measure_per_tick(self._machine)
 
     def compute_averages(self) -> dict[str, float]:
-        """Return averages over the iterations, by the names of `platforms.counters`; empty if nothing counts."""
+        """Return averages over the iterations, by the names of `platforms.counters`; empty without counters."""
         averages = {name: fmean(values) for name, values in self._each.items()}
         if not self._apart:
             return averages

@@ -1,6 +1,6 @@
-"""The order of trials in a block, and how many iterations and warm-up runs each of them holds.
+"""The order of trials in a block, and the numbers of iterations and warm-up runs of each.
 
-Everything follows from the plan, the seed and the trials so far, so a run that is resumed goes on as it would have.
+Everything depends only on the plan, the seed and the trials so far, so a resumed run continues as it would have.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from guestmark.stats.repetition import (
     MEASURING_TIMED,
     Pilot,
     choose_iterations,
-    iterations_without_boot,
+    count_iterations_without_boot,
 )
-from guestmark.stats.slow_run_power import cheapest_iterations
+from guestmark.stats.slow_run_power import find_cheapest_iterations
 
-# Iterations of the first trials, by which the number for all later ones is chosen.
-PILOT = 1
+# Iterations of the first trials, from which the number for all later ones is chosen.
+_PILOT_ITERATIONS = 1
 # A new random order starts after this many blocks.
-_CHAIN = 16
+_CHAIN_BLOCKS = 16
 _LONGEST_BLOCK_S = 60.0  # of a run that looks for slow runs
 
 
@@ -42,7 +42,7 @@ def order_cells(
 
     So a cell runs as often after itself as after each other one, and what a cell leaves behind cancels in comparisons
     (serially balanced sequences: Finney and Outhwaite, J. R. Stat. Soc. B 18, 1956). Two cells run as A B B A; a new
-    random order starts every `_CHAIN` blocks.
+    random order starts every `_CHAIN_BLOCKS` blocks.
 
     With `chained=False` each block has an independent order. That is for blocks measured at the same time: none of
     them comes after another, and alternating orders would coincide with the machines that take turns.
@@ -50,22 +50,22 @@ def order_cells(
     Cells of one of the `groups`, which together hold every cell, run one after another: the groups are in random order,
     and so are the cells in each.
     """
-    first = block - block % _CHAIN if chained else block
+    first = block - block % _CHAIN_BLOCKS if chained else block
     units: Sequence[Sequence[Cell]] = groups or [(cell,) for cell in cells]
     ordered: list[Cell] = []
-    for number in _chain_orders(str(seed), first, len(units))[block - first]:
+    for number in _make_chained_orders(str(seed), first, len(units))[block - first]:
         unit = units[number]
-        inside = _chain_orders(f"{seed}:{unit[0].id}", first, len(unit))[block - first]
+        inside = _make_chained_orders(f"{seed}:{unit[0].id}", first, len(unit))[block - first]
         ordered += [unit[index] for index in inside]
     return ordered
 
 
 @functools.lru_cache(maxsize=256)
-def _chain_orders(seed: str, first: int, count: int) -> tuple[tuple[int, ...], ...]:
-    """Return the orders of `_CHAIN` blocks from `first` on, as indices of `count` cells."""
+def _make_chained_orders(seed: str, first: int, count: int) -> tuple[tuple[int, ...], ...]:
+    """Return the orders of `_CHAIN_BLOCKS` blocks from `first` on, as indices of `count` cells."""
     orders: list[tuple[int, ...]] = []
     order: list[int] = []
-    for block in range(first, first + _CHAIN):
+    for block in range(first, first + _CHAIN_BLOCKS):
         others = [number for number in range(count) if not order or number != order[-1]]
         # Seeded by the block's own number, so that a resumed run need not replay the blocks before.
         random.Random(f"{seed}:{block}").shuffle(others)
@@ -105,9 +105,9 @@ def count_iterations(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]
         if trial.block < block and trial.cell_id in peers and trial.status is TrialStatus.OK
     ]
     if not earlier:
-        return PILOT
+        return _PILOT_ITERATIONS
     if any(not trial.run_s for trial in earlier):
-        return _count_like_version_0_1(cell, earlier)
+        return _count_iterations_of_version_0_1(cell, earlier)
     first = min(trial.block for trial in earlier)
     pilots = [trial for trial in earlier if trial.block == first]
     boot = boots_any_machine(other for other in plan.cells if other.id in peers)
@@ -123,24 +123,24 @@ def count_iterations(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]
 def _count_from_pilots(
     pilots: Sequence[Trial], warmup: int, within: float, *, boot: bool, timed: bool
 ) -> int:
-    """Balance the time that a trial spends starting its machine against the time that it measures."""
+    """Return the iterations that balance the time of a machine's start against the time of measuring."""
     costs = {
         trial.cell_id: Pilot(max(trial.duration_s - sum(trial.run_s), 0.0), trial.run_s[-1])
         for trial in pilots
     }
     if boot:
         return choose_iterations(costs, warmup, within=within)
-    # What is done between two trials, such as storing them, is harness as well.
-    between_s = _shortest_pause(pilots)
+    # Work between two trials, such as storing them, counts as harness as well.
+    between_s = _find_shortest_pause(pilots)
     costs = {name: replace(pilot, start_s=pilot.start_s + between_s) for name, pilot in costs.items()}
-    return iterations_without_boot(costs.values(), measuring=MEASURING_TIMED if timed else MEASURING)
+    return count_iterations_without_boot(costs.values(), measuring=MEASURING_TIMED if timed else MEASURING)
 
 
 # A longer pause between two trials is not their harness: the run was interrupted, or a clock was set.
 _LONGEST_PAUSE_S = 0.1
 
 
-def _shortest_pause(trials: Sequence[Trial]) -> float:
+def _find_shortest_pause(trials: Sequence[Trial]) -> float:
     """Return the fewest seconds from the end of a trial to the beginning of the next one; 0 if none is known."""
     ordered = sorted(trials, key=lambda trial: trial.order)
     pauses = []
@@ -160,7 +160,7 @@ def _count_to_find_slow_runs(plan: Plan, pilots: Sequence[Trial], *, boot: bool)
     if boot:
         start_s += plan.policy.warmup * iteration_s
     most = max(1, min(MAX_ITERATIONS, int((_LONGEST_BLOCK_S - start_s) / iteration_s)))
-    return cheapest_iterations(
+    return find_cheapest_iterations(
         rare, stopping.count_compared_cells(plan), most, lambda number: start_s + number * iteration_s
     )
 
@@ -171,22 +171,22 @@ def _count_in_time(pilots: Sequence[Trial], enough_s: float, blocks: int) -> int
     return max(1, int(enough_s / (blocks * max(block_s, 1e-6))))
 
 
-def _count_like_version_0_1(cell: Cell, earlier: Sequence[Trial]) -> int:
-    """Return as many iterations as the cell's earlier trials hold.
+def _count_iterations_of_version_0_1(cell: Cell, earlier: Sequence[Trial]) -> int:
+    """Return the number of iterations of the cell's earlier trials.
 
-    In version 0.1 every cell chose for itself. Its runs are completed as they were begun, as trials of another length
-    could not be compared.
+    In version 0.1 every cell chose its own number. Such runs are completed as they were begun, as trials of another
+    length could not be compared.
     """
     for trial in earlier:
         if trial.cell_id == cell.id and trial.measurements:
             return len(trial.measurements[0].iterations)
-    return PILOT
+    return _PILOT_ITERATIONS
 
 
 def count_warmups(plan: Plan, cell: Cell, trials: Sequence[Trial], warm: Collection[str] = ()) -> int:
-    """Return how many unmeasured runs the next trial of `cell` begins with, given the trials on this machine.
+    """Return how many warm-up runs the next trial of `cell` has, given the trials on this machine.
 
-    A freshly booted machine is cold each time. Where nothing boots, caches outlive a trial, so a cell is warmed up
+    A freshly booted machine is cold each time. If nothing boots, caches outlive a trial, so a cell is warmed up
     once, before its first measured run. Cells in `warm` have been measured here in trials besides these.
     """
     if boots_any_machine(other for other in plan.cells if other.compares_with(cell)):

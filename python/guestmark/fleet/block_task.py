@@ -103,7 +103,7 @@ def run_block(order: bytes) -> bytes:
 
 def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
     # The coordinator imports this module too, and never measures.
-    from guestmark.engine.audience import Audience, exclusive_use
+    from guestmark.engine.audience import Audience, hold_machines
     from guestmark.engine.interrupt import Interruption
     from guestmark.engine.stored_run import measure_next_block
 
@@ -112,7 +112,7 @@ def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
         ledger.patience.notice = tell_coordinator
         run_id = find_run(ledger, order, machine)
         plan = _load_plan(order) if run_id is None else ledger.load_head(run_id).plan
-        with exclusive_use(plan, tell_coordinator, name=f"{plan.name} ({order.fleet})"):
+        with hold_machines(plan, tell_coordinator, name=f"{plan.name} ({order.fleet})"):
             if run_id is None:
                 with _claim_class(ledger, order, machine):
                     # Another worker may have made it while this one waited.

@@ -1,14 +1,14 @@
-"""The sentences of a report that claim something, each once.
+"""All sentences of reports that claim something.
 
-How often each is false, and how often it is found where it is true, is in `bench/statistics/SENTENCES.md`; a test holds
-the two lists together, so a sentence without figures does not exist.
+`bench/statistics/SENTENCES.md` has the rates at which each is false, and is found if it is true; a test compares
+the two lists, so there is no sentence without rates.
 """
 
 from enum import StrEnum
 
 
 class Claim(StrEnum):
-    """Sentences with places for what they are about; each member's name is that of its row in the list."""
+    """Sentences with placeholders; each member's name is that of its row in the list."""
 
     DIFFERS = " times {word} than "
     EQUAL = "No difference from {baseline}, within {margin}: {cells}."
@@ -16,7 +16,7 @@ class Claim(StrEnum):
     BOUNDED = "at most {most}"
     SLOW_RUNS = "Slow runs: {baseline}; {cells}: {word}"
     DETECTABLE = "A difference of {size} in the typical run would be found by 3 in 4 such runs, or more"
-    FORESEEN = (
+    FEWEST_FOR_FORECAST = (
         "{precision} in {left}; runs {factor} times as slow, {often}, would be found by 9 in 10 such runs in "
         "{rare_left}"
     )

@@ -24,7 +24,7 @@ SCALES: dict[str, tuple[tuple[float, str], ...]] = {
 _NAME_SUFFIXES = {"s": "_s", "ns": "_ns", "B": "_bytes"}
 _TIMES = (WALL, GUEST_WALL, USER, SYSTEM)
 MAX_DECIMALS = 9
-# Nobody measures ratios better than that.
+# Decimals of ratios: no measurement is more precise than this.
 _RATIO_DECIMALS = 4
 # An end of an interval that is this many times off is shown as `<` or `>`: its digits would say nothing.
 _FAR = 10
@@ -46,7 +46,7 @@ class Unit:
 
 
 class TimeUnit(StrEnum):
-    """The unit that a user wants for all times; the names are hyperfine's."""
+    """The unit that a user chose for all times, with hyperfine's names."""
 
     SECOND = "second"
     MILLISECOND = "millisecond"
@@ -71,7 +71,7 @@ _wanted_time_unit: ContextVar[TimeUnit | None] = ContextVar("_wanted_time_unit",
 
 @contextmanager
 def show_times_in(unit: TimeUnit | None) -> Iterator[None]:
-    """Show times in this unit inside the context; with None in one that fits."""
+    """Show times in this unit inside the context; with None in a unit that fits the values."""
     token = _wanted_time_unit.set(unit)
     try:
         yield
@@ -79,7 +79,7 @@ def show_times_in(unit: TimeUnit | None) -> Iterator[None]:
         _wanted_time_unit.reset(token)
 
 
-def wanted_time_unit() -> TimeUnit | None:
+def read_wanted_time_unit() -> TimeUnit | None:
     """Return the unit of `show_times_in`."""
     return _wanted_time_unit.get()
 
@@ -96,7 +96,7 @@ def choose_unit(unit: str, values: Iterable[float]) -> Unit:
         return Unit(1.0, unit)
     target = max(min(sizes), max(sizes) / 1e4)
     for size, name in scale:
-        # What rounds to 1000 of the smaller unit is 1 of the larger.
+        # A value that rounds to 1000 of the smaller unit is 1 of the larger.
         if target >= size * 0.9995 or max(sizes) >= size * 1e3:
             return Unit(size, name)
     return Unit(*scale[-1])
@@ -107,7 +107,7 @@ def choose_table_unit(unit: str, values: Iterable[float]) -> Unit:
 
     People compare disks in MB/s, and so do publications.
     """
-    if unit == "s" and (wanted := wanted_time_unit()) is not None:
+    if unit == "s" and (wanted := read_wanted_time_unit()) is not None:
         return wanted.unit
     sizes = [abs(value) for value in values if value and math.isfinite(value)]
     if unit == "B/s" and sizes and min(sizes) >= 1e4 and max(sizes) < 1e11:
@@ -134,20 +134,20 @@ def count_decimals(half_width: float | None, value: float) -> int:
 
 
 def count_ratio_decimals(value: float, ci: _Interval) -> int:
-    """Return the decimals of a ratio: at most four, but as many as its first digit takes, as no ratio is zero."""
-    return max(_supported_decimals(value, ci), _leading_decimals(value))
+    """Return the decimals of a ratio: at most four, but enough for its first digit, as no ratio is zero."""
+    return max(_count_supported_decimals(value, ci), _count_leading_decimals(value))
 
 
 def count_published_decimals(value: float) -> int:
-    """Return as many decimals as a publication gave, at most six."""
+    """Return the number of decimals that a publication gave, at most six."""
     return len(f"{value:.6f}".rstrip("0").partition(".")[2])
 
 
-def _supported_decimals(value: float, ci: _Interval) -> int:
+def _count_supported_decimals(value: float, ci: _Interval) -> int:
     return min(count_decimals(None if ci is None else (ci[1] - ci[0]) / 2, value), _RATIO_DECIMALS)
 
 
-def _leading_decimals(value: float) -> int:
+def _count_leading_decimals(value: float) -> int:
     """Return the decimals of a number's first digit, at most five."""
     return min(max(0, -math.floor(math.log10(value))), 5) if 0 < value < math.inf else 0
 
@@ -191,7 +191,7 @@ def format_estimate(mean: float, ci: _Interval, unit: Unit) -> tuple[str, str]:
     return shown, format_number(half, places) if half else ""
 
 
-def estimate_pieces(mean: float, ci: _Interval, unit: Unit) -> tuple[str, ...]:
+def format_estimate_pieces(mean: float, ci: _Interval, unit: Unit) -> tuple[str, ...]:
     """Return the pieces of a mean with its interval: `1.24 ± 0.04`, or `13 000 [2200, 79 000]` if that is skewed."""
     shown, half = format_estimate(mean, ci, unit)
     if ci is None or not half:
@@ -219,7 +219,9 @@ def format_ratio(value: float, ci: _Interval) -> str:
     shown = f"×{format_number(value, count_ratio_decimals(value, ci))}"
     if ci is None:
         return shown
-    low, high = (format_number(end, _count_end_decimals(end, _supported_decimals(value, ci))) for end in ci)
+    low, high = (
+        format_number(end, _count_end_decimals(end, _count_supported_decimals(value, ci))) for end in ci
+    )
     least, most = value / _FAR, value * _FAR
     if 0 < ci[0] < least:
         low = f"<{_format_one_digit(least)}"
@@ -230,21 +232,21 @@ def format_ratio(value: float, ci: _Interval) -> str:
 
 def _count_end_decimals(end: float, places: int) -> int:
     """Return the decimals of an interval's end: `places`, or up to four that tell it from 1, five from zero."""
-    places = max(places, _leading_decimals(end))
+    places = max(places, _count_leading_decimals(end))
     for more in range(places, 5):
         if round(end, more) != 1:
             return more
     return places
 
 
-def ratio_pieces(value: float, ci: _Interval) -> tuple[str, ...]:
+def format_ratio_pieces(value: float, ci: _Interval) -> tuple[str, ...]:
     """Return `format_ratio` in pieces for a table: `("×1.23", "[1.20, 1.27]")`; the second only with an interval."""
     shown, _, interval = format_ratio(value, ci).partition(" ")
     return (shown, interval) if interval else (shown,)
 
 
-def ratio_above_one(value: float, ci: _Interval) -> tuple[float, _Interval]:
-    """Return the ratio the way round that gives a value of at least 1; without an interval that reaches zero."""
+def turn_ratio_above_one(value: float, ci: _Interval) -> tuple[float, _Interval]:
+    """Return the ratio, inverted if it is below 1, with its interval; None for an inverted interval that reaches 0."""
     if value >= 1:
         return value, ci
     return 1 / value, None if ci is None or ci[0] <= 0 else (1 / ci[1], 1 / ci[0])
@@ -262,7 +264,7 @@ def format_change(ratio: float) -> str:
     """Return a ratio as a change: `+6 %` for 1.06; no more digits than published figures warrant."""
     change = (ratio - 1) * 100
     places = 1 if 0.05 <= abs(change) < 9.95 else 0
-    # Close to -100 % what is left counts: -99.6 %, not -100 %.
+    # Close to -100 % the rest needs digits: -99.6 %, not -100 %.
     if -100 < change <= -99:
         places = -math.floor(math.log10(100 + change))
     text = format_number(abs(change), places)
@@ -272,7 +274,7 @@ def format_change(ratio: float) -> str:
 
 
 def format_limit(near: float, value: float) -> str:
-    """Return a ratio as exactly as it takes to tell it from `near`: `×1.084` beside 1.05, `×12.6` beside 12."""
+    """Return a ratio with enough digits to tell it from `near`: `×1.084` beside 1.05, `×12.6` beside 12."""
     digits = 1 - math.floor(math.log10(max(abs(value / near - 1) * value, 1e-9)))
     return f"×{format_number(value, max(min(digits, 4), 0))}"
 
@@ -298,13 +300,13 @@ def describe_precision(half_width: float, about: str = "") -> str:
 
 
 def _format_one_digit(value: float) -> str:
-    return format_number(float(f"{value:.0e}"), _leading_decimals(value))
+    return format_number(float(f"{value:.0e}"), _count_leading_decimals(value))
 
 
 # --- metrics ------------------------------------------------------------------------------------------------
 
 
-def column_heading(metric: Metric, unit: Unit) -> str:
+def format_column_heading(metric: Metric, unit: Unit) -> str:
     """Return a column heading: `wall, ms` for `wall_s`, so that the unit is named only once."""
     name = _strip_unit(metric)
     return f"{name}, {unit.name}" if unit.name else name
@@ -350,8 +352,8 @@ def split_bar(lengths: Sequence[float], largest: float, width: int) -> list[int]
     return [end - start for start, end in itertools.pairwise(ends)]
 
 
-def values_per_tick(count: int) -> int:
-    """Return how many neighbours each sign of a sparkline of so many values stands for."""
+def count_values_per_tick(count: int) -> int:
+    """Return how many neighbouring values each sign of a sparkline of `count` values stands for."""
     return -(-count // _MOST_TICKS)
 
 
@@ -360,7 +362,7 @@ def draw_sparkline(values: Sequence[float | None]) -> str:
 
     More than 40 values are drawn as the means of neighbours.
     """
-    step = values_per_tick(len(values))
+    step = count_values_per_tick(len(values))
     means: list[float | None] = []
     for start in range(0, len(values), step):
         near = [value for value in values[start : start + step] if value is not None]

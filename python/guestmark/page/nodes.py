@@ -56,7 +56,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """Names and their meanings."""
+    """Names with their values, under a caption."""
 
     caption: str
     rows: tuple[tuple[str, str], ...]
@@ -85,7 +85,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing with its title, what it shows (`caption`), and what it says in words (`alternative`).
+    """A drawing with its title, a caption, and an alternative text that says the same in words.
 
     Formats without pictures draw it with characters where possible; its figures are always in a table as well.
     """
@@ -112,9 +112,9 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Nodes that belong together. `key` explains the numbers that rows get where their names leave no room.
+    """Nodes that belong together. `key` explains the numbers that rows get if their names are too long.
 
-    A section that is not `titled` shows its title only where pages have headings.
+    A section that is not `titled` shows its title only in formats with headings.
     """
 
     part: Part

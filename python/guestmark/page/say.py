@@ -1,4 +1,4 @@
-"""The only way for sentences to a terminal: whatever a terminal would obey in them is spelled out.
+"""The only functions that write sentences to a terminal; control characters in them are spelled out.
 
 Text from outside (names of files and hosts, words of guests, notes in a ledger, reasons of failures) is in almost every
 sentence. Nothing in `cli` writes text to a standard stream in any other way than by this module and `cli.console`.

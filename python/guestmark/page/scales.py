@@ -1,10 +1,10 @@
-"""Axes of charts: where values stand along a width, and which round values are marked."""
+"""Axes of charts: positions of values along a width, and the round values to mark."""
 
 import math
 from dataclasses import dataclass
 
 _MOST_TICKS = 8
-# An axis is logarithmic where the largest value is this many times the smallest: small ones would be one dot.
+# An axis is logarithmic if the largest value is this many times the smallest, or small ones would be one dot.
 _LOG_FROM = 8
 _STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -25,7 +25,7 @@ class Axis:
     whole: bool = False
 
     def position(self, value: float) -> float:
-        """Return where a value stands; beyond an end, at that end."""
+        """Return the position of a value; that of an end for values beyond it."""
         value = min(max(value, self.low), self.high)
         if self.log:
             return self.width * math.log(value / self.low) / math.log(self.high / self.low)
@@ -41,12 +41,12 @@ class Axis:
         return [number * step for number in range(first, last + 1)]
 
 
-def ratio_axis(low: float, high: float, width: float, title: str) -> Axis:
+def make_ratio_axis(low: float, high: float, width: float, title: str) -> Axis:
     """Return a logarithmic axis for ratios, at least 2 % to either side of 1."""
     return Axis(min(low, 0.98) / 1.005, max(high, 1.02) * 1.005, width, title, log=True, sign="×")
 
 
-def value_axis(low: float, high: float, width: float, title: str) -> Axis:
+def make_value_axis(low: float, high: float, width: float, title: str) -> Axis:
     """Return an axis with room at its ends; logarithmic where values differ by much."""
     if low > 0 and high / low > _LOG_FROM:
         return Axis(low / 1.05, high * 1.05, width, title, log=True)
@@ -65,13 +65,13 @@ def log_ticks(low: float, high: float) -> list[float]:
             return ticks
     # Over several decades only 1, 2 and 5 of each are round, then 1 alone, then not even every decade.
     for mantissas in ((1, 2, 5), (1,)):
-        ticks = _decade_ticks(low, high, mantissas)
+        ticks = _list_decade_ticks(low, high, mantissas)
         if 0 < len(ticks) <= _MOST_TICKS:
             return ticks
     return ticks[:: math.ceil(len(ticks) / _MOST_TICKS)] or [low]
 
 
-def _decade_ticks(low: float, high: float, mantissas: tuple[int, ...]) -> list[float]:
+def _list_decade_ticks(low: float, high: float, mantissas: tuple[int, ...]) -> list[float]:
     ticks = []
     for decade in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
         ticks += [mantissa * 10.0**decade for mantissa in mantissas]

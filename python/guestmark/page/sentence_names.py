@@ -1,11 +1,11 @@
-"""Names of cells in sentences: what tells the cells apart that a sentence is about."""
+"""Names of cells in sentences, which tell the cells of a sentence apart."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from guestmark.core.cell_levels import PLATFORM, WORKLOAD
 from guestmark.core.model import Cell
-from guestmark.page.names import implied_placement, varying_factors
+from guestmark.page.names import find_implied_placement, list_factors_that_vary
 from guestmark.stats.analysis import CellResult
 
 _PLACES = {WORKLOAD, PLATFORM}
@@ -13,10 +13,10 @@ _Levels = dict[str, str]
 
 
 def name_apart(results: Sequence[CellResult]) -> dict[str, str]:
-    """Return names that tell these cells apart, by cell id; the ids themselves where names would not do that.
+    """Return names that tell these cells apart, by cell id; the ids if there are no such names.
 
-    Workload and platform are named as far as they vary; then, among cells that share both, the levels that differ.
-    These stand without their factor's name where all cells differ in one factor only.
+    They consist of workload and platform if these vary and, among cells that share both, the levels that differ.
+    Levels have no factor's name if all cells differ in one factor only.
     """
     if len(results) == 1:
         return {result.cell.id: result.cell.id for result in results}
@@ -30,10 +30,10 @@ def name_apart(results: Sequence[CellResult]) -> dict[str, str]:
         if platforms_vary:
             parts.append(str(result.cell.platform))
         groups.setdefault(" ".join(parts), []).append(result)
-    single_factor = len(_factors_with_several_levels(results)) == 1
+    single_factor = len(_list_factors_with_several_levels(results)) == 1
     names = {}
     for prefix, members in groups.items():
-        factors = _factors_with_several_levels(members)
+        factors = _list_factors_with_several_levels(members)
         for result in members:
             parts = [prefix] if prefix else []
             for factor in factors:
@@ -53,28 +53,28 @@ def shorten_levels(name: str, cell: Cell) -> str:
 
 
 class PairNames:
-    """Names for the two cells of each comparison of a question: by what it `asked` about, and what else varies."""
+    """Names for the two cells of each comparison of a question: levels that were `asked` about or vary."""
 
     def __init__(self, asked: AbstractSet[str], firsts: Sequence[Cell]) -> None:
         self._asked = asked
-        levels = [_all_levels(cell) for cell in firsts]
+        levels = [_list_all_levels(cell) for cell in firsts]
         names = dict.fromkeys(name for own in levels for name in own)
         self._varying = {
             name for name in names if len({own[name] for own in levels if name in own}) > 1
-        } - implied_placement([cell.factors for cell in firsts])
+        } - find_implied_placement([cell.factors for cell in firsts])
 
     def name_pair(self, first: Cell, second: Cell) -> tuple[str, str, str]:
         """Return names for the first cell, for the second, and for what both have in common."""
-        first_levels, second_levels = _all_levels(first), _all_levels(second)
+        first_levels, second_levels = _list_all_levels(first), _list_all_levels(second)
         own = {
             name: text
             for name, text in first_levels.items()
             if name in self._asked or (name in self._varying and second_levels.get(name) != text)
         }
         other = {name: text for name, text in second_levels.items() if name in self._asked}
-        # Where the cells have levels of different factors, "on" would not say of which.
+        # If the cells have levels of different factors, "on" would not say of which.
         if (own.keys() ^ other.keys()) & self._asked - _PLACES:
-            own, other = _with_factor_names(own), _with_factor_names(other)
+            own, other = _add_factor_names(own), _add_factor_names(other)
         common = ""
         if own:
             shared = {name: text for name, text in first_levels.items() if second_levels.get(name) == text}
@@ -91,15 +91,15 @@ class PairNames:
         return " ".join([" on ".join(places), *factors]).strip()
 
 
-def _with_factor_names(levels: _Levels) -> _Levels:
+def _add_factor_names(levels: _Levels) -> _Levels:
     return {name: text if name in _PLACES else f"{name}={text}" for name, text in levels.items()}
 
 
-def _factors_with_several_levels(results: Sequence[CellResult]) -> list[str]:
+def _list_factors_with_several_levels(results: Sequence[CellResult]) -> list[str]:
     """Return the factors that have several levels among the cells that have them at all."""
     return [
         name
-        for name in varying_factors(results)
+        for name in list_factors_that_vary(results)
         if len({result.cell.factors[name] for result in results if name in result.cell.factors}) > 1
     ]
 
@@ -111,7 +111,7 @@ def _join_levels(levels: _Levels) -> str:
     return ", ".join(part for part in (places, factors) if part)
 
 
-def _all_levels(cell: Cell) -> _Levels:
+def _list_all_levels(cell: Cell) -> _Levels:
     levels = {name: cell.display_level(name) or "" for name in cell.factors}
     return {WORKLOAD: _workload_label(cell), PLATFORM: str(cell.platform), **levels}
 

@@ -28,7 +28,7 @@ class Column:
 class Cell:
     """A cell's pieces, e.g. `1.24`, `±`, `0.04`; `words` instead of figures are not aligned with those of other rows.
 
-    `note` is a remark that is shown where there is room. `bar` is a length from 0 to 1.
+    `note` is a remark that is shown if there is room. `bar` is a length from 0 to 1.
     """
 
     pieces: Inline = ()
@@ -46,7 +46,7 @@ class Cell:
 class RowName:
     """A row's name in `parts`, one for each of the table's `names`.
 
-    Where these leave no room for figures, a row has its `number` in the section and a `short` name, or its cell's `id`.
+    If these leave no room for figures, a row has its `number` in the section and a `short` name, or its cell's `id`.
     """
 
     parts: tuple[str, ...]
@@ -72,7 +72,7 @@ class Table:
     A `divisible` table may be drawn as several, one below the other, each with some of the columns.
     """
 
-    caption: str  # what it shows, for screen readers
+    caption: str  # a description for screen readers
     names: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -81,12 +81,12 @@ class Table:
     heading: str = ""  # shown above it
 
 
-def word_cell(text: str, tone: Tone = Tone.PLAIN, note: str = "") -> Cell:
+def make_word_cell(text: str, tone: Tone = Tone.PLAIN, note: str = "") -> Cell:
     """Return a cell of words."""
     return Cell((Span(text, tone),) if text else (), words=True, note=note)
 
 
-def figure_cell(*pieces: str, tone: Tone = Tone.PLAIN, last: Tone | None = None) -> Cell:
+def make_figure_cell(*pieces: str, tone: Tone = Tone.PLAIN, last: Tone | None = None) -> Cell:
     """Return a cell of figures, piece by piece; `last` is the tone of the last one."""
     tones = [tone] * len(pieces)
     if last is not None:
@@ -95,7 +95,7 @@ def figure_cell(*pieces: str, tone: Tone = Tone.PLAIN, last: Tone | None = None)
 
 
 class TableBuilder:
-    """A table in the making: columns are added one by one, each with a cell for every row."""
+    """A builder of tables: columns are added one by one, each with a cell for every row."""
 
     def __init__(self, headings: tuple[str, ...], names: Sequence[RowName]) -> None:
         self._headings = headings
@@ -119,7 +119,7 @@ class TableBuilder:
     def add_words(self, heading: str, texts: Sequence[str]) -> None:
         """Add a column of words, unless all of them are empty."""
         if any(texts):
-            self.add(heading, map(word_cell, texts))
+            self.add(heading, map(make_word_cell, texts))
 
     def build(
         self,

@@ -38,7 +38,7 @@ def _read_own_file(name: str) -> str:
 
 
 def _render_script() -> Markup:
-    """Return the only script of a page, which lets charts answer the pointer."""
+    """Return the only script of a page, which makes charts react to the pointer."""
     return Markup("<script>{}</script>").format(Markup(_read_own_file("chart.js")))
 
 
@@ -48,7 +48,7 @@ def _render_style() -> Markup:
 
 
 def _render_security_policy() -> Markup:
-    """Return a policy that has the browser load nothing and run that script alone, whatever a page may hold."""
+    """Return a policy by which the browser loads nothing and runs no other script, whatever a page contains."""
     # The hash allows this one script; inline scripts in text from outside would not match it.
     digest = base64.b64encode(hashlib.sha256(_read_own_file("chart.js").encode()).digest()).decode()
     content = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -56,5 +56,5 @@ def _render_security_policy() -> Markup:
 
 
 def _make_value_inert(value: object) -> object:
-    """Make every value inert that a template shows; markup, which only charts are, was made from inert text."""
+    """Return a value of a template as inert text; markup, which only charts are, was made from inert text."""
     return make_inert(value) if type(value) is str else value

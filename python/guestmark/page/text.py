@@ -32,7 +32,7 @@ class Span:
 
 Inline = tuple[Span, ...]
 
-# What a terminal or a browser would obey rather than show: C0 and C1 controls, line and paragraph separators, signs
+# Characters that a terminal or browser interprets: C0 and C1 controls, line and paragraph separators, signs
 # that turn the direction of text or take no room, tags, noncharacters, and halves of surrogate pairs.
 _ACTIVE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufdd0-\ufdef\ufffe\uffff"
@@ -40,7 +40,7 @@ _ACTIVE = re.compile(
 )
 
 
-# Some spreadsheet takes text for a formula that begins with one of these, and runs it.
+# Some spreadsheets run text that begins with one of these as a formula.
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _NUMBER = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", re.ASCII)
 
@@ -72,10 +72,10 @@ def escape_for_csv(value: object) -> object:
 
 def escape_json(text: str) -> str:
     """Return JSON text of the same meaning with everything active in its strings escaped."""
-    return _ACTIVE.sub(lambda found: found[0] if found[0] == "\n" else _json_escape(found[0]), text)
+    return _ACTIVE.sub(lambda found: found[0] if found[0] == "\n" else _escape_for_json(found[0]), text)
 
 
-def _json_escape(character: str) -> str:
+def _escape_for_json(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
@@ -101,12 +101,12 @@ def spans(*parts: str | Span) -> Inline:
     return tuple(Span(part) if isinstance(part, str) else part for part in parts)
 
 
-def plain_text(inline: Iterable[Span]) -> str:
+def join_plain_text(inline: Iterable[Span]) -> str:
     """Return the text without its tones."""
     return "".join(span.text for span in inline)
 
 
-# After these a sentence may stop: what follows explains.
+# A sentence may be cut before these, as only an explanation follows.
 _CLAUSE_ENDS = (": ", "; ", ", ", " (")
 
 

@@ -33,7 +33,7 @@ _LARGEST_BATCH = 400
 _FORECAST_AFTER = 5  # states
 # So many states that fail in the same way are judged again, the first of them several times: a check that fails by
 # chance does not fail that often in a row.
-_CONFIRMED, _FIRST_TIMES = 8, 3
+_USUAL_FINALISTS, _FIRST_TIMES = 8, 3
 INTERRUPTED = "it was interrupted"
 # So many states that were late beside others are judged again alone.
 _LATE_AGAIN = 3
@@ -339,7 +339,7 @@ def _record_states(
             state = _judge_late_again(bench, survey, state)  # noqa: PLW2901 (what it is in the end)
         if state.is_failed and counts(state):
             group = survey.groups.setdefault(mask_numbers(state.fault), FailureGroup(state))
-            examined = group.too_strict or group.confirmed < _CONFIRMED
+            examined = group.too_strict or group.confirmed < _USUAL_FINALISTS
             if not _confirm_failure(bench, survey, group, state):
                 survey.states.append(state)
                 return
@@ -369,7 +369,7 @@ def _judge_late_again(bench: Bench, survey: Survey, state: CrashState) -> CrashS
 
 def _confirm_failure(bench: Bench, survey: Survey, group: FailureGroup, state: CrashState) -> bool:
     """Return True if the state fails again, as far as that is checked; else mark the survey as unsteady."""
-    if group.confirmed >= _CONFIRMED:
+    if group.confirmed >= _USUAL_FINALISTS:
         return True
     for _ in range(1 if group.confirmed else _FIRST_TIMES):
         again = bench.judge_alone(state.cut)

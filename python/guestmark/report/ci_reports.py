@@ -67,7 +67,7 @@ def make_summary(gates: Sequence[JudgedGate], *runs: StoredRun) -> str:
 
 
 def append_summary(gates: Sequence[JudgedGate], *runs: StoredRun) -> None:
-    """Append to the file that GitHub names in the environment; do nothing elsewhere. Raises `GuestmarkError`."""
+    """Append the summary to the file that GitHub names in the environment, if any. Raises `GuestmarkError`."""
     path = os.environ.get(SUMMARY)
     if not path:
         return
@@ -77,5 +77,5 @@ def append_summary(gates: Sequence[JudgedGate], *runs: StoredRun) -> None:
     except OSError as error:
         raise GuestmarkError(
             f"the step summary {path} cannot be written: {error.strerror or error}",
-            hint=f"unset {SUMMARY} where there is no such file",
+            hint=f"unset {SUMMARY} if there is no such file",
         ) from error

@@ -7,7 +7,7 @@ from guestmark.core.metric import Metric
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import StoredRun
-from guestmark.page.json_text import strict_json
+from guestmark.page.json_text import make_strict_json
 from guestmark.page.nodes import Page
 from guestmark.report.full_report import make_page
 from guestmark.report.render import plain
@@ -25,7 +25,7 @@ from guestmark.stats.compare import Comparison
 from guestmark.stats.paired import Summary
 from guestmark.stats.stopping import forecast_more_time
 
-# Characters of a failed trial's console. The ledger has all of it; documents are passed around and stay small.
+# The last characters of a failed trial's console: the ledger has all of it, and documents should stay small.
 CONSOLE_LIMIT = 16_384
 
 
@@ -56,19 +56,22 @@ def make_result_document(
             "failed": found.failed,
             **({"imported": to_plain(run.origin)} if run.origin is not None else {}),
         },
-        "plan": _plan_document(run),
+        "plan": _make_plan_document(run),
         "environment": to_plain(run.environment),
         "environments_resumed": to_plain(run.environments[1:]),
         "cells": [
             {
-                **_cell_document(result, owner[result.cell.id]),
+                **_make_cell_document(result, owner[result.cell.id]),
                 "history": earlier_runs.make_document(result, found),
             }
             for result in results
             if not result.cell.added
         ],
         "null_cells": [
-            {**_cell_document(result, owner[result.cell.id]), "differs": list(result.differing_null_metrics)}
+            {
+                **_make_cell_document(result, owner[result.cell.id]),
+                "differs": list(result.differing_null_metrics),
+            }
             for result in results
             if result.cell.null_of is not None
         ],
@@ -84,7 +87,7 @@ def make_result_document(
         ],
         "flagged_blocks": list(found.flagged_blocks),
         "disturbances": dict(found.disturbances),
-        "more_time": _more_time_document(run, found),
+        "more_time": _make_more_time_document(run, found),
         "questions": question_answers.make_document(found),
         "gates": gate_outcomes.make_document(gate_outcomes.judge_own_gates(found)),
         "validity": validity.make_document(found),
@@ -94,11 +97,11 @@ def make_result_document(
         **environment.make_document(run),
         "report": plain.make_document(page or make_page(run, found)),
     }
-    cleaned: dict[str, Any] = strict_json(document)
+    cleaned: dict[str, Any] = make_strict_json(document)
     return cleaned
 
 
-def _plan_document(run: StoredRun) -> dict[str, Any]:
+def _make_plan_document(run: StoredRun) -> dict[str, Any]:
     plan: dict[str, Any] = to_plain(run.plan)
     _hide_environment(plan["context"])
     for cell in plan["cells"]:
@@ -113,10 +116,10 @@ def _hide_environment(where: dict[str, Any]) -> None:
         where["env_names"] = sorted({*env, *where.get("env_names", ())})
 
 
-def _cell_document(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
+def _make_cell_document(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
     metrics = {metric.name: metric for metric in workload.metrics}
     cell = result.cell
-    shared, trials = split_shared([_trial_document(trial) for trial in result.trials])
+    shared, trials = split_shared([_make_trial_document(trial) for trial in result.trials])
     return {
         "id": cell.id,
         "workload": cell.workload.label or cell.workload.name,
@@ -130,16 +133,16 @@ def _cell_document(result: CellResult, workload: WorkloadResult) -> dict[str, An
         "shared": shared,
         "trials": trials,
         "summary": {
-            name: _summary_document(summary, metrics[name]) for name, summary in result.summary.items()
+            name: _make_summary_document(summary, metrics[name]) for name, summary in result.summary.items()
         },
         "vs_baseline": {
-            name: _comparison_document(comparison) for name, comparison in result.comparison.items()
+            name: _make_comparison_document(comparison) for name, comparison in result.comparison.items()
         },
-        "answers": _answers_document(result, workload),
+        "answers": _make_answers_document(result, workload),
     }
 
 
-def _trial_document(trial: Trial) -> dict[str, Any]:
+def _make_trial_document(trial: Trial) -> dict[str, Any]:
     document = {
         "block": trial.block,
         "order": trial.order,
@@ -166,25 +169,25 @@ def _trial_document(trial: Trial) -> dict[str, Any]:
     return document
 
 
-def _summary_document(summary: Summary, metric: Metric) -> dict[str, Any]:
+def _make_summary_document(summary: Summary, metric: Metric) -> dict[str, Any]:
     return {
         "unit": metric.unit,
         "better": metric.better.value,
         "n": summary.n,
         "mean": summary.mean,
         "median": summary.median,
-        "ci": _interval_document(summary.ci),
+        "ci": _list_ends(summary.ci),
         "typical": summary.typical,
-        "typical_ci": _interval_document(summary.typical_ci),
+        "typical_ci": _list_ends(summary.typical_ci),
     }
 
 
-def _comparison_document(comparison: Comparison) -> dict[str, Any]:
+def _make_comparison_document(comparison: Comparison) -> dict[str, Any]:
     return {
         "ratio": comparison.ratio,
-        "ci": _interval_document(comparison.ci),
+        "ci": _list_ends(comparison.ci),
         "median_ratio": comparison.median_ratio,
-        "median_ci": _interval_document(comparison.median_ci),
+        "median_ci": _list_ends(comparison.median_ci),
         "p": comparison.p,
         "verdict": comparison.verdict.value,
         "alike": comparison.alike,  # the typical run is as on the baseline; rarer slow runs are not excluded
@@ -198,23 +201,23 @@ def _comparison_document(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _more_time_document(run: StoredRun, analysis: Analysis) -> dict[str, Any] | None:
-    """Return what more blocks would gain where ratios are too imprecise; half-widths are of the log ratio."""
+def _make_more_time_document(run: StoredRun, analysis: Analysis) -> dict[str, Any] | None:
+    """Return how precise more blocks would make ratios that are not; half-widths are of the log ratio."""
     found = forecast_more_time(run.plan, analysis)
     return None if found is None else {**to_plain(found), "blocks_in_all": analysis.blocks + found.blocks}
 
 
-def _answers_document(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
+def _make_answers_document(result: CellResult, workload: WorkloadResult) -> dict[str, Any]:
     """Return the four answers of the primary metric, and which events may have been missed."""
     answers = result.answers
     if answers is None:
         return {}
-    found: dict[str, Any] = {"typical": _comparison_document(answers.typical)}
+    found: dict[str, Any] = {"typical": _make_comparison_document(answers.typical)}
     if answers.total is not None:
         found["total"] = {
-            **_comparison_document(answers.total),
-            "seen_ci": _interval_document(answers.total.ci),
-            "pessimistic_ci": _interval_document(answers.total.unseen_ci),
+            **_make_comparison_document(answers.total),
+            "seen_ci": _list_ends(answers.total.ci),
+            "pessimistic_ci": _list_ends(answers.total.unseen_ci),
         }
     if answers.slow is not None:
         slow = answers.slow
@@ -222,9 +225,9 @@ def _answers_document(result: CellResult, workload: WorkloadResult) -> dict[str,
             "cell": to_plain(slow.cell),
             "baseline": to_plain(slow.baseline),
             "difference": slow.difference,
-            "ci": _interval_document(slow.ci),
+            "ci": _list_ends(slow.ci),
             "p95_ratio": slow.ratio,
-            "p95_ci": _interval_document(slow.ratio_ci),
+            "p95_ci": _list_ends(slow.ratio_ci),
             "p": slow.p,
             "q": slow.q,
             "verdict": slow.verdict.value,
@@ -233,11 +236,11 @@ def _answers_document(result: CellResult, workload: WorkloadResult) -> dict[str,
         }
         found["unseen"] = {"starts": slow.unseen.machines, "iterations": slow.unseen.iterations}
     if answers.first is not None:
-        found["first"] = _comparison_document(answers.first)
+        found["first"] = _make_comparison_document(answers.first)
     return {workload.metrics[0].name: found}
 
 
-def _interval_document(ends: tuple[float, float] | None) -> list[float | None]:
+def _list_ends(ends: tuple[float, float] | None) -> list[float | None]:
     return [None, None] if ends is None else [ends[0], ends[1]]
 
 

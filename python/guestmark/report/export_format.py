@@ -1,4 +1,4 @@
-"""The names of the formats a run can be written in; apart, so that the command line knows them without any library."""
+"""Names of the formats in which a run can be exported. Listing them imports no library that writes one."""
 
 from enum import StrEnum
 

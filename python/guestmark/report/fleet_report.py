@@ -23,11 +23,11 @@ from guestmark.page.tables import (
     RowName,
     Table,
     TableBuilder,
-    figure_cell,
-    word_cell,
+    make_figure_cell,
+    make_word_cell,
 )
 from guestmark.page.text import Tone, line
-from guestmark.report.past_ratios import past_ratio_cell
+from guestmark.report.past_ratios import make_past_ratio_cell
 from guestmark.stats.across_runs import PastRatio
 from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.stats.machines import FEWEST, PooledRatio, detect_machine_drift, pool_machines
@@ -38,7 +38,7 @@ _NO_UNIT = figures.Unit(1.0, "")  # of a ratio
 
 @dataclass(frozen=True, slots=True)
 class CellRatio:
-    """A cell's ratio on one machine, of which metric and to which baseline, and what was concluded."""
+    """A cell's ratio on one machine, with its metric, its baseline and the verdict."""
 
     ratio: PastRatio
     verdict: str
@@ -49,23 +49,23 @@ class CellRatio:
 
 @dataclass(frozen=True, slots=True)
 class MachineResult:
-    """What one machine found: ratios by cell, and by cell how far values moved from the first block to the last."""
+    """Results of one machine by cell: ratios, and how far values drifted from the first block to the last."""
 
     name: str
     kind: str
     run: StoredRun
     ratios: Mapping[str, CellRatio]
     drifts: Mapping[str, float] = field(default_factory=dict)
-    shared: bool = False  # it has a part of the run's blocks, or is all that share them
+    shared: bool = False  # the machine measured a part of the run's blocks, or stands for all that did
 
     def count(self, status: TrialStatus) -> int:
-        """Count its trials that ended so."""
+        """Return the number of trials with this status."""
         return sum(trial.status is status for trial in self.run.trials)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetComparison:
-    """A whole lab. `pooled` is by class and cell, `unlike` by machine: how it differs from the first of its class."""
+    """All machines of a lab. `pooled` has ratios by class and cell, `unlike` a machine's differences from its class."""
 
     fleet: str
     machines: tuple[MachineResult, ...]
@@ -74,10 +74,10 @@ class FleetComparison:
 
 
 def compare_machines(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, str]]) -> FleetComparison:
-    """Compare the machines of a lab; `runs` are name and class of each machine and the id of its run."""
+    """Compare the machines of a lab; `runs` holds the name, the class and the run id of each machine."""
     results: list[MachineResult] = []
     for name, kind, run_id in runs:
-        results += _machine_results(ledger, name, kind, ledger.load_run(run_id))
+        results += _yield_machine_results(ledger, name, kind, ledger.load_run(run_id))
     machines = _add_drifts(results)
     pooled: dict[tuple[str, str], PooledRatio] = {}
     unlike: dict[str, Mapping[str, str]] = {}
@@ -98,26 +98,26 @@ def compare_machines(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, 
     return FleetComparison(fleet, machines, pooled, unlike)
 
 
-def _machine_results(ledger: Ledger, name: str, kind: str, run: StoredRun) -> Iterator[MachineResult]:
-    """Yield the result of a machine; of a class that shares the run, those of each machine and of all together."""
+def _yield_machine_results(ledger: Ledger, name: str, kind: str, run: StoredRun) -> Iterator[MachineResult]:
+    """Yield a machine's result; for a class that shares the run, one for each machine and one for all together."""
     if name:
-        yield MachineResult(name, kind, run, _measure_ratios(ledger, run))
+        yield MachineResult(name, kind, run, _collect_ratios(ledger, run))
         return
     for machine in sorted({find_machine(trial.facts) for trial in run.trials}):
         own = tuple(trial for trial in run.trials if find_machine(trial.facts) == machine)
         part = replace(run, trials=own)
-        yield MachineResult(machine, kind, part, _measure_ratios(ledger, part), shared=True)
-    yield MachineResult(f"class {kind}", kind, run, _measure_ratios(ledger, run), shared=True)
+        yield MachineResult(machine, kind, part, _collect_ratios(ledger, part), shared=True)
+    yield MachineResult(f"class {kind}", kind, run, _collect_ratios(ledger, run), shared=True)
 
 
-def _measure_ratios(ledger: Ledger, run: StoredRun) -> dict[str, CellRatio]:
+def _collect_ratios(ledger: Ledger, run: StoredRun) -> dict[str, CellRatio]:
     """Return the ratios of a run in the primary metric of each table, by cell."""
     ratios = {}
     for workload in run_history.analyse_with_history(ledger, run).workloads:
         if not workload.metrics or workload.baseline is None:
             continue
         metric = workload.metrics[0]
-        heading = figures.column_heading(metric, _NO_UNIT)
+        heading = figures.format_column_heading(metric, _NO_UNIT)
         for result in workload.cells:
             comparison = result.comparison.get(metric.name)
             if comparison is None or comparison.ratio is None or comparison.ci is None:
@@ -136,14 +136,14 @@ def _add_drifts(machines: Sequence[MachineResult]) -> tuple[MachineResult, ...]:
     for machine in machines:
         drifts = {}
         for cell in machine.run.plan.cells:
-            drift = detect_machine_drift(_primary_values(machine.run, cell), tests)
+            drift = detect_machine_drift(_list_primary_values(machine.run, cell), tests)
             if drift is not None:
                 drifts[cell.id] = drift
         results.append(replace(machine, drifts=drifts))
     return tuple(results)
 
 
-def _primary_values(run: StoredRun, cell: Cell) -> list[float]:
+def _list_primary_values(run: StoredRun, cell: Cell) -> list[float]:
     """Return the primary metric's value of each good trial, in block order."""
     good = [trial for trial in run.trials if trial.cell_id == cell.id and trial.status is TrialStatus.OK]
     return [trial.measurements[0].value for trial in good if trial.measurements]
@@ -153,10 +153,10 @@ def _primary_values(run: StoredRun, cell: Cell) -> list[float]:
 
 
 def make_page(comparison: FleetComparison) -> Page:
-    """Return all of it, for every renderer."""
+    """Return the comparison as a page, for every renderer."""
     nodes: list[Node] = [
-        _machine_table(comparison),
-        *_ratio_nodes(comparison),
+        _make_machine_table(comparison),
+        *_make_ratio_nodes(comparison),
         *_list_remark_nodes(comparison),
     ]
     plans = [machine.run.plan for machine in comparison.machines]
@@ -166,41 +166,43 @@ def make_page(comparison: FleetComparison) -> Page:
     return Page(title or comparison.fleet, comparison.fleet, (section,))
 
 
-def _machine_table(comparison: FleetComparison) -> Table:
+def _make_machine_table(comparison: FleetComparison) -> Table:
     machines = comparison.machines
     table = TableBuilder(("machine",), [RowName((machine.name,), machine.name) for machine in machines])
-    table.add("class", [word_cell(machine.kind or "its own") for machine in machines])
-    table.add("state", [word_cell(machine.run.state.value) for machine in machines])
-    table.add("blocks", [figure_cell(str(machine.run.blocks)) for machine in machines], (Align.RIGHT,))
+    table.add("class", [make_word_cell(machine.kind or "its own") for machine in machines])
+    table.add("state", [make_word_cell(machine.run.state.value) for machine in machines])
+    table.add("blocks", [make_figure_cell(str(machine.run.blocks)) for machine in machines], (Align.RIGHT,))
     for status in TrialStatus:
-        counts = [figure_cell(str(machine.count(status))) for machine in machines]
+        counts = [make_figure_cell(str(machine.count(status))) for machine in machines]
         table.add(status.value, counts, (Align.RIGHT,))
-    table.add("run", [word_cell(machine.run.id) for machine in machines])
+    table.add("run", [make_word_cell(machine.run.id) for machine in machines])
     return table.build("the machines, and how their trials ended")
 
 
-def _ratio_nodes(comparison: FleetComparison) -> list[Node]:
+def _make_ratio_nodes(comparison: FleetComparison) -> list[Node]:
     ratios = {cell: ratio for machine in comparison.machines for cell, ratio in machine.ratios.items()}
     if not ratios:
         return [Note(line("No machine has a ratio with an interval yet"), NoteKind.WARNING)]
-    return [_cell_table(comparison, cell, ratio.metric, ratio.baseline) for cell, ratio in ratios.items()]
+    return [
+        _make_cell_table(comparison, cell, ratio.metric, ratio.baseline) for cell, ratio in ratios.items()
+    ]
 
 
-def _cell_table(comparison: FleetComparison, cell: str, metric: str, baseline: str) -> Table:
+def _make_cell_table(comparison: FleetComparison, cell: str, metric: str, baseline: str) -> Table:
     rows = []
     for machine in comparison.machines:
         found = machine.ratios.get(cell)
         if found is not None:
             verdict = f"{found.verdict} ({found.reason})" if found.reason else found.verdict
             name = RowName((machine.name,), machine.name)
-            rows.append(Row(name, (past_ratio_cell(found.ratio), word_cell(verdict))))
+            rows.append(Row(name, (make_past_ratio_cell(found.ratio), make_word_cell(verdict))))
     for (kind, pooled_cell), pool in comparison.pooled.items():
         if pooled_cell == cell:
             spread = "not shown to differ"
             if pool.spread:
                 spread = f"which differ by {figures.format_percent(pool.spread)}"
-            pieces = figures.ratio_pieces(pool.ratio, pool.ci)
-            cells = (figure_cell(*pieces), word_cell(f"{pool.machines} machines, {spread}"))
+            pieces = figures.format_ratio_pieces(pool.ratio, pool.ci)
+            cells = (make_figure_cell(*pieces), make_word_cell(f"{pool.machines} machines, {spread}"))
             rows.append(Row(RowName((f"class {kind}",), f"class {kind}"), cells, strong=True))
     return Table(
         f"{metric} of {cell} on each machine, and pooled over a class",
@@ -212,7 +214,7 @@ def _cell_table(comparison: FleetComparison, cell: str, metric: str, baseline: s
 
 
 def _list_remark_nodes(comparison: FleetComparison) -> list[Node]:
-    nodes = _left_out_notes(comparison)
+    nodes = _make_left_out_notes(comparison)
     for name, differences in comparison.unlike.items():
         texts = "; ".join(f"{what} {change}" for what, change in differences.items())
         nodes.append(_make_warning(f"{name} differs from its class: {texts}"))
@@ -221,7 +223,7 @@ def _list_remark_nodes(comparison: FleetComparison) -> list[Node]:
             claim = Claim.MACHINE_DIFFERS.format(machine=name, kind=kind, cell=cell)
             nodes.append(_make_warning(claim, Tone.WARNING))
     for machine in comparison.machines:
-        nodes += _machine_remarks(machine)
+        nodes += _make_machine_remarks(machine)
     if comparison.pooled:
         nodes.append(
             Note(
@@ -235,8 +237,8 @@ def _list_remark_nodes(comparison: FleetComparison) -> list[Node]:
         nodes.append(
             Note(
                 line(
-                    "Machines that shared a run are the units of its interval: Student's of their means, with one "
-                    "degree of freedom less than machines"
+                    "If machines shared a run, its interval is Student's over the means of the machines, with one "
+                    "degree of freedom fewer than machines"
                 )
             )
         )
@@ -248,8 +250,8 @@ def _make_warning(text: str, tone: Tone = Tone.PLAIN) -> Note:
     return Note(line(text, tone), NoteKind.WARNING)
 
 
-def _left_out_notes(comparison: FleetComparison) -> list[Node]:
-    """Return what was left out, with the machines that left it out for the same reason."""
+def _make_left_out_notes(comparison: FleetComparison) -> list[Node]:
+    """Return a note for each cell that was left out, with the machines and the reason."""
     names: dict[tuple[str, str, str], list[str]] = {}
     for machine in comparison.machines:
         for entry in machine.run.unusable:
@@ -261,7 +263,7 @@ def _left_out_notes(comparison: FleetComparison) -> list[Node]:
     return notes
 
 
-def _machine_remarks(machine: MachineResult) -> list[Node]:
+def _make_machine_remarks(machine: MachineResult) -> list[Node]:
     notes = []
     for cell, drift in machine.drifts.items():
         rose, size = "rose" if drift > 0 else "fell", figures.format_percent(abs(drift))
@@ -281,11 +283,11 @@ def _machine_remarks(machine: MachineResult) -> list[Node]:
 
 
 def _explain_unpooled(comparison: FleetComparison) -> Iterator[str]:
-    """Yield why ratios of a class are not pooled, where machines measured them each by itself."""
+    """Yield reasons why a class is not pooled although each of its machines had a run of its own."""
     own = [machine for machine in comparison.machines if machine.kind and not machine.shared]
     for kind, size in Counter(machine.kind for machine in own).items():
         if size < FEWEST:
-            yield f"Class {kind} has {size} of the {FEWEST} machines that pooling takes"
+            yield f"Class {kind} has {size} of the {FEWEST} machines that pooling needs"
             continue
         members = (machine for machine in own if machine.kind == kind)
         counts = Counter(cell for machine in members for cell in machine.ratios)
@@ -293,13 +295,13 @@ def _explain_unpooled(comparison: FleetComparison) -> Iterator[str]:
             if count < FEWEST:
                 have = "has" if count == 1 else "have"
                 yield (
-                    f"Class {kind} is not pooled in {cell}: {count} of its {size} machines {have} a ratio with an "
-                    f"interval, and it takes {FEWEST}"
+                    f"Class {kind} is not pooled for {cell}: {count} of its {size} machines {have} a ratio with an "
+                    f"interval, and pooling needs {FEWEST}"
                 )
 
 
 def make_document(comparison: FleetComparison) -> dict[str, Any]:
-    """Return all of it for programs; a stable interface, as the result document is."""
+    """Return the comparison for programs: a stable interface, like the result document."""
     return {
         "schema": SCHEMA,
         "fleet": comparison.fleet,

@@ -32,7 +32,8 @@ def export_run(
 ) -> bytes:
     """Return the run in this format; text is UTF-8 and ends with a line feed.
 
-    Pages begin with the sections `first`. `referenced`: the baseline was chosen, which hyperfine's tables show.
+    Pages begin with the sections `first`. `referenced` says that the user chose the baseline: hyperfine's tables show
+    it.
     """
     form = Format(form)
     found = analysis or analyse_run(run.plan, run.trials, run.unusable)
@@ -42,7 +43,7 @@ def export_run(
         case Format.CSV:
             text = long_form.make_csv(run, found)
         case Format.HYPERFINE:
-            text = _indent_json(interchange.hyperfine_document(found))
+            text = _format_indented_json(interchange.make_hyperfine_document(found))
         case (
             Format.HYPERFINE_CSV
             | Format.HYPERFINE_MARKDOWN
@@ -51,15 +52,15 @@ def export_run(
         ):
             text = hyperfine_tables.render_table(found, form, referenced=referenced)
         case Format.BENCHER:
-            text = _indent_json(interchange.bencher_document(found))
+            text = _format_indented_json(interchange.make_bencher_document(found))
         case Format.GITHUB:
-            text = _indent_json(interchange.github_action_document(found))
+            text = _format_indented_json(interchange.make_github_action_document(found))
         case Format.MARKDOWN:
-            text = markdown.render(_page_with(first, run, found))
+            text = markdown.render(_make_page_after(first, run, found))
         case Format.HTML:
-            text = html.render(_page_with(first, run, found))
+            text = html.render(_make_page_after(first, run, found))
         case Format.JSON:
-            text = _json_by_line(make_result_document(run, found, _page_with(first, run, found)))
+            text = _format_json_by_line(make_result_document(run, found, _make_page_after(first, run, found)))
         case _:
             assert_never(form)
     return text.encode()
@@ -81,33 +82,35 @@ def make_bundle_page(runs: Sequence[StoredRun]) -> str:
     return html.render(Page(f"{len(pages)} runs", ", ".join(page.run_id for page in pages), tuple(sections)))
 
 
-def _page_with(first: Sequence[Section], run: StoredRun, analysis: Analysis) -> Page:
+def _make_page_after(first: Sequence[Section], run: StoredRun, analysis: Analysis) -> Page:
     page = make_page(run, analysis)
     return replace(page, sections=(*first, *page.sections))
 
 
-def _indent_json(document: Any) -> str:
+def _format_indented_json(document: Any) -> str:
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     return escape_json(text) + "\n"
 
 
-def _json_by_line(document: dict[str, Any]) -> str:
+def _format_json_by_line(document: dict[str, Any]) -> str:
     """Return the document with each key, cell and trial on a line of its own."""
     # Indented further, blanks would be half of the file.
-    parts = [f"{_compact_json(key)}: {_value_by_line(value)}" for key, value in document.items()]
+    parts = [
+        f"{_format_compact_json(key)}: {_format_value_by_line(value)}" for key, value in document.items()
+    ]
     return escape_json("{\n" + ",\n".join(parts) + "\n}") + "\n"
 
 
-def _value_by_line(value: Any) -> str:
+def _format_value_by_line(value: Any) -> str:
     if not (isinstance(value, list) and value and all(isinstance(each, dict) for each in value)):
-        return _compact_json(value)
-    return "[\n" + ",\n".join(map(_object_by_line, value)) + "\n]"
+        return _format_compact_json(value)
+    return "[\n" + ",\n".join(map(_format_object_by_line, value)) + "\n]"
 
 
-def _object_by_line(members: dict[str, Any]) -> str:
-    parts = [f"{_compact_json(key)}: {_value_by_line(value)}" for key, value in members.items()]
+def _format_object_by_line(members: dict[str, Any]) -> str:
+    parts = [f"{_format_compact_json(key)}: {_format_value_by_line(value)}" for key, value in members.items()]
     return "{" + ", ".join(parts) + "}"
 
 
-def _compact_json(value: Any) -> str:
+def _format_compact_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""The whole report of a run: the sections in their order, each made once, for every renderer to draw."""
+"""The full report of a run: a page of all sections in their order, which every renderer draws."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,9 +25,9 @@ from guestmark.report.sections import (
 from guestmark.report.sections.conclusion import make_conclusion
 from guestmark.report.sections.workloads import (
     is_compared,
-    kind_conclusion,
-    kind_sections,
     list_failures,
+    make_kind_conclusion,
+    make_kind_nodes,
     make_origin_section,
 )
 from guestmark.stats.analysis import Analysis, WorkloadResult
@@ -53,7 +53,7 @@ def make_page(
         sections.append(Section(Part.WORKLOAD, "The race", shown))
     else:
         sections += [
-            _workload_section(workload, run, with_published=with_published, details=details)
+            _make_workload_section(workload, run, with_published=with_published, details=details)
             for workload in analysis.workloads
         ]
     judged = _select_compared(analysis, raced=bool(race_nodes))
@@ -74,7 +74,7 @@ def make_page(
 
 
 def make_live_section(workload: WorkloadResult) -> Section:
-    """Return a workload's result without details, for the screen of a run that is going on."""
+    """Return a workload's result without details, for the screen of a run in progress."""
     nodes = list_failures(workload)
     if workload.metrics:
         nodes = [results.make_table(workload), *results.explain_units(workload), *nodes]
@@ -89,11 +89,11 @@ def _make_section(workload: WorkloadResult, nodes: Sequence[Node]) -> Section:
 
 
 def _select_compared(analysis: Analysis, *, raced: bool) -> Analysis:
-    """Return the analysis of those workloads alone whose cells are compared; of a race, of none."""
+    """Return the analysis without workloads whose cells are not compared; without any workload for a race."""
     compared = () if raced else tuple(filter(is_compared, analysis.workloads))
     if compared == analysis.workloads:
         return analysis
-    # A disturbed block takes nothing back where nothing is compared.
+    # A disturbed block withdraws no verdict if nothing is compared.
     flagged = analysis.flagged_blocks if compared else ()
     return replace(analysis, workloads=compared, flagged_blocks=flagged)
 
@@ -105,7 +105,7 @@ def _make_conclusions(
     nodes = [*make_conclusion(judged)]
     nodes += [node for node in race_nodes if isinstance(node, Note)]
     for workload in analysis.workloads:
-        nodes += kind_conclusion(workload, run)
+        nodes += make_kind_conclusion(workload, run)
     if not race_nodes:
         # Questions may be about workloads that are not compared, too.
         nodes += question_answers.make_nodes(analysis)
@@ -114,7 +114,7 @@ def _make_conclusions(
     return nodes
 
 
-def _workload_section(
+def _make_workload_section(
     workload: WorkloadResult, run: StoredRun, *, with_published: bool, details: bool
 ) -> Section:
     nodes: list[Node] = []
@@ -123,7 +123,7 @@ def _workload_section(
         nodes += durability.make_proof_nodes(workload)
         nodes += estimands.make_tables(workload, details=details)
         nodes += factor_effects.make_tables(workload) if details else []
-    nodes += kind_sections(workload, run)
+    nodes += make_kind_nodes(workload, run)
     if is_compared(workload) and with_published:
         nodes += published.make_tables(workload, run)
     nodes += list_failures(workload)

@@ -1,6 +1,6 @@
 """A run as the tables that hyperfine exports: CSV, Markdown, AsciiDoc and Org mode.
 
-Times are relative to the fastest, or to the baseline where `referenced` says so: that is hyperfine's `--reference`.
+Times are relative to the fastest, or to the baseline if `referenced` is set, as with hyperfine's `--reference`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, assert_never
 
-from guestmark.page.figures import TimeUnit, wanted_time_unit
+from guestmark.page.figures import TimeUnit, read_wanted_time_unit
 from guestmark.page.text import escape_for_csv
 from guestmark.report import interchange
 from guestmark.report.export_format import Format
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.executions import relative_speed
+from guestmark.stats.executions import compute_relative_speed
 
 _FIGURES = ("mean", "stddev", "median", "user", "system", "min", "max")
 _PLACES = {TimeUnit.SECOND: 3, TimeUnit.MILLISECOND: 1, TimeUnit.MICROSECOND: 1}
@@ -54,7 +54,7 @@ def _quote_in_equals(text: str) -> str:
 
 def _render_csv(analysis: Analysis) -> str:
     """Return a line for each benchmark, in seconds, with a column for each parameter."""
-    benchmarks = interchange.hyperfine_document(analysis)["results"]
+    benchmarks = interchange.make_hyperfine_document(analysis)["results"]
     names = sorted({name for benchmark in benchmarks for name in benchmark.get("parameters", {})})
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -90,9 +90,9 @@ def _render_orgmode(rows: Sequence[_Cells]) -> str:
 
 def _make_rows(analysis: Analysis, referenced: bool, quote: Callable[[str], str]) -> list[_Cells]:
     """Return the headings, then a row for each benchmark; `quote` marks a command as code."""
-    results = interchange.hyperfine_benchmarks(analysis)
+    results = interchange.list_hyperfine_benchmarks(analysis)
     benchmarks = [benchmark for _, benchmark in results]
-    unit = wanted_time_unit() or _choose_time_unit(benchmarks)
+    unit = read_wanted_time_unit() or _choose_time_unit(benchmarks)
     size, places = unit.unit.size, _PLACES[unit]
     reference = min(benchmarks, key=lambda benchmark: benchmark["mean"], default=None)
     if referenced:
@@ -122,7 +122,7 @@ def _format_relative(benchmark: _Benchmark, reference: _Benchmark | None) -> str
         return "1.00"
     if not reference["mean"]:
         return ""
-    quotient, error = relative_speed(
+    quotient, error = compute_relative_speed(
         benchmark["mean"], benchmark["stddev"], reference["mean"], reference["stddev"]
     )
     return f"{quotient:.2f}" if error is None else f"{quotient:.2f} ± {error:.2f}"

@@ -1,7 +1,8 @@
 """A run in the schemas of other programs: hyperfine's, Bencher's, and that of github-action-benchmark.
 
-These programs know benchmarks with a list of times. Each cell becomes one; copies for the noise floor are left out.
-Times of one trial are not independent of each other, so a test over all of them, such as Welch's, is too confident.
+These programs know benchmarks, each with a list of times. Each cell becomes a benchmark; copies for the noise floor are
+left out. Times of one trial are not independent of each other, so a test over all of them, such as Welch's, is too
+confident.
 """
 
 from __future__ import annotations
@@ -13,39 +14,39 @@ from guestmark.core.metric_spec import MAX_RSS, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, TrialStatus
 from guestmark.report.sections.gate_outcomes import judge_own_gates
 from guestmark.stats.analysis import Analysis, CellResult
-from guestmark.stats.executions import Executions, collect_iterations, mean_or_zero
+from guestmark.stats.executions import Executions, collect_iterations, compute_mean_or_zero
 from guestmark.stats.gates import Outcome
 from guestmark.workloads.exec.command import ExecParams, name_parameter, read_stored_command
 
-_OPEN = {"value": 0.5, "lower_value": 0.0, "upper_value": 1.0}
+_UNDECIDED_VALUES = {"value": 0.5, "lower_value": 0.0, "upper_value": 1.0}
 _GATE_VALUES = {
     Outcome.KEPT: {"value": 0.0},
     Outcome.BROKEN: {"value": 1.0},
-    Outcome.UNDECIDED: _OPEN,
-    Outcome.UNMEASURED: _OPEN,
+    Outcome.UNDECIDED: _UNDECIDED_VALUES,
+    Outcome.UNMEASURED: _UNDECIDED_VALUES,
 }
 _BIGGER, _SMALLER = "customBiggerIsBetter", "customSmallerIsBetter"
 
 
-def hyperfine_document(analysis: Analysis) -> dict[str, Any]:
+def make_hyperfine_document(analysis: Analysis) -> dict[str, Any]:
     """Return the document of hyperfine's `--export-json`, in seconds; user and system are means.
 
     Cells without a time are left out.
     """
-    return {"results": [benchmark for _, benchmark in hyperfine_benchmarks(analysis)]}
+    return {"results": [benchmark for _, benchmark in list_hyperfine_benchmarks(analysis)]}
 
 
-def hyperfine_benchmarks(analysis: Analysis) -> list[tuple[CellResult, dict[str, Any]]]:
+def list_hyperfine_benchmarks(analysis: Analysis) -> list[tuple[CellResult, dict[str, Any]]]:
     """Return the cells that have a time, each with its entry in that document."""
     entries = []
-    for name, result in _named_cells(analysis):
-        benchmark = _hyperfine_benchmark(name, result)
+    for name, result in _list_named_cells(analysis):
+        benchmark = _make_hyperfine_benchmark(name, result)
         if benchmark is not None:
             entries.append((result, benchmark))
     return entries
 
 
-def _hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] | None:
+def _make_hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] | None:
     good = [trial for trial in result.trials if trial.status is TrialStatus.OK]
     times = collect_iterations(good, WALL.name)
     if not times:
@@ -62,8 +63,8 @@ def _hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] | None
         "mean": executions.mean,
         "stddev": executions.deviation,
         "median": executions.median,
-        "user": mean_or_zero(collect_iterations(good, USER.name)),
-        "system": mean_or_zero(collect_iterations(good, SYSTEM.name)),
+        "user": compute_mean_or_zero(collect_iterations(good, USER.name)),
+        "system": compute_mean_or_zero(collect_iterations(good, SYSTEM.name)),
         "min": min(times),
         "max": max(times),
         "times": times,
@@ -74,17 +75,17 @@ def _hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] | None
     }
 
 
-def bencher_document(analysis: Analysis) -> dict[str, Any]:
-    """Return Bencher's metric format: by benchmark and measure the mean over trials with its interval.
+def make_bencher_document(analysis: Analysis) -> dict[str, Any]:
+    """Return Bencher's metric format: for each benchmark and measure the mean over trials, with its interval.
 
-    Each gate is a measure of its cells, so that an upper boundary of 0 alerts to all that is not kept: 1 when it is
-    broken, 0 when it is kept, and when it is undecided or could not be measured .5 with an interval from 0 to 1.
+    Each gate is a measure of its cells, so that an upper boundary of 0 alerts to every gate that is not kept: 1 if it
+    is broken, 0 if it is kept, and 0.5 with an interval from 0 to 1 if it is undecided or was not measured.
     """
     document = {}
     gates: dict[str, dict[str, dict[str, float]]] = {}
     for gate in judge_own_gates(analysis):
         gates.setdefault(gate.cell, {})[f"gate {gate.gate.text}"] = _GATE_VALUES[gate.outcome]
-    for name, result in _named_cells(analysis):
+    for name, result in _list_named_cells(analysis):
         measures: dict[str, dict[str, float]] = {}
         for metric, summary in result.summary.items():
             ends = {"lower_value": summary.ci[0], "upper_value": summary.ci[1]} if summary.ci else {}
@@ -95,7 +96,7 @@ def bencher_document(analysis: Analysis) -> dict[str, Any]:
     return document
 
 
-def github_action_document(analysis: Analysis) -> list[dict[str, Any]]:
+def make_github_action_document(analysis: Analysis) -> list[dict[str, Any]]:
     """Return the primary metric of each cell as github-action-benchmark reads it.
 
     The tool to choose there is `customSmallerIsBetter` or `customBiggerIsBetter`, which each entry names.
@@ -103,7 +104,7 @@ def github_action_document(analysis: Analysis) -> list[dict[str, Any]]:
     metric = analysis.plan.metrics[0]
     tool = _BIGGER if metric.better is Better.HIGHER else _SMALLER
     entries = []
-    for name, result in _named_cells(analysis):
+    for name, result in _list_named_cells(analysis):
         summary = result.summary.get(metric.name)
         if summary is None:
             continue
@@ -115,10 +116,10 @@ def github_action_document(analysis: Analysis) -> list[dict[str, Any]]:
     return entries
 
 
-def _named_cells(analysis: Analysis) -> list[tuple[str, CellResult]]:
-    """Return the cells with the names of their benchmarks.
+def _list_named_cells(analysis: Analysis) -> list[tuple[str, CellResult]]:
+    """Return the cells, each after the name of its benchmark.
 
-    That is the command; with the cell's id where one command has several cells that differ not by its parameters alone.
+    The name is the command. The cell's id follows if cells of one command differ in more than its parameters.
     """
     results = [result for result in analysis.cells if result.cell.null_of is None]
     labels = [_fill_parameters(result.cell) for result in results]

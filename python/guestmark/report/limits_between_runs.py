@@ -1,4 +1,4 @@
-"""Limits to a ratio between runs, or over several runs: for `guestmark compare` and `guestmark gate`."""
+"""Limits on ratios between runs, or over several runs: for `guestmark compare` and `guestmark gate`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from guestmark.stats.gates import JudgedGate, MeasuredRatio, RatioClaim, judge_r
 
 
 def judge_comparisons(comparisons: Sequence[RunComparison], limits: Sequence[str]) -> tuple[JudgedGate, ...]:
-    """Judge every limit with each of its cells, in order. One without words is about the cells that both runs have.
+    """Judge every limit for each of its cells, in order. A limit without words applies to the cells of both runs.
 
-    Each limit that is said to be broken counts as one of several claims (Bonferroni). Raises `UsageError` for a limit
-    that nothing in the later run fits.
+    Each limit that is called broken counts as one of several claims (Bonferroni). Raises `UsageError` for a limit
+    that matches nothing in the later run.
     """
     return judge_ratios([claim for comparison in comparisons for claim in _list_claims(comparison, limits)])
 
@@ -55,27 +55,27 @@ def judge_sessions(
 ) -> tuple[JudgedGate, ...]:
     """Judge limits over several runs of one question, with the run as the unit; without `limits` the first run's gates.
 
-    Raises `UsageError` for a limit that nothing in the first run fits.
+    Raises `UsageError` for a limit that matches nothing in the first run.
     """
     plan = runs[0][0].plan
-    gates = _parse_limits(limits, plan) if limits else _gates_about_ratios(plan)
+    gates = _parse_limits(limits, plan) if limits else _select_ratio_gates(plan)
     claims = []
     for gate in gates:
         for cell in plan.cells:
             if gate.selects_cell(cell):
-                claims.append(_claim_over_sessions(gate, cell.id, runs))
+                claims.append(_make_session_claim(gate, cell.id, runs))
     return judge_ratios(claims)
 
 
 def make_sessions_page(runs: Sequence[StoredRun], gates: Sequence[JudgedGate]) -> Page:
-    """Return what became of gates over several runs, for every renderer."""
+    """Return a page with the outcomes of gates over several runs."""
     title = f"Gates over {format_count(len(runs), 'session')}"
     section = Section(Part.CONCLUSION, title, (list_gates(gates),))
     return Page(runs[0].plan.title or runs[0].plan.name, runs[0].id, (section,))
 
 
 def make_sessions_document(runs: Sequence[StoredRun], gates: Sequence[JudgedGate]) -> dict[str, Any]:
-    """Return the same for programs; a stable interface. `n` of a gate is the number of sessions."""
+    """Return the outcomes for programs: a stable interface. `n` of a gate is the number of sessions."""
     ids = [run.id for run in runs]
     return {"schema": "guestmark-session-gates/1", "runs": ids, "gates": make_document(gates)}
 
@@ -84,8 +84,8 @@ def _parse_limits(limits: Sequence[str], plan: Plan) -> tuple[Gate, ...]:
     return parse_limits(limits, plan.cells, {metric.name for metric in plan.metrics})
 
 
-def _gates_about_ratios(plan: Plan) -> tuple[Gate, ...]:
-    """Return the run's own gates about ratios; what its power cuts have shown needs no second run."""
+def _select_ratio_gates(plan: Plan) -> tuple[Gate, ...]:
+    """Return the plan's gates about ratios; those about power cuts need no second run."""
     return tuple(gate for gate in read_plan_gates(plan) if gate.loss is None)
 
 
@@ -95,7 +95,7 @@ def _list_claims(comparison: RunComparison, limits: Sequence[str]) -> Iterator[R
     metric = plan.metrics[0].name
     for gate in parse_limits(limits, plan.cells, {metric}):
         cells = [cell.id for cell in plan.cells if gate.selects_cell(cell)]
-        # A limit to everything is about what can be compared, unless nothing can be.
+        # A limit without words is about the cells that can be compared; if none can, about all, which are unmeasured.
         if not gate.words:
             cells = [cell for cell in cells if cell in pairs] or cells
         for cell in cells:
@@ -109,8 +109,8 @@ def _measure_pair(pair: CellRatios) -> MeasuredRatio:
     return MeasuredRatio(change.ratio, change.ci, blocks, max(change.runs - 1, 1), unknown, change.within)
 
 
-def _claim_over_sessions(gate: Gate, cell: str, runs: Sequence[tuple[StoredRun, Analysis]]) -> RatioClaim:
-    metric, ratios = _ratios_by_run(runs, cell, gate.metric)
+def _make_session_claim(gate: Gate, cell: str, runs: Sequence[tuple[StoredRun, Analysis]]) -> RatioClaim:
+    metric, ratios = _list_ratios_by_run(runs, cell, gate.metric)
     for (run, _), ratio in zip(runs, ratios, strict=True):
         if ratio is None:
             return RatioClaim(gate, cell, metric, None, f"run {run.id} has no ratio of that metric")
@@ -120,7 +120,7 @@ def _claim_over_sessions(gate: Gate, cell: str, runs: Sequence[tuple[StoredRun, 
     return RatioClaim(gate, cell, metric, measured)
 
 
-def _ratios_by_run(
+def _list_ratios_by_run(
     runs: Sequence[tuple[StoredRun, Analysis]], cell: str, metric: str
 ) -> tuple[str, list[float | None]]:
     """Return the metric (the cell's primary one where none is named), and the cell's ratio in each run."""

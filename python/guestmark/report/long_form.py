@@ -1,6 +1,6 @@
-"""The long form of a run, for CSV and Parquet: one row for each trial and metric, as data tools like to read it.
+"""The long form of a run, for CSV and Parquet: one row for each trial and metric.
 
-A failed trial has one row without a metric. Each row has every single run, and also what its cell's metric came to.
+A failed trial has one row without a metric. Each row holds the values of all iterations, and its cell's verdict.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from guestmark.core.model import Cell, Trial
 from guestmark.core.own_program import install_extra
 from guestmark.ledger.model import StoredRun
-from guestmark.page.json_text import strict_json
+from guestmark.page.json_text import make_strict_json
 from guestmark.page.text import escape_for_csv
 from guestmark.report.document import format_timestamp
 from guestmark.report.sections import validity
@@ -27,7 +27,7 @@ COLUMNS = (
     "run", "workload", "cell", "platform", "baseline", "null_of", "block", "order", "status", "reason",
     "metric", "unit", "better", "value", "iterations", "started_at", "duration_s", "verdict", "doubts",
 )  # fmt: skip
-# Columns with every single run, in order; in CSV the values are separated by spaces.
+# Columns with the values of all iterations, in order; in CSV they are separated by spaces.
 RUNS = ("warmup_values", "iteration_values")
 _ESTIMATES = {
     Estimand.TYPICAL: "ratio",
@@ -46,13 +46,19 @@ _Row = dict[str, Any]
 def column_names(run: StoredRun) -> list[str]:
     """Return the names of the long form's columns, in order."""
     at = COLUMNS.index("platform") + 1
-    return [*COLUMNS[:at], *(FACTOR + name for name in _factor_names(run)), *COLUMNS[at:], *RUNS, *ANSWERS]
+    return [
+        *COLUMNS[:at],
+        *(FACTOR + name for name in _list_factor_names(run)),
+        *COLUMNS[at:],
+        *RUNS,
+        *ANSWERS,
+    ]
 
 
 def make_trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[_Row]:
     """Return a dict for each trial and metric, with the columns `column_names(run)`; missing values are None.
 
-    `verdict` is about the cell and metric over the whole run, `doubts` names what takes it back.
+    `verdict` is that of the cell and metric over the whole run, `doubts` names the findings that withdraw it.
     """
     found = analysis or analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
     outcomes, doubts = _find_outcomes(found), validity.name_doubts(found)
@@ -62,7 +68,7 @@ def make_trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[_R
         cell = cells.get(trial.cell_id)
         if cell is None:
             continue
-        common = _trial_columns(run, cell, trial)
+        common = _make_trial_columns(run, cell, trial)
         if not trial.measurements:
             rows.append(common)
         for measurement in trial.measurements:
@@ -73,22 +79,22 @@ def make_trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[_R
                 "better": metric.better.value,
                 "value": measurement.value,
                 "iterations": len(measurement.iterations),
-                "warmup_values": _warmup_values(trial, metric.name),
+                "warmup_values": _list_warmup_values(trial, metric.name),
                 "iteration_values": list(measurement.iterations),
                 "doubts": doubts.get(cell.id),
             }
             rows.append(common | own | outcomes.get((cell.id, metric.name), {}))
     names = column_names(run)
-    return [{name: strict_json(row.get(name)) for name in names} for row in rows]
+    return [{name: make_strict_json(row.get(name)) for name in names} for row in rows]
 
 
-def _trial_columns(run: StoredRun, cell: Cell, trial: Trial) -> _Row:
+def _make_trial_columns(run: StoredRun, cell: Cell, trial: Trial) -> _Row:
     return {
         "run": run.id,
         "workload": cell.workload.label or cell.workload.name,
         "cell": cell.id,
         "platform": str(cell.platform),
-        **{FACTOR + name: cell.factors.get(name) for name in _factor_names(run)},
+        **{FACTOR + name: cell.factors.get(name) for name in _list_factor_names(run)},
         "baseline": cell.baseline,
         "null_of": cell.null_of,
         "block": trial.block,
@@ -100,11 +106,11 @@ def _trial_columns(run: StoredRun, cell: Cell, trial: Trial) -> _Row:
     }
 
 
-def _factor_names(run: StoredRun) -> list[str]:
+def _list_factor_names(run: StoredRun) -> list[str]:
     return list(dict.fromkeys(name for cell in run.plan.cells for name in cell.factors))
 
 
-def _warmup_values(trial: Trial, metric: str) -> list[float]:
+def _list_warmup_values(trial: Trial, metric: str) -> list[float]:
     for measurement in trial.warmups:
         if measurement.metric.name == metric:
             return list(measurement.iterations)
@@ -120,12 +126,12 @@ def _find_outcomes(analysis: Analysis) -> Mapping[tuple[str, str], _Row]:
                 comparison = result.comparison.get(metric.name)
                 row: _Row = {"verdict": comparison.verdict.value if comparison else None}
                 primary = metric == workload.metrics[0]
-                row |= _estimate_columns(result, metric.name, primary=primary)
+                row |= _make_estimate_columns(result, metric.name, primary=primary)
                 outcomes[result.cell.id, metric.name] = row
     return outcomes
 
 
-def _estimate_columns(result: CellResult, metric: str, *, primary: bool) -> _Row:
+def _make_estimate_columns(result: CellResult, metric: str, *, primary: bool) -> _Row:
     """Return the typical run's ratio, interval and verdict; of the primary metric also the other questions' answers."""
     answers = result.answers if primary else None
     comparisons = {Estimand.TYPICAL: result.comparison.get(metric)}
@@ -155,11 +161,11 @@ def make_csv(run: StoredRun, analysis: Analysis) -> str:
     names = column_names(run)
     writer.writerow(map(escape_for_csv, names))
     for row in make_trial_rows(run, analysis):
-        writer.writerow(_csv_cell(row.get(name)) for name in names)
+        writer.writerow(_format_csv_cell(row.get(name)) for name in names)
     return out.getvalue()
 
 
-def _csv_cell(value: Any) -> Any:
+def _format_csv_cell(value: Any) -> Any:
     if isinstance(value, list):
         return " ".join("" if number is None else repr(number) for number in value)
     return str(value).lower() if isinstance(value, bool) else escape_for_csv(value)

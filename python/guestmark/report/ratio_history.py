@@ -20,9 +20,9 @@ from guestmark.page.charts import Series as Drawing
 from guestmark.page.charts import SeriesRow
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Align, RowName, Table, TableBuilder, word_cell
+from guestmark.page.tables import Align, RowName, Table, TableBuilder, make_word_cell
 from guestmark.page.text import Tone, escape_for_csv, line
-from guestmark.report.past_ratios import format_moment, past_ratio_cell
+from guestmark.report.past_ratios import format_moment, make_past_ratio_cell
 from guestmark.stats.across_runs import FEWEST_IN_DRIFT, ChangeVerdict, Drift, PastRatio, detect_drift
 from guestmark.stats.change_points import FEWEST, MAX_P, ChangePoint, find_change_points
 from guestmark.stats.compare import MIN_BLOCKS
@@ -46,7 +46,7 @@ class SeriesPoint:
 
 @dataclass(frozen=True, slots=True)
 class UnusedRun:
-    """A run that asked the same and is not counted, and why. `found` is its ratio, if it has one."""
+    """A run of the same question that is not counted, with the reason. `found` is its ratio, if it has one."""
 
     run_id: str
     name: str
@@ -57,7 +57,7 @@ class UnusedRun:
 
 @dataclass(frozen=True, slots=True)
 class RatioSeries:
-    """A cell's ratio over runs, oldest first. `changes` is None where no change could be looked for."""
+    """A cell's ratio over runs, oldest first. `changes` is None if change points could not be searched for."""
 
     cell: str
     points: tuple[SeriesPoint, ...]
@@ -66,7 +66,7 @@ class RatioSeries:
 
 
 def follow_ratios(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) -> list[RatioSeries]:
-    """Return the series of every cell of a run: runs of the same host that asked the same, earlier and later.
+    """Return a series for every cell of a run: all runs of the same host and question, earlier and later.
 
     Change points share the level `max_p` among the cells, as drifts share theirs. Points are named by their run's
     `label` if it has one, else by when the run began.
@@ -92,7 +92,7 @@ def follow_ratios(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX
 def _find_unused(
     ledger: Ledger, run: StoredRun, cell: str, points: Sequence[SeriesPoint], label: str
 ) -> tuple[UnusedRun, ...]:
-    """Return the newest runs that asked the same of the cell and are not points, each with its reason."""
+    """Return the newest runs of the same question that are not points of the cell's series, each with the reason."""
     known = {point.run.run_id for point in points}
     others = [other for other in ledger.list_runs() if other.name == run.plan.name and other.id not in known]
     asked = run_history.make_question_key(run, cell)
@@ -147,7 +147,7 @@ def select_series(series: Sequence[RatioSeries], cell: str | None) -> list[Ratio
 
 
 def detect_drifts(series: Sequence[RatioSeries]) -> list[Drift | None]:
-    """Detect whether each series goes up or down; all of them share one error rate."""
+    """Return the drift of each series, or None; all series share one error rate."""
     claims = sum(len(each.points) >= FEWEST_IN_DRIFT for each in series)
     return [detect_drift([point.run for point in each.points], claims) for each in series]
 
@@ -160,12 +160,12 @@ def make_page(run: StoredRun, series: Sequence[RatioSeries]) -> Page:
     sections = []
     for each, drift in zip(series, detect_drifts(series), strict=True):
         title = f"{each.cell} over {format_count(len(each.points), 'run')}"
-        sections.append(Section(Part.WORKLOAD, title, tuple(_series_nodes(each, drift))))
+        sections.append(Section(Part.WORKLOAD, title, tuple(_make_series_nodes(each, drift))))
     return Page(f"History of {run.plan.title or run.plan.name}", run.id, tuple(sections))
 
 
-def _series_nodes(series: RatioSeries, drift: Drift | None) -> list[Node]:
-    nodes: list[Node] = [_series_table(series), _series_chart(series)]
+def _make_series_nodes(series: RatioSeries, drift: Drift | None) -> list[Node]:
+    nodes: list[Node] = [_make_series_table(series), _make_series_chart(series)]
     if drift is not None:
         claim = Claim.NO_DRIFT if drift.verdict is ChangeVerdict.ALIKE else Claim.DRIFT
         text = claim.format(ratio=figures.format_ratio(drift.ratio, drift.ci), runs=f"{drift.runs} runs")
@@ -173,16 +173,16 @@ def _series_nodes(series: RatioSeries, drift: Drift | None) -> list[Node]:
     if series.changes is None:
         reason = _OTAVA_MISSING
         if len(series.points) < FEWEST:
-            reason = f"that takes {FEWEST} runs"
-        nodes.append(Note(line(f"Change points were not looked for: {reason}")))
+            reason = f"that needs {FEWEST} runs"
+        nodes.append(Note(line(f"Change points were not searched for: {reason}")))
     elif not series.changes:
         nodes.append(Paragraph(line(Claim.NO_CHANGE_POINT)))
     for change in series.changes or ():
-        nodes += _change_nodes(series, change)
+        nodes += _make_change_nodes(series, change)
     return nodes
 
 
-def _change_nodes(series: RatioSeries, change: ChangePoint) -> list[Node]:
+def _make_change_nodes(series: RatioSeries, change: ChangePoint) -> list[Node]:
     before, after = series.points[change.at - 1], series.points[change.at]
     compare = f"guestmark compare {before.run.run_id} {after.run.run_id}"
     by = figures.format_ratio(change.after / change.before, None)
@@ -194,11 +194,11 @@ def _change_nodes(series: RatioSeries, change: ChangePoint) -> list[Node]:
     return [
         Note(line(f"{claim} ({by}, p {change.p:.2g}); {caution}"), NoteKind.WARNING),
         Command("What differs between the two runs", compare),
-        Command("Both sides measured side by side, where they can still be had", f"{compare} --confirm"),
+        Command("Both measured side by side, if they are still available", f"{compare} --confirm"),
     ]
 
 
-def _series_table(series: RatioSeries) -> Table:
+def _make_series_table(series: RatioSeries) -> Table:
     changed = {change.at for change in series.changes or ()}
     rows: list[tuple[float, str, str, PastRatio | None, str]] = []
     for number, point in enumerate(series.points):
@@ -211,23 +211,23 @@ def _series_table(series: RatioSeries) -> Table:
     names = [RowName((name, run_id), name, at) for at, (_, name, run_id, _, _) in enumerate(rows, 1)]
     table = TableBuilder(("run", "id"), names)
     table.add(
-        "ratio to the baseline", [past_ratio_cell(run) for *_, run, _ in rows], (Align.POINT, Align.LEFT)
+        "ratio to the baseline", [make_past_ratio_cell(run) for *_, run, _ in rows], (Align.POINT, Align.LEFT)
     )
     known = {point.run.run_id for point in series.points}
     not_counted = [at for at, (_, _, run_id, _, _) in enumerate(rows) if run_id not in known]
     tones = [Tone.UNCLEAR if at in not_counted else Tone.WARNING for at in range(len(rows))]
-    table.add("", [word_cell(remark, tone) for (*_, remark), tone in zip(rows, tones, strict=True)])
+    table.add("", [make_word_cell(remark, tone) for (*_, remark), tone in zip(rows, tones, strict=True)])
     return table.build(f"{series.cell}, run by run", soft=not_counted)
 
 
-def _series_chart(series: RatioSeries) -> Chart:
+def _make_series_chart(series: RatioSeries) -> Chart:
     values = [point.run.ratio for point in series.points]
     text = f"×{min(values):.4g} to ×{max(values):.4g}"
     row = SeriesRow(series.cell, text, tuple(enumerate(values, 1)))
     changes = tuple(change.at + 1 for change in series.changes or ())
     caption = "Each point is a run."
     if changes:
-        caption = "Each point is a run; marked are those at which it changed."
+        caption = "Each point is a run; the runs at which the ratio changed are marked."
     return Chart(
         f"{series.cell}: ratio to the baseline, run by run",
         caption,
@@ -240,13 +240,13 @@ def _series_chart(series: RatioSeries) -> Chart:
 
 
 def make_document(series: Sequence[RatioSeries]) -> dict[str, Any]:
-    """Return the series for programs; a stable interface."""
+    """Return the series for programs: a stable interface."""
     drifts = detect_drifts(series)
-    documents = [_series_document(each, drift) for each, drift in zip(series, drifts, strict=True)]
+    documents = [_make_series_document(each, drift) for each, drift in zip(series, drifts, strict=True)]
     return {"schema": SCHEMA, "series": documents}
 
 
-def _series_document(series: RatioSeries, drift: Drift | None) -> dict[str, Any]:
+def _make_series_document(series: RatioSeries, drift: Drift | None) -> dict[str, Any]:
     changes = None
     if series.changes is not None:
         changes = [
@@ -281,12 +281,12 @@ def _series_document(series: RatioSeries, drift: Drift | None) -> dict[str, Any]
             }
             for unused in series.unused
         ],
-        "drift": _drift_document(drift),
+        "drift": _make_drift_document(drift),
         "changes": changes,
     }
 
 
-def _drift_document(drift: Drift | None) -> dict[str, Any] | None:
+def _make_drift_document(drift: Drift | None) -> dict[str, Any] | None:
     if drift is None:
         return None
     ends = None if drift.ci is None else list(drift.ci)

@@ -1,4 +1,4 @@
-"""The order of rows: `--sort`, whose names and meanings are hyperfine's."""
+"""Orders of rows for `--sort`, with hyperfine's names and meanings."""
 
 from __future__ import annotations
 

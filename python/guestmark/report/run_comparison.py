@@ -15,9 +15,9 @@ from guestmark.ledger.store import Ledger
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Align, Cell, RowName, Table, TableBuilder, figure_cell, word_cell
+from guestmark.page.tables import Align, Cell, RowName, Table, TableBuilder, make_figure_cell, make_word_cell
 from guestmark.page.text import Tone, line
-from guestmark.report.past_ratios import past_ratio_cell
+from guestmark.report.past_ratios import make_past_ratio_cell
 from guestmark.report.sections import gate_outcomes
 from guestmark.stats.across_runs import FEWEST_RUNS, Change, ChangeVerdict, PastRatio, compare_two_runs
 from guestmark.stats.analysis import Analysis
@@ -136,7 +136,7 @@ def _pair_workloads(before: StoredRun, after: StoredRun) -> tuple[tuple[str, str
 
 def _pair_values(metric: Metric, before: Analysis, after: Analysis) -> tuple[CellValues, ...]:
     """Return the values of both runs by cell id."""
-    old, new = _values_by_cell(before, metric), _values_by_cell(after, metric)
+    old, new = _collect_values_by_cell(before, metric), _collect_values_by_cell(after, metric)
     # Two runs of one cell each are about the same thing, whatever they call it.
     if len(old) == len(new) == 1 and old.keys() != new.keys():
         ((old_name, old_value),), ((new_name, new_value),) = old.items(), new.items()
@@ -144,7 +144,7 @@ def _pair_values(metric: Metric, before: Analysis, after: Analysis) -> tuple[Cel
     return tuple(CellValues(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new]))
 
 
-def _values_by_cell(analysis: Analysis, metric: Metric) -> dict[str, Summary | None]:
+def _collect_values_by_cell(analysis: Analysis, metric: Metric) -> dict[str, Summary | None]:
     plain = (result for result in analysis.cells if result.cell.null_of is None)
     return {result.cell.id: result.summary.get(metric.name) for result in plain}
 
@@ -158,20 +158,20 @@ def make_page(comparisons: Sequence[RunComparison], gates: Sequence[JudgedGate] 
     sections = []
     for each in comparisons:
         title = f"{each.after.id} against {each.before.id}"
-        sections.append(Section(Part.WORKLOAD, title, tuple(_comparison_nodes(each))))
+        sections.append(Section(Part.WORKLOAD, title, tuple(_make_comparison_nodes(each))))
     if gates:
         limits = gate_outcomes.list_gates(gates)
         sections.append(Section(Part.WORKLOAD, "Limits to after / before", (limits,)))
     return Page(f"Compared with {first.id}", first.id, tuple(sections))
 
 
-def _comparison_nodes(comparison: RunComparison) -> list[Node]:
-    nodes: list[Node] = [_environment_changes(comparison)]
+def _make_comparison_nodes(comparison: RunComparison) -> list[Node]:
+    nodes: list[Node] = [_list_environment_changes(comparison)]
     if comparison.pairs:
-        nodes.append(_ratio_table(comparison))
+        nodes.append(_make_ratio_table(comparison))
     metric = comparison.metric
     if metric is not None and any(each.before or each.after for each in comparison.values):
-        nodes.append(_value_table(comparison.values, metric))
+        nodes.append(_make_value_table(comparison.values, metric))
     for earlier, later in comparison.workloads:
         nodes.append(Note(line(f"Different workloads: {earlier} before, {later} after")))
     if not comparison.pairs:
@@ -182,7 +182,7 @@ def _comparison_nodes(comparison: RunComparison) -> list[Node]:
     return [*nodes, *_explain_limits(comparison)]
 
 
-def _environment_changes(comparison: RunComparison) -> Node:
+def _list_environment_changes(comparison: RunComparison) -> Node:
     changes = {**comparison.decisive, **comparison.other}
     items = [line(f"{name} {change}") for name, change in changes.items()]
     if not comparison.same_host:
@@ -192,44 +192,44 @@ def _environment_changes(comparison: RunComparison) -> Node:
     return Bullets(line("What differs between the environments:"), tuple(items))
 
 
-def _ratio_table(comparison: RunComparison) -> Table:
+def _make_ratio_table(comparison: RunComparison) -> Table:
     pairs = comparison.pairs
     table = TableBuilder(("cell",), [RowName((pair.cell,), pair.cell) for pair in pairs])
     ratio = (Align.POINT, Align.LEFT)
-    table.add("before, vs its baseline", [past_ratio_cell(pair.before) for pair in pairs], ratio)
-    table.add("after, vs its baseline", [past_ratio_cell(pair.after) for pair in pairs], ratio)
+    table.add("before, vs its baseline", [make_past_ratio_cell(pair.before) for pair in pairs], ratio)
+    table.add("after, vs its baseline", [make_past_ratio_cell(pair.after) for pair in pairs], ratio)
     changes = [pair.change for pair in pairs]
-    quotients = [figures.ratio_pieces(change.ratio, change.ci or change.within) for change in changes]
-    table.add("after / before", [figure_cell(*pieces) for pieces in quotients], ratio)
-    verdicts = [word_cell(VERDICT_WORDS[each.verdict], VERDICT_TONES[each.verdict]) for each in changes]
+    quotients = [figures.format_ratio_pieces(change.ratio, change.ci or change.within) for change in changes]
+    table.add("after / before", [make_figure_cell(*pieces) for pieces in quotients], ratio)
+    verdicts = [make_word_cell(VERDICT_WORDS[each.verdict], VERDICT_TONES[each.verdict]) for each in changes]
     table.add("verdict", verdicts)
     return table.build("ratios to the baseline of each run, and their ratio")
 
 
-def _value_table(values: Sequence[CellValues], metric: Metric) -> Table:
-    """Return what was measured, side by side, without a verdict."""
+def _make_value_table(values: Sequence[CellValues], metric: Metric) -> Table:
+    """Return a table with the values of both runs side by side, without a verdict."""
     sides = [side for each in values for side in (each.before, each.after) if side is not None]
     unit = figures.choose_table_unit(metric.unit, [side.typical for side in sides])
-    heading = figures.column_heading(metric, unit)
+    heading = figures.format_column_heading(metric, unit)
     table = TableBuilder(("cell",), [RowName((each.cell,), each.cell) for each in values])
     pieces = (Align.POINT, Align.LEFT, Align.POINT)
-    table.add(f"{heading}, before", [_value_cell(each.before, unit) for each in values], pieces)
-    table.add("after", [_value_cell(each.after, unit) for each in values], pieces)
-    table.add("after / before", map(_quotient_cell, values), (Align.POINT,))
+    table.add(f"{heading}, before", [_make_value_cell(each.before, unit) for each in values], pieces)
+    table.add("after", [_make_value_cell(each.after, unit) for each in values], pieces)
+    table.add("after / before", map(_make_quotient_cell, values), (Align.POINT,))
     return table.build(f"{heading}, measured at two times: the host may have changed, too")
 
 
-def _value_cell(side: Summary | None, unit: figures.Unit) -> Cell:
+def _make_value_cell(side: Summary | None, unit: figures.Unit) -> Cell:
     if side is None:
-        return word_cell("not in this run")
-    return figure_cell(*figures.estimate_pieces(side.typical, side.typical_ci, unit))
+        return make_word_cell("not in this run")
+    return make_figure_cell(*figures.format_estimate_pieces(side.typical, side.typical_ci, unit))
 
 
-def _quotient_cell(values: CellValues) -> Cell:
+def _make_quotient_cell(values: CellValues) -> Cell:
     before, after = values.before, values.after
     if before is None or after is None or before.typical <= 0 or after.typical <= 0:
         return Cell()
-    return figure_cell(figures.format_ratio(after.typical / before.typical, None))
+    return make_figure_cell(figures.format_ratio(after.typical / before.typical, None))
 
 
 def _explain_limits(comparison: RunComparison) -> list[Node]:
@@ -239,15 +239,15 @@ def _explain_limits(comparison: RunComparison) -> list[Node]:
     if spreads:
         largest = figures.format_percent(max(change.spread or 0.0 for change in spreads))
         runs = format_count(min(change.runs for change in spreads), "earlier run")
-        text = f"Intervals allow for {largest} of variation between runs, learned from {runs} here"
+        text = f"Intervals allow for {largest} of variation between runs, estimated from {runs} here"
         nodes.append(Note(line(text)))
     if len(spreads) < len(comparison.pairs):
-        reason = f"it takes {FEWEST_RUNS} other runs here"
+        reason = f"that needs {FEWEST_RUNS} other runs here"
         if not comparison.same_host:
             reason = "they are of different machines"
         text = (
             f"How far unchanged runs differ is unknown for some cells ({reason}): "
-            "their intervals cover the blocks alone and carry no verdict"
+            "their intervals cover variation between blocks only, so they have no verdict"
         )
         nodes.append(Note(line(text), NoteKind.WARNING))
     text = (
@@ -261,15 +261,15 @@ def _explain_limits(comparison: RunComparison) -> list[Node]:
 
 
 def make_document(comparisons: Sequence[RunComparison], gates: Sequence[JudgedGate] = ()) -> dict[str, Any]:
-    """Return the comparisons for programs; a stable interface, as the result document is."""
+    """Return the comparisons for programs: a stable interface, like the result document."""
     return {
         "schema": SCHEMA,
-        "comparisons": [_comparison_document(comparison) for comparison in comparisons],
+        "comparisons": [_make_runs_document(comparison) for comparison in comparisons],
         "gates": gate_outcomes.make_document(gates),
     }
 
 
-def _comparison_document(comparison: RunComparison) -> dict[str, Any]:
+def _make_runs_document(comparison: RunComparison) -> dict[str, Any]:
     return {
         "before": comparison.before.id,
         "after": comparison.after.id,
@@ -280,8 +280,8 @@ def _comparison_document(comparison: RunComparison) -> dict[str, Any]:
         "values": [
             {
                 "cell": values.cell,
-                "before": _summary_document(values.before),
-                "after": _summary_document(values.after),
+                "before": _make_value_document(values.before),
+                "after": _make_value_document(values.after),
             }
             for values in comparison.values
         ],
@@ -302,7 +302,7 @@ def _comparison_document(comparison: RunComparison) -> dict[str, Any]:
     }
 
 
-def _summary_document(side: Summary | None) -> dict[str, Any] | None:
+def _make_value_document(side: Summary | None) -> dict[str, Any] | None:
     if side is None:
         return None
     ends = None if side.ci is None else list(side.ci)

@@ -443,7 +443,7 @@ class Bundle(_Part):
     data: Annotated[str, Meta(description="the runs' JSON, compressed by zlib, base64")]
 
 
-def parts() -> tuple[str, ...]:
+def list_part_names() -> tuple[str, ...]:
     """Return the names of the types that only this module has, in the order of the documents."""
     return tuple(
         name
@@ -452,7 +452,7 @@ def parts() -> tuple[str, ...]:
     )
 
 
-def json_schema(kind: type[Any], name: str) -> Mapping[str, Any]:
+def make_json_schema(kind: type[Any], name: str) -> Mapping[str, Any]:
     """Return the JSON Schema (draft 2020-12) of one of these types, under that address."""
     (found,), components = msgspec.json.schema_components(
         [kind], schema_hook=_make_text_schema, ref_template="#/$defs/{name}"

@@ -1,4 +1,4 @@
-"""The answer of a run as it fits on a screen. What has no room there stands in the details."""
+"""The short report of a run, cut to the height of a screen; the details have the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from guestmark.stats.analysis import Analysis
 
 # A terminal of 80 columns has 24 lines.
 LINES = 24
-# The most that a screen could hold of anything, if each took one line.
+# No more items than this fit on a screen, even if each takes one line.
 _MOST = LINES
 
 
@@ -24,20 +24,20 @@ def make_screen_report(
     lines: int,
     count_lines: Callable[[Page], int],
 ) -> Page:
-    """Return the most that `lines` lines of `width` columns hold, as `count_lines` counts them.
+    """Return the longest report that fits into `lines` lines of `width` columns, as `count_lines` counts them.
 
-    What goes first are long tables' last rows, explanations of figures, the last one before the others, then words of
-    answers, more rows, and tables. At the end there may be answers alone, and only some of them.
+    It is shortened in this order: last rows of long tables, explanations of figures (the last one first), words of
+    answers, more rows, and tables. In the end only answers may be left, or a part of them.
     """
     page = make_short_report(run, analysis, width=width, latest=latest)
-    for extent in _shorter_extents(bool(run.plan.questions)):
+    for extent in _yield_shorter_extents(bool(run.plan.questions)):
         if count_lines(page) <= lines:
             break
         page = make_short_report(run, analysis, width=width, latest=latest, extent=extent)
     return page
 
 
-def _shorter_extents(asked: bool) -> Iterator[Extent]:
+def _yield_shorter_extents(asked: bool) -> Iterator[Extent]:
     """Yield ever shorter extents. Where something was `asked`, the answers outlast the tables."""
     for rows in reversed(range(5, _MOST)):
         yield Extent(explanations=_MOST, rows=rows)

@@ -12,7 +12,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.ledger.store import Ledger
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Align, RowName, Table, TableBuilder, figure_cell, word_cell
+from guestmark.page.tables import Align, RowName, Table, TableBuilder, make_figure_cell, make_word_cell
 from guestmark.page.text import line
 from guestmark.report.run_comparison import VERDICT_TONES, VERDICT_WORDS
 from guestmark.report.sections import gate_outcomes
@@ -52,7 +52,7 @@ class CellSides:
 
 @dataclass(frozen=True, slots=True)
 class SessionComparison:
-    """All cells; `between` is how the sides' environments differ, `within` how those of one side's sessions do."""
+    """All cells. `between` has what differs between the sides' environments, `within` between sessions of a side."""
 
     name: str
     unit: SessionKind
@@ -79,7 +79,7 @@ def compare_sessions(
         run = ledger.load_run(run_id)
         in_order.append(run)
         runs.setdefault(side, []).append(run)
-        for key, value in _session_values(ledger, run):
+        for key, value in _yield_session_values(ledger, run):
             values.setdefault(key, {}).setdefault(side, []).append(value)
     first, second = sides
     both = {key: by_side for key, by_side in values.items() if first in by_side and second in by_side}
@@ -89,22 +89,22 @@ def compare_sessions(
         cells.append(CellSides(*key, comparison))
     between, within = {}, {}
     if runs[first] and runs[second]:
-        between = _environment_changes(runs[first][0], runs[second][0])
+        between = _compare_two_environments(runs[first][0], runs[second][0])
     for side in sides:
         for run in runs[side][1:]:
-            for what, change in _environment_changes(runs[side][0], run).items():
+            for what, change in _compare_two_environments(runs[side][0], run).items():
                 within[f"{what} ({side})"] = change
     order = tuple(side for side, _ in sessions)
     return SessionComparison(name, unit, sides, order, tuple(in_order), tuple(cells), between, within)
 
 
-def _environment_changes(one: StoredRun, other: StoredRun) -> dict[str, str]:
+def _compare_two_environments(one: StoredRun, other: StoredRun) -> dict[str, str]:
     decisive, further = compare_environments(one.environment, other.environment)
     return {**decisive, **further}
 
 
-def _session_values(ledger: Ledger, run: StoredRun) -> Iterator[tuple[_Key, float]]:
-    """Yield the typical run of each cell in one session, and its ratio to the baseline there, as far as above 0."""
+def _yield_session_values(ledger: Ledger, run: StoredRun) -> Iterator[tuple[_Key, float]]:
+    """Yield the typical run of each cell in one session, and its ratio to the baseline there; only values above 0."""
     for workload in run_history.analyse_with_history(ledger, run).workloads:
         if not workload.metrics:
             continue
@@ -127,7 +127,7 @@ def make_page(comparison: SessionComparison, gates: Sequence[JudgedGate] = ()) -
     counts = f"{unit.capitalize()}s: {order.count(first)} of {first}, {order.count(second)} of {second}"
     if unit is SessionKind.BOOT:
         counts += f", in the order {' '.join(order)}"
-    nodes: list[Node] = [_describe_session_difference(comparison), _sides_table(comparison)]
+    nodes: list[Node] = [_describe_session_difference(comparison), _make_sides_table(comparison)]
     nodes.append(Paragraph(line(f"{counts}.")))
     if comparison.within:
         changes = ", ".join(f"{name} {change}" for name, change in comparison.within.items())
@@ -153,22 +153,22 @@ def _describe_session_difference(comparison: SessionComparison) -> Node:
     return Bullets(line("What differs between the sides:"), items)
 
 
-def _sides_table(comparison: SessionComparison) -> Table:
+def _make_sides_table(comparison: SessionComparison) -> Table:
     cells, unit = comparison.cells, comparison.unit
     names = [RowName((cell.cell, cell.subject), f"{cell.cell} {cell.subject}") for cell in cells]
     table = TableBuilder(("cell", "of"), names)
     found = [cell.found for cell in cells]
-    ratios = [figure_cell(*figures.ratio_pieces(each.ratio, each.ci)) for each in found]
+    ratios = [make_figure_cell(*figures.format_ratio_pieces(each.ratio, each.ci)) for each in found]
     table.add(f"{comparison.sides[1]} / {comparison.sides[0]}", ratios, (Align.POINT, Align.LEFT))
     spreads = ["–" if each.spread is None else figures.format_percent(each.spread) for each in found]
-    table.add(f"between {unit}s", map(figure_cell, spreads), (Align.RIGHT,))
-    verdicts = [word_cell(VERDICT_WORDS[each.verdict], VERDICT_TONES[each.verdict]) for each in found]
+    table.add(f"between {unit}s", map(make_figure_cell, spreads), (Align.RIGHT,))
+    verdicts = [make_word_cell(VERDICT_WORDS[each.verdict], VERDICT_TONES[each.verdict]) for each in found]
     table.add("verdict", verdicts)
     return table.build(f"typical runs, {unit} by {unit}")
 
 
 def make_document(comparison: SessionComparison, gates: Sequence[JudgedGate] = ()) -> dict[str, Any]:
-    """Return all of it for programs; a stable interface."""
+    """Return the comparison for programs: a stable interface."""
     cells = [
         {
             "cell": each.cell,

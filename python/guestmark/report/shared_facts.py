@@ -1,4 +1,4 @@
-"""Facts that the trials of a cell share, written once in a result document; and documents of every version read."""
+"""Facts that the trials of a cell share, written once in a result document, and a reader of all its versions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ def split_shared(trials: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], l
     """
     attestations = [trial["attestation"] for trial in trials if trial["attestation"]]
     command_lines = [trial["command_line"] for trial in trials if trial["command_line"]]
-    members, words = _common_members(attestations), _common_words(command_lines)
+    members, words = _find_common_members(attestations), _find_common_words(command_lines)
     own = []
     for trial in trials:
         attestation, command_line = trial["attestation"], trial["command_line"]
         parts = {
-            "attestation": _own_members(attestation, members) if attestation else None,
-            "command_line": _own_words(command_line, words) if command_line else None,
+            "attestation": _select_own_members(attestation, members) if attestation else None,
+            "command_line": _select_own_words(command_line, words) if command_line else None,
         }
         own.append({**trial, **parts})
     return {"attestation": members, "command_line": words}, own
@@ -63,7 +63,7 @@ def _is_same_json(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _common_members(objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _find_common_members(objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     common: dict[str, Any] = {}
     for key in objects[0] if objects else ():
         if not all(key in each for each in objects):
@@ -71,12 +71,12 @@ def _common_members(objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         values = [each[key] for each in objects]
         if all(_is_same_json(values[0], value) for value in values):
             common[key] = values[0]
-        elif all(isinstance(value, dict) for value in values) and (inner := _common_members(values)):
+        elif all(isinstance(value, dict) for value in values) and (inner := _find_common_members(values)):
             common[key] = inner
     return common
 
 
-def _own_members(members: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+def _select_own_members(members: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members that are missing in `common`."""
     own = {}
     for key, value in members.items():
@@ -84,7 +84,7 @@ def _own_members(members: Mapping[str, Any], common: Mapping[str, Any]) -> dict[
             own[key] = value
         elif not _is_same_json(value, common[key]):
             # Only objects are in `common` without being the same: they share a part of their members.
-            own[key] = _own_members(value, common[key])
+            own[key] = _select_own_members(value, common[key])
     return own
 
 
@@ -95,13 +95,13 @@ def _merge_members(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[st
     return merged
 
 
-def _common_words(lines: Sequence[Sequence[str]]) -> list[str | None]:
+def _find_common_words(lines: Sequence[Sequence[str]]) -> list[str | None]:
     if len({len(line) for line in lines}) != 1:
         return []
     return [words[0] if len(set(words)) == 1 else None for words in zip(*lines, strict=True)]
 
 
-def _own_words(line: Sequence[str], common: Sequence[str | None]) -> list[str]:
+def _select_own_words(line: Sequence[str], common: Sequence[str | None]) -> list[str]:
     if not common:
         return list(line)
     return [word for word, shared in zip(line, common, strict=True) if shared is None]

@@ -13,23 +13,23 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.names import name_in_sentences, name_rows
 from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Part, Section
-from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure_cell, word_cell
-from guestmark.page.text import Inline, Span, Tone, line, make_inert, plain_text, spans
-from guestmark.report.commands import resume_command
+from guestmark.page.tables import Align, Cell, Table, TableBuilder, make_figure_cell, make_word_cell
+from guestmark.page.text import Inline, Span, Tone, join_plain_text, line, make_inert, spans
+from guestmark.report.commands import format_resume_command
 from guestmark.report.sections import gate_outcomes, published, question_answers, validity
-from guestmark.report.sections.conclusion import describe_slow_runs, describe_undecided
-from guestmark.report.sections.results import ESTIMATE, estimate_cell
-from guestmark.report.sections.verdict_words import verdict_tone, verdict_word
+from guestmark.report.sections.conclusion import describe_slow_runs, make_undecided_notes
+from guestmark.report.sections.results import ESTIMATE, make_estimate_cell
+from guestmark.report.sections.verdict_words import choose_verdict_tone, format_verdict
 from guestmark.report.sections.workloads import (
     is_compared,
-    kind_conclusion,
-    kind_sections,
     list_failures,
+    make_kind_conclusion,
+    make_kind_nodes,
     make_origin_section,
 )
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Estimand, label_verdict
-from guestmark.stats.durability import disk_durability, row_durability
+from guestmark.stats.durability import describe_disk_durability, describe_row_durability
 from guestmark.stats.executions import Executions, describe_executions
 
 # Widths of a terminal from which there is room for the range, and for processor times.
@@ -46,7 +46,7 @@ _ENDED = {RunState.COMPLETE, RunState.FAILED, RunState.STOPPED}
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much of a run its short report tells; None everywhere means all of it."""
+    """How much of a run the short report shows; None means all of it."""
 
     # Nodes that explain figures, of each table; without their small print.
     explanations: int | None = None
@@ -65,7 +65,7 @@ WHOLE = Extent()
 def make_short_report(
     run: StoredRun, analysis: Analysis, *, width: int, latest: bool, extent: Extent = WHOLE
 ) -> Page:
-    """Return the answer for a screen of `width` columns; `latest`: the run is the newest of its ledger.
+    """Return the answer for a screen of `width` columns; `latest` says that the run is the ledger's newest.
 
     A race of configurations, and workloads that are not compared, are shown whole. If every workload of the run
     explains its figures (phases of starts, counts of system calls), that is part of the answer.
@@ -80,44 +80,44 @@ def make_short_report(
         told = _cut_answers(answers, extent.answers)
         sections.append(Section(Part.CONCLUSION, title, told, titled=not asked))
     # Explanations of some workloads alone would bury the answers of the others.
-    explained = all(kind_sections(workload, run) for workload in analysis.workloads)
+    explained = all(make_kind_nodes(workload, run) for workload in analysis.workloads)
     tables = _group_into_tables(analysis.workloads)
     for group in tables[: extent.tables]:
-        sections.append(_result_section(group, run, width, extent, explained=explained))
+        sections.append(_make_result_section(group, run, width, extent, explained=explained))
     if left := len(tables[extent.tables :]) if extent.tables is not None else 0:
         more = Note(line(f"{format_count(left, 'table')} of figures: --details"))
         sections.append(Section(Part.WORKLOAD, "Left out", (more,), titled=False))
     gates = gate_outcomes.make_nodes(gate_outcomes.judge_own_gates(analysis), analysis, run)
-    closing = [*gates, *_main_limit(analysis, width), *_closing_nodes(analysis, run, latest=latest)]
-    sections.append(_closing_section(closing))
+    closing = [*gates, *_make_main_limit(analysis, width), *_make_closing_nodes(analysis, run, latest=latest)]
+    sections.append(_make_closing_section(closing))
     return Page(title, run.id, tuple(sections))
 
 
 def _make_race_report(
     run: StoredRun, analysis: Analysis, *, width: int, latest: bool, extent: Extent
 ) -> Page:
-    """Return the race as the report tells it, or the first nodes of each section with their first rows."""
+    """Return the race as in the full report, or the first nodes of each section with their first rows."""
     # Only a race needs the sections of a whole report, which take long to import.
     from guestmark.report.full_report import make_page
 
     page = make_page(run, analysis, with_published=False, with_environment=False, details=False)
     sections = []
     for section in page.sections:
-        # What limits it most is said once, at the end, and how it was measured in the details.
+        # The closing lines name the main limit, and the details say how it was measured.
         if section.part in {Part.FOOTER, Part.VALIDITY}:
             continue
         nodes = list(section.nodes)
         if extent != WHOLE:
             nodes = [_cut_rows(node, extent.rows) for node in nodes if not _is_small_print(node)]
-        # Even the shortest tells who is left.
+        # Even the shortest report names the cells that are left.
         kept = None if extent.explanations is None else max(extent.explanations, 1)
         sections.append(replace(section, nodes=tuple(nodes[:kept]), key=None))
-    closing = [*_main_limit(analysis, width), *_closing_nodes(analysis, run, latest=latest)]
-    return replace(page, sections=(*sections, _closing_section(closing)))
+    closing = [*_make_main_limit(analysis, width), *_make_closing_nodes(analysis, run, latest=latest)]
+    return replace(page, sections=(*sections, _make_closing_section(closing)))
 
 
 def _cut_answers(groups: Sequence[Sequence[Node]], most: int | None) -> tuple[Node, ...]:
-    """Return at most so many nodes, no question without an answer among them, and how many more answers there are."""
+    """Return at most `most` nodes, without questions that lose their answers, and the number of answers left out."""
     if most is None or sum(map(len, groups)) <= most:
         return tuple(node for group in groups for node in group)
     kept: list[Node] = []
@@ -135,7 +135,7 @@ def _cut_answers(groups: Sequence[Sequence[Node]], most: int | None) -> tuple[No
 def make_then_and_now(run: StoredRun, analysis: Analysis, *, width: int, latest: bool) -> Page:
     """Return a published experiment repeated, for a screen: questions with today's answers, and published ratios.
 
-    Rows that nothing was published about are in the answers alone.
+    Cells without published figures are in the answers alone.
     """
     title = run.plan.title or run.plan.name
     answers = question_answers.make_nodes(analysis, brief=True)
@@ -146,13 +146,13 @@ def make_then_and_now(run: StoredRun, analysis: Analysis, *, width: int, latest:
     failures = [node for workload in analysis.workloads for node in list_failures(workload)][:_MOST_REMARKS]
     closing = [
         *failures,
-        *_main_limit(analysis, width, lines=1),
-        *_closing_nodes(analysis, run, latest=latest),
+        *_make_main_limit(analysis, width, lines=1),
+        *_make_closing_nodes(analysis, run, latest=latest),
     ]
-    return Page(title, run.id, (*sections, _closing_section(closing)))
+    return Page(title, run.id, (*sections, _make_closing_section(closing)))
 
 
-def _closing_section(nodes: Sequence[Node]) -> Section:
+def _make_closing_section(nodes: Sequence[Node]) -> Section:
     return Section(Part.FOOTER, "About this run", tuple(nodes), titled=False)
 
 
@@ -171,26 +171,26 @@ def _group_into_tables(workloads: Sequence[WorkloadResult]) -> list[list[Workloa
 def _fit_into_one_table(workloads: Sequence[WorkloadResult]) -> bool:
     if not all(is_compared(workload) and workload.metrics for workload in workloads):
         return False
-    headings, _ = name_rows(workloads[-1], _shown_cells(workloads))
+    headings, _ = name_rows(workloads[-1], _list_shown_cells(workloads))
     return len({workload.metrics[0] for workload in workloads}) == 1 and len(headings) <= _MOST_NAMES
 
 
-def _result_section(
+def _make_result_section(
     workloads: Sequence[WorkloadResult], run: StoredRun, width: int, extent: Extent, *, explained: bool
 ) -> Section:
     failures = [node for workload in workloads for node in list_failures(workload)][:_MOST_REMARKS]
     first, title = workloads[0], join_names(workload.title for workload in workloads)
     if not is_compared(first) or not first.metrics:
-        nodes = [node for node in kind_sections(first, run) if not _is_small_print(node)]
+        nodes = [node for node in make_kind_nodes(first, run) if not _is_small_print(node)]
         # The first of them says what was found.
         kept = None if extent.explanations is None else max(extent.explanations, 1)
         shortened = [_cut_rows(node, extent.rows) for node in nodes[:kept]]
-        return Section(Part.WORKLOAD, title, (*shortened, *failures, *kind_conclusion(first, run)))
-    remarks: list[Node] = [*_undecided_notes(workloads)]
+        return Section(Part.WORKLOAD, title, (*shortened, *failures, *make_kind_conclusion(first, run)))
+    remarks: list[Node] = [*_list_undecided_notes(workloads)]
     explanations: list[Node] = []
     for workload in workloads:
-        remarks += _claims_beside_typical(workload, f"{workload.title}, " if len(workloads) > 1 else "")
-        explanations += kind_sections(workload, run) if explained else []
+        remarks += _list_claims_beside_typical(workload, f"{workload.title}, " if len(workloads) > 1 else "")
+        explanations += make_kind_nodes(workload, run) if explained else []
     if extent.explanations is not None:
         explanations = [node for node in explanations if not _is_small_print(node)][: extent.explanations]
         explanations = [_cut_rows(node, extent.rows) for node in explanations]
@@ -210,7 +210,7 @@ def _is_small_print(node: Node) -> bool:
     return isinstance(node, Note) and node.kind is NoteKind.SMALL
 
 
-def _shown_cells(workloads: Sequence[WorkloadResult]) -> list[CellResult]:
+def _list_shown_cells(workloads: Sequence[WorkloadResult]) -> list[CellResult]:
     """Return the cells that have a row: copies show the noise, and failures are listed below the table."""
     shown = []
     for workload in workloads:
@@ -230,10 +230,10 @@ class _ResultTable:
         self._workloads = workloads
         self._width = width
         self._metric = workloads[0].metrics[0]
-        self._shown = _shown_cells(workloads)
+        self._shown = _list_shown_cells(workloads)
         self._alone = len(self._shown) == 1
         # One unit for all rows, so that figures can be compared by eye.
-        values = (_typical_value(result, self._metric) for result in self._shown)
+        values = (_find_typical_value(result, self._metric) for result in self._shown)
         self._unit = figures.choose_table_unit(
             self._metric.unit, [value for value in values if value is not None]
         )
@@ -248,10 +248,10 @@ class _ResultTable:
         if self._alone or self._width >= _WIDEST:
             self._add_processor_times()
         if not self._alone:
-            verdicts = [_verdict_cell(result, self._metric) for result in self._shown]
+            verdicts = [_make_times_cell(result, self._metric) for result in self._shown]
             self._table.add("", verdicts, (Align.POINT, Align.LEFT))
-        self._table.add_words("durability", [row_durability(result) for result in self._shown])
-        self._table.add_words("its disk", [disk_durability(result) for result in self._shown])
+        self._table.add_words("durability", [describe_row_durability(result) for result in self._shown])
+        self._table.add_words("its disk", [describe_disk_durability(result) for result in self._shown])
         if not self._alone:
             self._add_bars()
         baselines = [position for position, result in enumerate(self._shown) if result.cell.baseline]
@@ -264,7 +264,7 @@ class _ResultTable:
 
     @property
     def _heading(self) -> str:
-        return figures.column_heading(self._metric, self._unit)
+        return figures.format_column_heading(self._metric, self._unit)
 
     def _add_executions(self, result: CellResult) -> None:
         executions = describe_executions(result.trials, self._metric.name)
@@ -276,22 +276,22 @@ class _ResultTable:
             pieces = [figures.format_number(executions.mean / size, places)]
             if sigma is not None:
                 pieces += ["±", figures.format_number(sigma, places)]
-            mean = figure_cell(*pieces)
-            span = self._range_cell(result, executions, sigma)
+            mean = make_figure_cell(*pieces)
+            span = self._make_range_cell(result, executions, sigma)
         self._table.add(f"{self._heading} (mean ± σ)", [mean], ESTIMATE)
         self._table.add("min … max", [span], ESTIMATE)
 
     def _add_estimates(self) -> None:
-        cells = [estimate_cell(result, self._metric, self._unit, Tone.ERROR) for result in self._shown]
+        cells = [make_estimate_cell(result, self._metric, self._unit, Tone.ERROR) for result in self._shown]
         self._table.add(self._heading, cells, ESTIMATE)
         if self._alone or self._width >= _WIDE:
             ranges = []
             for result in self._shown:
                 executions = describe_executions(result.trials, self._metric.name)
-                ranges.append(Cell() if executions is None else self._range_cell(result, executions))
+                ranges.append(Cell() if executions is None else self._make_range_cell(result, executions))
             self._table.add("lowest … highest", ranges, ESTIMATE)
 
-    def _range_cell(self, result: CellResult, executions: Executions, half: float | None = None) -> Cell:
+    def _make_range_cell(self, result: CellResult, executions: Executions, half: float | None = None) -> Cell:
         summary = result.summary.get(self._metric.name)
         if summary is None:
             return Cell()
@@ -300,84 +300,88 @@ class _ResultTable:
             half = (summary.typical_ci[1] - summary.typical_ci[0]) / 2 / size
         places = figures.count_decimals(half, summary.typical / size)
         low, high = min(executions.values) / size, max(executions.values) / size
-        return figure_cell(figures.format_number(low, places), "…", figures.format_number(high, places))
+        return make_figure_cell(figures.format_number(low, places), "…", figures.format_number(high, places))
 
     def _add_processor_times(self) -> None:
         by_name = {metric.name: metric for metric in self._workloads[0].metrics}
         metrics = [by_name[name] for name in _PROCESSOR_TIMES if name in by_name]
-        values = [_typical_value(result, metric) for metric in metrics for result in self._shown]
+        values = [_find_typical_value(result, metric) for metric in metrics for result in self._shown]
         unit = figures.choose_unit("s", [value for value in values if value is not None])
         for metric in metrics:
             cells = []
             for result in self._shown:
                 summary = result.summary.get(metric.name)
                 shown = summary and figures.format_estimate(summary.typical, summary.typical_ci, unit)[0]
-                cells.append(figure_cell(shown) if shown else Cell())
-            self._table.add(figures.column_heading(metric, unit), cells, (Align.POINT,))
+                cells.append(make_figure_cell(shown) if shown else Cell())
+            self._table.add(figures.format_column_heading(metric, unit), cells, (Align.POINT,))
 
     def _add_bars(self) -> None:
         cells = []
         for workload in self._workloads:
-            values = [_typical_value(result, self._metric) or 0.0 for result in _shown_cells([workload])]
+            values = [
+                _find_typical_value(result, self._metric) or 0.0 for result in _list_shown_cells([workload])
+            ]
             # Bars are relative to the longest of their own workload.
             longest = max(values, default=0.0) or 1.0
             cells += [Cell(bar=value / longest or None) for value in values]
         self._table.add("", cells, bar=True)
 
 
-def _typical_value(result: CellResult, metric: Metric) -> float | None:
+def _find_typical_value(result: CellResult, metric: Metric) -> float | None:
     summary = result.summary.get(metric.name)
     return summary.typical if summary else None
 
 
-def _verdict_cell(result: CellResult, metric: Metric) -> Cell:
+def _make_times_cell(result: CellResult, metric: Metric) -> Cell:
     """Return `3.43 times slower [3.34, 3.64]`: always the way round that gives a figure above 1."""
     comparison = result.comparison.get(metric.name)
     if result.cell.baseline:
-        return word_cell("baseline")
+        return make_word_cell("baseline")
     if comparison is None or comparison.ratio is None:
         return Cell()
     if comparison.is_bounded:
-        return word_cell(verdict_word(comparison, metric), verdict_tone(comparison))
+        return make_word_cell(format_verdict(comparison, metric), choose_verdict_tone(comparison))
     if not comparison.differs:
-        interval = _interval_text(comparison.ratio, comparison.ci)
-        text = f"{verdict_word(comparison, metric)} {interval}".rstrip()
-        return word_cell(text, verdict_tone(comparison))
+        interval = _format_interval(comparison.ratio, comparison.ci)
+        text = f"{format_verdict(comparison, metric)} {interval}".rstrip()
+        return make_word_cell(text, choose_verdict_tone(comparison))
     return Cell(_describe_times(comparison, metric), words=True)
 
 
 def _describe_times(comparison: Comparison, metric: Metric) -> Inline:
-    ratio, ci = figures.ratio_above_one(comparison.ratio or 1.0, comparison.ci)
+    ratio, ci = figures.turn_ratio_above_one(comparison.ratio or 1.0, comparison.ci)
     shown = figures.format_number(ratio, figures.count_ratio_decimals(ratio, ci))
-    claim = Span(f"{shown} times {label_verdict(comparison.verdict, metric)}", verdict_tone(comparison))
-    return (claim, Span(_interval_text(ratio, ci)))
+    claim = Span(
+        f"{shown} times {label_verdict(comparison.verdict, metric)}", choose_verdict_tone(comparison)
+    )
+    return (claim, Span(_format_interval(ratio, ci)))
 
 
-def _interval_text(ratio: float, ci: tuple[float, float] | None) -> str:
-    return "".join(figures.ratio_pieces(ratio, ci)[1:])
+def _format_interval(ratio: float, ci: tuple[float, float] | None) -> str:
+    return "".join(figures.format_ratio_pieces(ratio, ci)[1:])
 
 
 # --- remarks ------------------------------------------------------------------------------------------------
 
 
-def _undecided_notes(workloads: Sequence[WorkloadResult]) -> list[Note]:
-    """Return why rows could not be told from the baseline; several workloads of a table go by their titles."""
+def _list_undecided_notes(workloads: Sequence[WorkloadResult]) -> list[Note]:
+    """Return notes that say why rows could not be told from the baseline; of several workloads by title."""
     compared = []
     for workload in workloads:
         if workload.baseline is None or not workload.metrics:
             continue
         primary = workload.metrics[0].name
-        for result in _shown_cells([workload]):
+        for result in _list_shown_cells([workload]):
             if primary in result.comparison:
                 compared.append((result, result.comparison[primary]))
     if len(workloads) == 1:
-        return describe_undecided(compared, name_in_sentences(workloads[0]))
+        return make_undecided_notes(compared, name_in_sentences(workloads[0]))
     titles = {result.cell.id: workload.title for workload in workloads for result in workload.cells}
-    return describe_undecided(compared, titles)
+    return make_undecided_notes(compared, titles)
 
 
-def _claims_beside_typical(workload: WorkloadResult, prefix: str) -> list[Node]:
-    """Return slow runs, totals and first runs that answer otherwise than the typical run.
+def _list_claims_beside_typical(workload: WorkloadResult, prefix: str) -> list[Node]:
+    """Return notes on slow runs, totals and first runs whose verdict is not the typical run's.
 
     `prefix` names the workload among several.
     """
@@ -403,17 +407,17 @@ def _claims_beside_typical(workload: WorkloadResult, prefix: str) -> list[Node]:
     return nodes
 
 
-def _main_limit(analysis: Analysis, width: int, *, lines: int = 2) -> list[Node]:
-    """Return what limits the figures most, in so many `lines` at most, and how many more limits there are.
+def _make_main_limit(analysis: Analysis, width: int, *, lines: int = 2) -> list[Node]:
+    """Return what limits the figures most, in at most `lines` lines, and how many more limits there are.
 
-    A sentence that has no room loses what is in brackets, and only then its last words.
+    A sentence that is too long loses what is in brackets, then its last words.
     """
     limits = [note for note in validity.make_notes(analysis, whole=False) if note.kind is not NoteKind.SMALL]
     if not limits:
         return []
     more = f" (and {len(limits) - 1} more)" if len(limits) > 1 else ""
     severity, *rest = limits[0].text
-    sentence = make_inert(plain_text(rest)).partition(";")[0].partition(". ")[0]
+    sentence = make_inert(join_plain_text(rest)).partition(";")[0].partition(". ")[0]
     room = lines * width - len(severity.text) - len(more) - (_RAGGED if lines > 1 else 0)
     if len(sentence) > room:
         sentence = sentence.partition(" (")[0]
@@ -422,14 +426,14 @@ def _main_limit(analysis: Analysis, width: int, *, lines: int = 2) -> list[Node]
     return [Note(spans(severity, f"{sentence}{more}"), limits[0].kind)]
 
 
-def _closing_nodes(analysis: Analysis, run: StoredRun, *, latest: bool) -> list[Node]:
-    """Return how much was measured, in how long, and how to see more or go on."""
+def _make_closing_nodes(analysis: Analysis, run: StoredRun, *, latest: bool) -> list[Node]:
+    """Return how much was measured, how long that took, and the commands that show more or continue."""
     policy = run.plan.policy
     until_enough = f"--blocks {policy.min_blocks}"
     if not any(result.summary for result in analysis.cells):
         nodes: list[Node] = [Note(line("Nothing was measured", Tone.ERROR), NoteKind.ERROR)]
         if run.state is RunState.STOPPED:
-            nodes.append(Command("The time was up; continue", resume_command(run, until_enough)))
+            nodes.append(Command("The time was up; continue", format_resume_command(run, until_enough)))
         return nodes
     amount = format_count(analysis.blocks, "block")
     if analysis.failed:
@@ -439,9 +443,9 @@ def _closing_nodes(analysis: Analysis, run: StoredRun, *, latest: bool) -> list[
     details = "guestmark show --details" if latest else f"guestmark show {run.id} --details"
     nodes = [Note(line(f"{amount}, {spent}; more: {details}"))]
     if run.state is RunState.STOPPED and policy.enough_s is not None and analysis.blocks < policy.min_blocks:
-        early = f"Not yet: time for {analysis.blocks} of {policy.min_blocks} blocks"
+        early = f"Not enough yet: there was time for {analysis.blocks} of {policy.min_blocks} blocks"
         nodes.insert(0, Note(line(early, Tone.UNCLEAR)))
-        nodes.append(Command("Go on", resume_command(run, until_enough)))
+        nodes.append(Command("Go on", format_resume_command(run, until_enough)))
     if run.state not in _ENDED:
-        nodes.append(Command("Continue", resume_command(run)))
+        nodes.append(Command("Continue", format_resume_command(run)))
     return nodes

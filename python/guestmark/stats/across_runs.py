@@ -1,11 +1,11 @@
-"""Compares runs of the same cells: how their ratios differ, allowing for how far ratios of unchanged cells do.
+"""Comparison of runs of the same cells: how their ratios differ, beyond what those of unchanged cells do.
 
 Only ratios to each run's own baseline are compared, never times, because a host that is slower today is slower for
 both. Even so, ratios of equal things measured on different days differ by more than the blocks inside each run tell.
-How far is learned from earlier runs of the same question on the same host; without any, nothing can be claimed.
+How far is estimated from earlier runs of the same question on the same host; without any, nothing can be claimed.
 
 If the host restarts in between, or runs were made at other times or on other machines, the boot or the session is the
-replicate. What it settles for good (where the kernel lies in memory, which neighbours a machine has) is the same for
+replicate. What it fixes (where the kernel lies in memory, which neighbours a machine has) is the same for
 everything measured in it, so its blocks say nothing about how far sessions differ.
 """
 
@@ -28,7 +28,7 @@ from guestmark.stats.special import student_t_critical, student_t_quantile
 # From fewer earlier runs a variance is so uncertain that no change would ever be shown.
 FEWEST_RUNS = 4
 CONFIDENCE = 0.95
-# A run's report has an error rate of its own, so that what it says of earlier runs has this small one in addition.
+# The comparison with earlier runs adds this small error rate to that of the run's own report.
 _CHANGE_ERROR = 0.02
 # Sessions (or boots) of each side: a single one says nothing about how far they differ.
 FEWEST_SESSIONS = 2
@@ -36,7 +36,7 @@ FEWEST_SESSIONS = 2
 FEWEST_NULLS = 3
 # An earlier null comparison only counts if its runs were at most so many times as long or as short: short ones are
 # noisier.
-ALIKE = 3.0
+_SIMILAR_FACTOR = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class PastNull:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What earlier runs of this host showed, by the ids of this run's cells, oldest first.
+    """Results of earlier runs of this host, by the ids of this run's cells, oldest first.
 
     `ratios` are of cells against their baseline, `nulls` of copies against the cell with that id. `changed` is what
     differs in the environment since the last of these runs, `between` what differed among them, as `old → new`.
@@ -87,7 +87,7 @@ class History:
     def find_nulls(
         self, cells: Sequence[Cell], summaries: Mapping[str, Mapping[str, Summary]], metric: Metric
     ) -> list[Null]:
-        """Return earlier null comparisons like those that these cells have, or would have of their baseline."""
+        """Return earlier null comparisons of the cells that are copied here; without copies, of the baseline."""
         copied = {cell.null_of for cell in cells if cell.null_of is not None}
         kinds = copied or {cell.id for cell in cells if cell.baseline}
         nulls = []
@@ -98,10 +98,10 @@ class History:
         return nulls
 
     def find_similar_nulls(self, cell_id: str, typical: float) -> list[Null]:
-        """Return earlier null comparisons of such a cell whose runs took about as long; none if there are too few."""
+        """Return earlier null comparisons of this kind of cell whose runs took about as long; none if too few."""
         found = []
         for null in self.nulls.get(cell_id, ()):
-            if typical > 0 and typical / ALIKE <= null.typical <= typical * ALIKE:
+            if typical > 0 and typical / _SIMILAR_FACTOR <= null.typical <= typical * _SIMILAR_FACTOR:
                 found.append(Null(null.log_ratio, null.blocks))
         return found if len(found) >= FEWEST_NULLS else []
 
@@ -123,7 +123,7 @@ class Change:
     """The ratio of two runs' ratios to their baselines; `ci` allows for the variation between runs.
 
     `within` is the interval that the blocks alone would give. `spread` is the relative variation between runs (one
-    standard deviation), learned from `runs` earlier ones; None if they are too few.
+    standard deviation), estimated from `runs` earlier ones; None if they are too few.
     """
 
     ratio: float
@@ -135,7 +135,7 @@ class Change:
 
 
 def _judge_change(low: float, high: float) -> ChangeVerdict:
-    """Return what an interval of a ratio shows."""
+    """Return the verdict that the interval of a ratio supports."""
     if low > 1:
         return ChangeVerdict.HIGHER
     return ChangeVerdict.LOWER if high < 1 else ChangeVerdict.ALIKE
@@ -149,7 +149,7 @@ def compare_two_runs(
     With J earlier log ratios y, the variance between runs is what their variance exceeds that inside each of them, t² =
     max(var(y) - mean(v), 0), after DerSimonian and Laird (1986). The difference of two runs has the variance v1 + v2 +
     2 t², and its interval uses Student's quantile with J - 1 degrees of freedom, as t² is known no better than that.
-    Several `claims` of one report share its level (Bonferroni), as they share what they are learned from.
+    Several `claims` of one report share its level (Bonferroni), as they share the runs they are estimated from.
     """
     d = math.log(after.ratio / before.ratio)
     own = before.log_variance + after.log_variance
@@ -192,7 +192,7 @@ def compare_with_earlier(now: PastRatio, earlier: Sequence[PastRatio], claims: i
 
 # Five runs could show a drift only if each were above the one before.
 FEWEST_IN_DRIFT = 6
-# Up to so many runs the orders are counted exactly.
+# Up to this many runs the orders are counted exactly.
 _EXACT_ORDER = 60
 
 
@@ -219,7 +219,7 @@ def detect_drift(runs: Sequence[PastRatio], claims: int = 1) -> Drift | None:
     logs = np.array([math.log(run.ratio) for run in runs])
     first, second = np.triu_indices(n, 1)
     slopes = np.sort((logs[second] - logs[first]) / (second - first))
-    outside = _critical_discordances(n, (1 - CONFIDENCE) / 2 / claims)
+    outside = _find_critical_discordances(n, (1 - CONFIDENCE) / 2 / claims)
     middle = find_median(slopes) * (n - 1)
     if outside < 0:
         return Drift(math.exp(middle), None, n, ChangeVerdict.ALIKE)
@@ -227,7 +227,7 @@ def detect_drift(runs: Sequence[PastRatio], claims: int = 1) -> Drift | None:
     return Drift(math.exp(middle), (low, high), n, _judge_change(low, high))
 
 
-def _critical_discordances(n: int, tail: float) -> int:
+def _find_critical_discordances(n: int, tail: float) -> int:
     """Return the largest number of discordant pairs that at most the share `tail` of all orders of n runs has; -1 if
     none.
     """
@@ -278,7 +278,7 @@ def compare_two_sides(first: Sequence[float], second: Sequence[float], claims: i
     With several `claims` the level of the interval is divided among them (Bonferroni). Raises ValueError for a value
     without a logarithm, or a side without sessions.
     """
-    a, b = _checked_logs(first), _checked_logs(second)
+    a, b = _compute_checked_logs(first), _compute_checked_logs(second)
     d = float(b.mean() - a.mean())
     sessions = (a.size, b.size)
     if min(sessions) < FEWEST_SESSIONS:
@@ -297,7 +297,7 @@ def mean_over_sessions(ratios: Sequence[float], claims: int = 1) -> SessionsMean
     The variance of these ratios includes what varies inside sessions, so a session's blocks enter only by its ratio.
     Raises ValueError as `compare_two_sides` does.
     """
-    logs = _checked_logs(ratios)
+    logs = _compute_checked_logs(ratios)
     ratio = math.exp(float(logs.mean()))
     if logs.size < FEWEST_SESSIONS:
         return SessionsMean(ratio, None, None, logs.size)
@@ -307,14 +307,14 @@ def mean_over_sessions(ratios: Sequence[float], claims: int = 1) -> SessionsMean
     return SessionsMean(ratio, ends, math.expm1(deviation), logs.size)
 
 
-def single_session_error(earlier: Sequence[PastRatio]) -> float | None:
-    """Return how far a single session's ratio lies from the mean of many, relatively, in 95 of 100 sessions.
+def estimate_single_session_error(earlier: Sequence[PastRatio]) -> float | None:
+    """Return the relative distance from the mean of many sessions within which 95 of 100 single sessions lie.
 
     Student's prediction interval for one more session after J earlier ones; None below `FEWEST_RUNS` of them.
     """
     if len(earlier) < FEWEST_RUNS:
         return None
-    logs = _checked_logs([run.ratio for run in earlier])
+    logs = _compute_checked_logs([run.ratio for run in earlier])
     return math.expm1(
         student_t_critical(logs.size - 1, 1 - CONFIDENCE)
         * float(logs.std(ddof=1))
@@ -322,13 +322,13 @@ def single_session_error(earlier: Sequence[PastRatio]) -> float | None:
     )
 
 
-def detectable_over_sessions(earlier: Sequence[PastRatio], sessions: int) -> float:
+def compute_detectable_over_sessions(earlier: Sequence[PastRatio], sessions: int) -> float:
     """Return how far beyond a limit, as a log, a ratio must be for `sessions` to detect it at least 3 times in 4.
 
     By Student's t from the scatter of at least `FEWEST_RUNS` earlier sessions. That scatter is itself uncertain, so the
     quantile of the test is stretched by the ratio of Student's quantile to the normal one.
     """
-    logs = _checked_logs([run.ratio for run in earlier])
+    logs = _compute_checked_logs([run.ratio for run in earlier])
     unsure = float(student_t_quantile(logs.size - 1, 0.9)) / NormalDist().inv_cdf(0.9)
     quantiles = student_t_critical(sessions - 1, 1 - CONFIDENCE) * unsure + float(
         student_t_quantile(sessions - 1, 1 - 0.1 / 3)
@@ -336,7 +336,7 @@ def detectable_over_sessions(earlier: Sequence[PastRatio], sessions: int) -> flo
     return quantiles * float(logs.std(ddof=1)) / math.sqrt(sessions)
 
 
-def _checked_logs(values: Sequence[float]) -> NDArray[np.float64]:
+def _compute_checked_logs(values: Sequence[float]) -> NDArray[np.float64]:
     """Return the logs of `values`; raises ValueError unless all are finite and above 0."""
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
         raise ValueError("every session needs a value above 0")

@@ -1,4 +1,4 @@
-"""Computes what the trials of a run show, in one place for the live table, the final report and every export."""
+"""Analysis of a run's trials, in one place for the live table, the final report and every export."""
 
 import math
 from collections import Counter
@@ -20,9 +20,9 @@ from guestmark.stats.compare import (
     Comparison,
     Table,
     Widening,
-    bias_between_runs,
     compare_table,
     compare_tables,
+    estimate_bias_between_runs,
     estimate_noise_floor,
     is_processor_time,
     null_differs,
@@ -32,11 +32,11 @@ from guestmark.stats.compare import (
 )
 from guestmark.stats.conditions import WholeRun, check_run, estimate_carry_over, examine_cells
 from guestmark.stats.family import judge_family
-from guestmark.stats.machines import shared_half_width
+from guestmark.stats.machines import compute_shared_half_width
 from guestmark.stats.noise import Null, find_disturbed_blocks
 from guestmark.stats.paired import Summary, log_ratios, summarise_trials
-from guestmark.stats.tails import failed_share
-from guestmark.stats.validity import CarryOver, Finding, severe_by_cell, subtract_carry_over
+from guestmark.stats.tails import estimate_failed_share
+from guestmark.stats.validity import CarryOver, Finding, list_severe_by_cell, subtract_carry_over
 
 Array = NDArray[np.float64]
 
@@ -82,24 +82,24 @@ class WorkloadResult:
     noise_floors: Mapping[str, float]
     # Metrics whose intervals are wider because a null cell differs from the cell it copies.
     widened: tuple[str, ...]
-    # What limits the meaning of these cells; a severe finding takes their verdicts back.
+    # Findings that limit what these cells mean; a severe one withdraws their verdicts.
     findings: tuple[Finding, ...] = ()
     # By metric name the log by which equal cells may differ.
     biases: Mapping[str, float] = field(default_factory=dict)
-    # By metric name what trials owe to the cell that ran before them.
+    # By metric name the effect on trials of the cell that ran before them.
     carried: Mapping[str, CarryOver] = field(default_factory=dict, compare=False, repr=False)
     # By metric name and cell the half-width of its log ratio over the machines that share the run.
     shared: Mapping[str, Mapping[str, float]] = field(default_factory=dict, compare=False, repr=False)
     machines: int = 1
 
-    def systematic_spread(self, cell_id: str, metric: Metric) -> float:
-        """Return the half-width, on the log ratio, of the 95 % interval of what does not depend on block scatter."""
+    def compute_systematic_spread(self, cell_id: str, metric: Metric) -> float:
+        """Return the 95 % half-width, on the log ratio, of errors that do not come from the scatter of blocks."""
         carried = self.carried.get(metric.name)
         error = 0.0 if carried is None else carried.error.get(cell_id, 0.0)
         return math.hypot(self.biases.get(metric.name, 0.0), error)
 
-    def machine_spread(self, cell_id: str, metric: Metric, known: Comparison | None) -> float:
-        """Return what machines that share a run add to `systematic_spread`, a half-width of the log ratio.
+    def compute_machine_spread(self, cell_id: str, metric: Metric, known: Comparison | None) -> float:
+        """Return what machines that share a run add to `compute_systematic_spread`, a half-width of the log ratio.
 
         With it the interval of `known` is no narrower than the one over machines.
         """
@@ -113,7 +113,7 @@ class WorkloadResult:
         """Degrees of freedom of the machines that share the run; None if those of the blocks count."""
         return self.machines - 1 if self.shared else None
 
-    def noise_reach(self, cell_id: str, metric: Metric) -> float:
+    def compute_noise_reach(self, cell_id: str, metric: Metric) -> float:
         """Return the log by which other activity on the host may explain a ratio."""
         if is_processor_time(metric):
             return sum(finding.slows.get(cell_id, 0.0) for finding in self.findings)
@@ -181,10 +181,10 @@ def analyse_run(
 ) -> Analysis:
     """Return summaries and comparisons of every cell, paired by block within each workload.
 
-    Only trials that are ok give values. A missing or failed trial takes its block out of the comparisons that it
-    belongs to, and of nothing else. Trials of cells that are not in the plan are ignored. `metrics` limits the work to
-    these names; a workload that has none of them is analysed by its primary metric. `environments` are those in which
-    the run was started and resumed, `history` is what earlier runs of this host showed.
+    Only trials that are ok give values. A missing or failed trial removes its block from the comparisons that it
+    belongs to, and from nothing else. Trials of cells that are not in the plan are ignored. `metrics` limits the work
+    to these names; a workload that has none of them is analysed by its primary metric. `environments` are those in
+    which the run was started and resumed, `history` is what earlier runs of this host showed.
     """
     kept = list(trials)
     blocks = sorted({trial.block for trial in kept})
@@ -240,10 +240,11 @@ class _Group:
     def baseline(self) -> str | None:
         return next((cell.id for cell in self.cells if cell.baseline), None)
 
-    def values_by_cell(self, metric: Metric) -> dict[str, Array]:
+    def collect_values_by_cell(self, metric: Metric) -> dict[str, Array]:
         """Return each cell's values of a metric, shape (K,), NaN for missing and failed trials."""
         return {
-            cell.id: _values_by_block(metric.name, self.trials[cell.id], self.rows) for cell in self.cells
+            cell.id: _arrange_values_by_block(metric.name, self.trials[cell.id], self.rows)
+            for cell in self.cells
         }
 
 
@@ -278,7 +279,7 @@ def _analyse_group(
             found = {name: compared[name][cell.id] for name in evidence if cell.id in compared.get(name, ())}
             comparisons, answer = _judge_cell(cell, shared, findings, found, answer, group.plan.policy.margin)
         trials = group.trials[cell.id]
-        status, reason = _cell_status(cell, trials, left_out)
+        status, reason = _find_cell_status(cell, trials, left_out)
         summaries = {
             name: one.summaries[cell.id] for name, one in evidence.items() if cell.id in one.summaries
         }
@@ -328,7 +329,7 @@ def _combine_evidence(
 def _analyse_metric(group: _Group, metric: Metric, primary: "_GroupFindings | None") -> _MetricEvidence:
     """Return the evidence about one metric; `primary` are the group's findings if it is the primary metric."""
     plan, cells = group.plan, group.cells
-    plain = group.values_by_cell(metric)
+    plain = group.collect_values_by_cell(metric)
     summaries = {}
     for name, array in plain.items():
         if (summary := summarise_trials(array)).n:
@@ -355,15 +356,15 @@ def _analyse_metric(group: _Group, metric: Metric, primary: "_GroupFindings | No
         table=_build_comparison_table(group, metric, values, pairs, earlier),
         floor=estimate_noise_floor(pairs, len(group.rows), earlier),
         # A copy that differs shows a bias of at least that size, whatever earlier runs say.
-        bias=max([bias_between_runs(pairs, earlier), *apart]),
+        bias=max([estimate_bias_between_runs(pairs, earlier), *apart]),
         differs=bool(apart),
         carried=carried,
-        shared=_machine_half_widths(group, values),
+        shared=_compute_machine_half_widths(group, values),
     )
 
 
-def _machine_half_widths(group: _Group, values: Mapping[str, Array]) -> dict[str, float]:
-    """Return by cell `machines.shared_half_width` of its log ratio to the baseline; empty for one machine."""
+def _compute_machine_half_widths(group: _Group, values: Mapping[str, Array]) -> dict[str, float]:
+    """Return by cell `machines.compute_shared_half_width` of its log ratio to the baseline; empty for one machine."""
     baseline = group.baseline
     if baseline is None:
         return {}
@@ -378,7 +379,7 @@ def _machine_half_widths(group: _Group, values: Mapping[str, Array]) -> dict[str
         d = log_ratios(values[cell.id], values[baseline])
         if d is not None and d.size:
             names = [machines[int(row)] for row in np.flatnonzero(both)]
-            if (half := shared_half_width(d, names)) is not None:
+            if (half := compute_shared_half_width(d, names)) is not None:
                 found[cell.id] = half
     return found
 
@@ -398,9 +399,10 @@ def _judge_cell(  # noqa: PLR0917 (all that one cell is judged by)
 
     def describe_widening(metric: Metric, known: Comparison) -> Widening:
         spread = math.hypot(
-            shared.systematic_spread(cell.id, metric), shared.machine_spread(cell.id, metric, known)
+            shared.compute_systematic_spread(cell.id, metric),
+            shared.compute_machine_spread(cell.id, metric, known),
         )
-        return Widening(margin, spread, shared.noise_reach(cell.id, metric), freedom)
+        return Widening(margin, spread, shared.compute_noise_reach(cell.id, metric), freedom)
 
     comparisons = {}
     for metric in shared.metrics:
@@ -424,10 +426,10 @@ class _GroupFindings:
     """Findings about cells that are compared, and their consequences by cell id."""
 
     findings: tuple[Finding, ...] = ()
-    # Why the primary metric's verdicts are taken back, and why those of all metrics are.
+    # The reasons that withdraw verdicts of the primary metric, and of all metrics.
     spoils_primary: Mapping[str, str] = field(default_factory=dict)
     spoils_all: Mapping[str, str] = field(default_factory=dict)
-    # What trials of the primary metric owe to those before them.
+    # The effect of preceding trials on those of the primary metric.
     carried: CarryOver | None = None
 
 
@@ -439,20 +441,20 @@ def _examine_group(
     primary = measured[0]
     # Carry-over goes from any cell to the next, so cells outside the group count as predecessors without values.
     missing = np.full(len(group.rows), np.nan)
-    values = {cell.id: missing for cell in group.plan.cells} | group.values_by_cell(primary)
+    values = {cell.id: missing for cell in group.plan.cells} | group.collect_values_by_cell(primary)
     findings = examine_cells(group.plan, group.cells, group.trials, values, group.rows, primary)
     every = (*findings, *run_findings)
     return _GroupFindings(
         findings,
-        _withdrawal_reasons(every),
-        _withdrawal_reasons(finding for finding in every if not finding.primary_only),
+        _name_withdrawal_reasons(every),
+        _name_withdrawal_reasons(finding for finding in every if not finding.primary_only),
         next((finding.carried for finding in findings if finding.carried is not None), None),
     )
 
 
-def _withdrawal_reasons(findings: Iterable[Finding]) -> dict[str, str]:
-    """Return by cell the names of all findings that take its verdicts back."""
-    return {cell_id: ", ".join(names) for cell_id, names in severe_by_cell(findings).items()}
+def _name_withdrawal_reasons(findings: Iterable[Finding]) -> dict[str, str]:
+    """Return by cell the names of all findings that withdraw its verdicts."""
+    return {cell_id: ", ".join(names) for cell_id, names in list_severe_by_cell(findings).items()}
 
 
 def _build_comparison_table(
@@ -494,7 +496,7 @@ def _collect_metrics(group: _Group) -> list[Metric]:
     return [seen[name] for name in dict.fromkeys([*ordered, *seen])]
 
 
-def _values_by_block(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array:
+def _arrange_values_by_block(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array:
     """Return a metric's values, shape (K,), one per block; NaN if there is none or it is not finite."""
     values = np.full(len(row), np.nan)
     for trial in trials:
@@ -505,7 +507,9 @@ def _values_by_block(name: str, trials: Sequence[Trial], row: Mapping[int, int])
     return values
 
 
-def _cell_status(cell: Cell, trials: Sequence[Trial], left_out: Sequence[LeftOut]) -> tuple[CellStatus, str]:
+def _find_cell_status(
+    cell: Cell, trials: Sequence[Trial], left_out: Sequence[LeftOut]
+) -> tuple[CellStatus, str]:
     """Return a cell's status and the reason for it in one line; the reason is empty if every trial is ok."""
     if not trials:
         if (entry := next((entry for entry in left_out if entry.covers(cell)), None)) is not None:
@@ -535,7 +539,7 @@ def _describe_failing_runs(trials: Sequence[Trial]) -> str:
     if not reasons:
         return ""
     counts = np.array(failed, dtype=np.float64)
-    share, (low, high) = failed_share(counts, np.array(tried, dtype=np.float64))
+    share, (low, high) = estimate_failed_share(counts, np.array(tried, dtype=np.float64))
     rate = f"fails in {format_share(share)} [{100 * low:.0f}, {100 * high:.0f}] of runs"
     return f"{rate} ({sum(failed)} of {sum(tried)}): {reasons[0]}"
 

@@ -1,4 +1,4 @@
-"""Answers four questions about a cell from its raw iterations: typical run, total, slow runs, first run."""
+"""Answers to four questions about a cell from its raw iterations: typical run, total, slow runs, first run."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -34,10 +34,10 @@ from guestmark.stats.tails import (
     count_slow_runs,
     derive_common_scale,
     describe_cell_runs,
-    quantile_ratio,
-    share_difference,
+    estimate_quantile_ratio,
+    estimate_share_difference,
 )
-from guestmark.stats.total import trials_to_see
+from guestmark.stats.total import count_trials_to_see
 
 Array = NDArray[np.float64]
 _WIDEST_SHARE = 0.5
@@ -65,7 +65,7 @@ class SlowComparison:
     verdict: Verdict  # slower: more slow runs; faster: fewer
     reason: str
     unseen: Unseen
-    # Blocks in all up to which a run continues in order to decide.
+    # A run continues up to this total number of blocks in order to decide.
     worth: int = TAIL_BLOCKS
 
     @property
@@ -75,7 +75,7 @@ class SlowComparison:
 
     @property
     def is_informative(self) -> bool:
-        """True if anything is known of how often runs are slow: an interval over half of all runs says nothing."""
+        """True if the interval of the shares' difference is narrow enough to say anything: at most half of all runs."""
         return self.n >= MIN_BLOCKS and self.ci[1] - self.ci[0] <= _WIDEST_SHARE
 
     @property
@@ -113,7 +113,7 @@ class Answers:
         return tuple(found)
 
     def map_ratios(self, change: Callable[[Comparison], Comparison]) -> "Answers":
-        """Return the answers with every comparison of ratios changed; that of slow runs stays."""
+        """Return the answers with `change` applied to every comparison of ratios, but not to that of slow runs."""
         total, first = self.total, self.first
         if total is not None:
             total = change(total)
@@ -177,7 +177,7 @@ def compare_trials(
 
     medians = make_table({name: find_row_medians(array) for name, array in iterations.items()})
     if means is None:
-        means = {name: row_cost_means(array, better) for name, array in iterations.items()}
+        means = {name: compute_cost_means(array, better) for name, array in iterations.items()}
     typical = _compare_estimand(medians, Estimand.TYPICAL, alpha)
     total = _compare_estimand(make_table(means), Estimand.TOTAL, alpha)
     firsts = {}
@@ -238,10 +238,10 @@ def _compare_slow_pair(
     scale = derive_common_scale(x, y)
     level, base_level = scale.normal_levels
     counts, base_counts = count_slow_runs(x, level=level), count_slow_runs(y, level=base_level)
-    difference, ci = share_difference(counts, base_counts, m)
+    difference, ci = estimate_share_difference(counts, base_counts, m)
     # Two one-sided tests at `alpha` reject exactly if the interval at 1 - 2 alpha lies within the margin.
-    narrow = share_difference(counts, base_counts, m, 1 - 2 * alpha)[1]
-    ratio, ratio_ci = quantile_ratio(x, y)
+    narrow = estimate_share_difference(counts, base_counts, m, 1 - 2 * alpha)[1]
+    ratio, ratio_ci = estimate_quantile_ratio(x, y)
     if better is Better.HIGHER:
         ratio = 1 / ratio
         if ratio_ci is not None:
@@ -255,7 +255,7 @@ def _compare_slow_pair(
         ci=ci,
         ratio=ratio,
         ratio_ci=ratio_ci,
-        p=scale.equal_shares_p(),
+        p=scale.compute_equal_shares_p(),
         q=1.0,
         verdict=Verdict.INCONCLUSIVE,
         reason="",
@@ -275,12 +275,12 @@ def _decide_slow(
     if max(abs(end) for end in narrow) < SHARE_MARGIN:
         return Verdict.NO_DIFFERENCE, f"shares within {format_share(SHARE_MARGIN)} of each other"
     if not slow.cell.slow and not slow.baseline.slow:
-        return Verdict.INCONCLUSIVE, f"none seen; {trials_to_see(SHARE_MARGIN)} blocks could show that"
+        return Verdict.INCONCLUSIVE, f"none seen; {count_trials_to_see(SHARE_MARGIN)} blocks could show that"
     return Verdict.INCONCLUSIVE, "too few slow runs to decide"
 
 
 def withdraw_answers(answers: Answers, reason: str) -> Answers:
-    """Return the answers with every verdict taken back for this reason; the figures stay."""
+    """Return the answers with every verdict withdrawn for this reason; the figures stay."""
     slow = answers.slow
     if slow is not None:
         slow = replace(slow, verdict=Verdict.INCONCLUSIVE, reason=reason)
@@ -296,7 +296,7 @@ def _compare_estimand(table: Table, estimand: Estimand, alpha: float) -> dict[st
     return compare_tables({"": table}, alpha=alpha, estimand=estimand)[""]
 
 
-def row_cost_means(array: Array, better: Better) -> Array:
+def compute_cost_means(array: Array, better: Better) -> Array:
     """Return each trial's mean, shape (K,); of rates the harmonic mean, whose inverse is the mean time per unit."""
     if better is Better.LOWER:
         return np.asarray(array.mean(axis=1), dtype=np.float64)

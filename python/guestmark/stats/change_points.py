@@ -1,4 +1,4 @@
-"""Where a ratio changed over many runs, as Apache Otava sees it."""
+"""Change points of a ratio over many runs, found by Apache Otava."""
 
 import math
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from importlib.util import find_spec
 
 # Fewer values are not searched for change points.
 FEWEST = 8
-# Largest p of a change point: of 200 histories of 40 runs without a change, one had one.
+# Largest p of a change point. One of 200 histories of 40 runs without a change had a false one.
 MAX_P = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """From the value `at` on (from 0) the ratio is another: typical ratios before and after, and Otava's p."""
+    """A change of the ratio from value number `at` on (from 0): typical ratios before and after, and Otava's p."""
 
     at: int
     before: float
@@ -22,10 +22,10 @@ class ChangePoint:
 
 
 def find_change_points(ratios: Sequence[float], max_p: float = MAX_P) -> tuple[ChangePoint, ...] | None:
-    """Return where Apache Otava sees the log ratios change; None without Otava, or below `FEWEST` ratios.
+    """Return the changes that Apache Otava finds in the log ratios; None without Otava, or below `FEWEST` ratios.
 
     Its method is E-divisive means over windows with a t test (Fleming et al., "Hunter", 2023). It is given log ratios
-    to a control of the same run: on raw times it takes every other state of the host for a change.
+    to a control of the same run: in raw times it would report every change of the host's state.
     """
     if len(ratios) < FEWEST or not has_otava():
         return None
@@ -38,8 +38,8 @@ def find_change_points(ratios: Sequence[float], max_p: float = MAX_P) -> tuple[C
     bounds = [0, *(index for index, _ in changes), len(logs)]
     points = []
     for number, (index, p) in enumerate(changes):
-        before = _typical_ratio(logs[bounds[number] : index])
-        after = _typical_ratio(logs[index : bounds[number + 2]])
+        before = _compute_typical_ratio(logs[bounds[number] : index])
+        after = _compute_typical_ratio(logs[index : bounds[number + 2]])
         points.append(ChangePoint(index, before, after, p))
     return tuple(points)
 
@@ -49,5 +49,5 @@ def has_otava() -> bool:
     return find_spec("otava") is not None and find_spec("scipy") is not None
 
 
-def _typical_ratio(logs: Sequence[float]) -> float:
+def _compute_typical_ratio(logs: Sequence[float]) -> float:
     return math.exp(sum(logs) / len(logs))

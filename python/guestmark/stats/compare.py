@@ -1,4 +1,4 @@
-"""Verdicts: compares every cell of a table with the table's baseline, paired by block.
+"""Verdicts: comparisons of every cell of a table with the table's baseline, paired by block.
 
 The methods and their sources are in docs/reference/statistics.md.
 """
@@ -16,7 +16,7 @@ from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.stats import paired, total
 from guestmark.stats.medians import NORMAL_SPREAD, find_median
-from guestmark.stats.noise import Null, bias_from_nulls, floor_from_nulls
+from guestmark.stats.noise import Null, estimate_bias_from_nulls, estimate_floor_from_nulls
 from guestmark.stats.paired import log_ratios, median_interval, t_interval, t_p, t_quantile
 from guestmark.stats.special import student_t_cdf
 
@@ -106,7 +106,7 @@ class Comparison:
         """True if a difference is claimed."""
         return self.verdict.is_difference
 
-    def excludes_ratio(self, ratio: float) -> bool:
+    def is_ratio_excluded(self, ratio: float) -> bool:
         """Return True if the interval rules out `ratio`; False if there are too few blocks for an interval."""
         if self.ci is None or self.withdrawn or (self.n < MIN_BLOCKS and not self.differs):
             return False
@@ -114,7 +114,7 @@ class Comparison:
 
     @property
     def has_enough_blocks(self) -> bool:
-        """True if there are as many blocks as a verdict takes."""
+        """True if there are as many blocks as a verdict needs."""
         return self.n >= MIN_BLOCKS
 
     @property
@@ -129,7 +129,7 @@ class Comparison:
 
     @property
     def is_bounded(self) -> bool:
-        """True if the interval says enough although no verdict is given: any difference lies within `BOUNDED_RATIO`."""
+        """True if there is no verdict, but the interval bounds any difference by `BOUNDED_RATIO`."""
         if self.ci is None or self.withdrawn or not self.is_undecided or self.n < MIN_BLOCKS:
             return False
         return self.ci[0] >= 1 / BOUNDED_RATIO and self.ci[1] <= BOUNDED_RATIO
@@ -312,7 +312,7 @@ def _build_comparison(
         unseen_ci=evidence.unseen_ci,
         scatter=evidence.scatter,
     )
-    # Equivalence is held to what the interval leaves out, since both are looked at after every block.
+    # Equivalence has the level that the interval leaves out, since both are examined after every block.
     level = min(alpha, 1 - paired.NOMINAL)
     if evidence.unlike:
         level /= 2
@@ -325,12 +325,12 @@ def _build_comparison(
 def _measure_scatter(table: Table, reference: Array) -> _TableScatter:
     copies = []
     for pair in table.null_pairs:
-        if (found := _typical_null_interval(*pair)) is not None:
+        if (found := _compute_typical_null_interval(*pair)) is not None:
             copies.append(found)
     quiet = None
     if copies:
         quiet = math.sqrt(sum(half**2 * blocks for _, half, blocks in copies) / len(copies))
-    return _TableScatter(_pooled_spread(table, reference), quiet)
+    return _TableScatter(_pool_spread(table, reference), quiet)
 
 
 def _estimate_typical_run(
@@ -343,7 +343,7 @@ def _estimate_typical_run(
     ends: tuple[float, float] | None = None
     if d.size >= MIN_BLOCKS:
         low, high = paired.signed_rank_interval(walsh)
-        ends, p = (float(low), float(high)), _typical_run_p(d, walsh)
+        ends, p = (float(low), float(high)), _compute_typical_run_p(d, walsh)
     else:
         # Below six blocks the signed-rank test has no interval; Student's t assumes more, but has one.
         ends = t_interval(d, paired.NOMINAL) if d.size >= 2 else None
@@ -355,22 +355,22 @@ def _estimate_typical_run(
         equivalence_p=paired.equivalence_p(walsh, margin),
         median_ratio=float(np.exp(middle)),
         median_ci=_exponentiate_interval(median_interval(d)),
-        unlike=_scatters_more_than_copies(cell, baseline, scatter.copies),
+        unlike=_has_more_scatter_than_copies(cell, baseline, scatter.copies),
         scatter=NORMAL_SPREAD * find_median(np.abs(d - middle)),
     )
 
 
-def _typical_run_p(d: Array, walsh: Array) -> float:
+def _compute_typical_run_p(d: Array, walsh: Array) -> float:
     """Return the signed-rank p, or Student's if that is smaller and few blocks all agree."""
     p = paired.signed_rank_p(walsh)
     agree = bool((d > 0).all() or (d < 0).all())
-    # Six or seven ranks cannot get below the level of the typical run, however far apart the cells are.
+    # Six or seven ranks cannot reach the level of the typical run, however far apart the cells are.
     if agree and d.size < _BLOCKS_FOR_RANKS:
         return min(p, t_p(d))
     return p
 
 
-def _pooled_spread(table: Table, reference: Array) -> float:
+def _pool_spread(table: Table, reference: Array) -> float:
     """Return the standard deviation of a block's log ratio, pooled over all cells of a table; 0 if unknown."""
     squares, freedom = 0.0, 0
     for name, cell in table.values.items():
@@ -383,21 +383,21 @@ def _pooled_spread(table: Table, reference: Array) -> float:
     return math.sqrt(squares / freedom) if freedom else 0.0
 
 
-def _scatters_more_than_copies(cell: Array, baseline: Array, quiet: float | None) -> bool:
+def _has_more_scatter_than_copies(cell: Array, baseline: Array, quiet: float | None) -> bool:
     """Return True if the cell's log ratios scatter over `UNLIKE_SPREAD` times as widely as those of null copies.
 
     `quiet` is `_TableScatter.copies`; False without any.
     """
-    # A run stops when its intervals happen to be narrow. If the copies are quiet and the cell is not, that luck is the
+    # A run stops when its intervals happen to be narrow. If copies scatter little and the cell does, that luck is the
     # cell's own, so a claim that it is equal needs more evidence.
-    own = _typical_null_interval(cell, baseline)
+    own = _compute_typical_null_interval(cell, baseline)
     if own is None or quiet is None:
         return False
     return own[1] * math.sqrt(own[2]) > UNLIKE_SPREAD * quiet
 
 
 def _estimate_total(cell: Array, baseline: Array, table: Table) -> _Evidence | None:
-    pair = total.complete_pairs(cell, baseline)
+    pair = total.select_complete_pairs(cell, baseline)
     if pair is None or not pair[0].size:
         return None
     # A batch costs the sum of its times, so rates are compared by their inverses and the result is inverted again.
@@ -410,18 +410,18 @@ def _estimate_total(cell: Array, baseline: Array, table: Table) -> _Evidence | N
         return (1 / ends[1], 1 / ends[0]) if ends[0] > 0 else None
 
     ratio, ends = total.ratio_of_means(x, y), total.ratio_interval(x, y)
-    needed = math.ceil(total.runs_for_equal_totals(table.margin) / table.runs)
+    needed = math.ceil(total.count_runs_for_equal_totals(table.margin) / table.runs)
     return _Evidence(
         ratio=1 / ratio if rate else ratio,
         ci=restore_direction(ends),
         p=total.total_p(x, y),
         equivalence_p=total.total_equivalence_p(x, y, table.margin),
         unseen_ci=restore_direction(total.widen_for_unseen(ends, x.size * table.runs)) if ends else None,
-        refused=f"it takes {needed} blocks to exclude rare slow runs" if x.size < needed else "",
+        refused=f"{needed} blocks are needed to exclude rare slow runs" if x.size < needed else "",
     )
 
 
-def _typical_null_interval(a: Array, b: Array) -> tuple[float, float, int] | None:
+def _compute_typical_null_interval(a: Array, b: Array) -> tuple[float, float, int] | None:
     """Return the log ratio of two copies, the half-width of its 95 % interval and the blocks; None below six."""
     d = log_ratios(a, b)
     if d is None or d.size < MIN_BLOCKS:
@@ -431,9 +431,9 @@ def _typical_null_interval(a: Array, b: Array) -> tuple[float, float, int] | Non
     return float(paired.hodges_lehmann(walsh)), float(high - low) / 2, d.size
 
 
-def _total_null_interval(a: Array, b: Array) -> tuple[float, float, int] | None:
-    """Return the same as `_typical_null_interval` for the total; None also if the interval reaches 0."""
-    pair = total.complete_pairs(a, b)
+def _compute_total_null_interval(a: Array, b: Array) -> tuple[float, float, int] | None:
+    """Return the same as `_compute_typical_null_interval` for the total; None also if the interval reaches 0."""
+    pair = total.select_complete_pairs(a, b)
     if pair is None or pair[0].size < MIN_BLOCKS:
         return None
     ends = total.ratio_interval(*pair, 0.95)
@@ -450,24 +450,24 @@ def estimate_noise_floor(
 ) -> float | None:
     """Return |ratio - 1| that comparisons of equal cells over `n_blocks` blocks reach; None if unknown.
 
-    See `noise.floor_from_nulls`; each estimand uses its own interval of a null pair.
+    See `noise.estimate_floor_from_nulls`; each estimand uses its own interval of a null pair.
     """
-    interval = _total_null_interval if estimand is Estimand.TOTAL else _typical_null_interval
-    return floor_from_nulls(null_pairs, n_blocks, history, interval=interval)
+    interval = _compute_total_null_interval if estimand is Estimand.TOTAL else _compute_typical_null_interval
+    return estimate_floor_from_nulls(null_pairs, n_blocks, history, interval=interval)
 
 
-def bias_between_runs(null_pairs: Sequence[tuple[Array, Array]], history: Sequence[Null]) -> float:
-    """Return the half-width of the 95 % interval of the log ratio of equal cells, learned from earlier runs.
+def estimate_bias_between_runs(null_pairs: Sequence[tuple[Array, Array]], history: Sequence[Null]) -> float:
+    """Return the half-width of the 95 % interval of the log ratio of equal cells, estimated from earlier runs.
 
-    See `noise.bias_from_nulls`; 0 without history.
+    See `noise.estimate_bias_from_nulls`; 0 without history.
     """
-    return bias_from_nulls(null_pairs, history, interval=_typical_null_interval)
+    return estimate_bias_from_nulls(null_pairs, history, interval=_compute_typical_null_interval)
 
 
 def _decide_verdict(
     c: Comparison, table: Table, alpha: float, *, cells: int, refused: str, same: float
 ) -> tuple[Verdict, str]:
-    """Return the verdict and its reason; `same` is the level of equivalence, `refused` why it must not be claimed."""
+    """Return the verdict and its reason; `same` is the level of equivalence, `refused` a reason not to claim it."""
     few = c.n < MIN_BLOCKS
     if c.ratio is None or c.ci is None or c.q is None or c.equivalence_q is None:
         return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks" if few else "interval too wide"
@@ -518,13 +518,13 @@ def downgrade_verdict(comparison: Comparison, reason: str = "a null comparison d
 
 
 def withdraw_verdict(comparison: Comparison, reason: str) -> Comparison:
-    """Return the comparison with its verdict taken back because of a severe finding about what was measured."""
+    """Return the comparison with its verdict withdrawn because of a severe finding about what was measured."""
     return replace(downgrade_verdict(comparison, reason), withdrawn=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Widening:
-    """What may systematically add to the log of a ratio, and why.
+    """Systematic errors by which a ratio's interval is widened, as logs, and the reason.
 
     `spread` is the half-width of a 95 % interval of something independent of the blocks (the bias of equal cells in
     earlier runs, the error of a correction); it adds in quadrature. `reach` is a bound and adds at each end. `freedom`
@@ -541,7 +541,7 @@ class Widening:
 def widen_interval(comparison: Comparison, by: Widening) -> Comparison:
     """Return the comparison with its interval widened.
 
-    A verdict that the longer interval does not support becomes inconclusive with the reason. p and q rise with the
+    A verdict that the wider interval does not support becomes inconclusive, with the reason. p and q rise with the
     interval, because a claim held to a level of its own needs more than an interval that excludes 1.
     """
     margin, spread, reach = by.margin, by.spread, by.reach
@@ -564,7 +564,7 @@ def widen_interval(comparison: Comparison, by: Widening) -> Comparison:
         unseen = (min(unseen[0], low), max(unseen[1], high))
     before = math.log(comparison.ci[1] / comparison.ci[0]) if comparison.ci[0] > 0 else 0.0
     stretch = (math.log(high / low) - before) / 2 if low > 0 else 0.0
-    least_p = _smallest_p_left(comparison, middle, by)
+    least_p = _find_smallest_p(comparison, middle, by)
     p, q = comparison.p, None
     if p and comparison.q is not None:
         # The adjustment multiplies p, so the same factor holds for the larger one.
@@ -579,18 +579,18 @@ def widen_interval(comparison: Comparison, by: Widening) -> Comparison:
     return longer if supported.get(comparison.verdict, True) else downgrade_verdict(longer, by.reason)
 
 
-def _smallest_p_left(comparison: Comparison, middle: float, by: Widening) -> float:
-    """Return the p below which a widened comparison cannot be; 0 below `MIN_BLOCKS` blocks."""
+def _find_smallest_p(comparison: Comparison, middle: float, by: Widening) -> float:
+    """Return the smallest p that a widened comparison can have; 0 below `MIN_BLOCKS` blocks."""
     # The p of so few blocks does not come from their scatter, see `paired.early_p`.
     if comparison.ci is None or comparison.n < MIN_BLOCKS:
         return 0.0
     nearest = comparison.ci[0] if middle > 0 else comparison.ci[1]
     half = math.hypot(abs(math.log(nearest) - middle), by.spread) if nearest > 0 else math.inf
     distance = max(abs(middle) - by.reach, 0.0)
-    return _p_from_half_width(distance, half, comparison.n - 1 if by.freedom is None else by.freedom)
+    return _convert_half_width_to_p(distance, half, comparison.n - 1 if by.freedom is None else by.freedom)
 
 
-def _p_from_half_width(distance: float, half: float, freedom: int) -> float:
+def _convert_half_width_to_p(distance: float, half: float, freedom: int) -> float:
     """Return Student's two-sided p of a log ratio `distance` from 0, whose `NOMINAL` interval has half-width `half`."""
     if freedom < 1 or half <= 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""What virtualization costs: how many times worse a workload does in a guest than on the host."""
+"""The cost of virtualization: how many times slower a workload is in a guest than on the host."""
 
 from dataclasses import dataclass
 
@@ -10,20 +10,20 @@ from guestmark.stats.compare import Comparison
 SAME = 1.1
 # The ratio of an interval's ends above which one figure says too little.
 WIDE = 1.6
-# A cost of more than so many times is worth a second look.
+# A cost above this is called high.
 _HIGH = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """How many times worse than on the host: above 1 slower, below faster; `interval` at 95 %, None for one round."""
+    """The cost as a ratio to the host, above 1 if slower, with its 95 % `interval`; None for one round."""
 
     ratio: float
     interval: tuple[float, float] | None
 
     @classmethod
     def from_comparison(cls, comparison: Comparison, metric: Metric) -> "Cost | None":
-        """From a comparison of times or rates; None when there is no ratio."""
+        """Return the cost from a comparison of times or rates; None without a ratio."""
         ratio, ci = comparison.ratio, comparison.ci
         if ratio is None or ratio <= 0:
             return None
@@ -45,12 +45,12 @@ class Cost:
 
     @property
     def is_about_same(self) -> bool:
-        """True if the ratio is so close to 1 that a magnitude says nothing."""
+        """True if the ratio is so close to 1 that it counts as equal."""
         return 1 / SAME < self.ratio < SAME
 
     @property
     def is_wide(self) -> bool:
-        """True if both ends of the interval have to be told."""
+        """True if the interval is so wide that both its ends must be shown."""
         return self.interval is not None and self.interval[1] / self.interval[0] > WIDE
 
     @property
@@ -64,7 +64,7 @@ class Cost:
         return self.is_clear and self.ratio > _HIGH
 
 
-def cost_of_cell(result: CellResult, workload: WorkloadResult) -> Cost | None:
+def compute_cell_cost(result: CellResult, workload: WorkloadResult) -> Cost | None:
     """Return the cost against the host; None for the host itself, and where it is not the baseline."""
     against_host = workload.baseline is not None and workload.baseline.cell.platform.is_this_host
     metric = workload.metrics[0] if workload.metrics else None
@@ -73,21 +73,21 @@ def cost_of_cell(result: CellResult, workload: WorkloadResult) -> Cost | None:
     return Cost.from_comparison(result.comparison[metric.name], metric)
 
 
-def costliest_workloads(analysis: Analysis) -> list[str]:
-    """Return the keys of the workloads that cost anything, the one first in which guests differ most from the host."""
+def rank_workloads_by_cost(analysis: Analysis) -> list[str]:
+    """Return the keys of workloads with a cost, the most expensive in guests first."""
     worst: dict[str, float] = {}
     for workload in analysis.workloads:
-        costs = (cost_of_cell(result, workload) for result in workload.shown_cells)
+        costs = (compute_cell_cost(result, workload) for result in workload.shown_cells)
         worst[workload.workload.key] = max((cost.ratio for cost in costs if cost is not None), default=0.0)
     return sorted((key for key in worst if worst[key] > 0), key=lambda key: -worst[key])
 
 
-def clear_costs(analysis: Analysis) -> dict[str, list[tuple[Cost, str]]]:
-    """Return the costs that are clear, with their workload's title, by platform, the least first."""
+def list_clear_costs(analysis: Analysis) -> dict[str, list[tuple[Cost, str]]]:
+    """Return by platform the costs that are clear, each with its workload's title, the lowest first."""
     costs: dict[str, list[tuple[Cost, str]]] = {}
     for workload in analysis.workloads:
         for result in workload.shown_cells:
-            cost = cost_of_cell(result, workload)
+            cost = compute_cell_cost(result, workload)
             if cost is not None and cost.is_clear:
                 costs.setdefault(str(result.cell.platform), []).append((cost, workload.title))
     return {platform: sorted(known, key=lambda pair: pair[0].ratio) for platform, known in costs.items()}

@@ -1,4 +1,4 @@
-"""How often machines of the user's own could not be created, and what their time costs."""
+"""How often the user's own machines could not be started, and the price of their time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from guestmark.core.machine_facts import OWN_MACHINE_ID, OwnMachine
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.stats.tails import failed_share
+from guestmark.stats.tails import estimate_failed_share
 
 OWN = "own"
 _READY = "ready"
@@ -22,8 +22,8 @@ _HOUR_S = 3600.0
 class Creations:
     """The machines of one platform that a run asked for.
 
-    `share` of them never answered, with its 95 % interval (`failed_share`), for `reasons`, the commonest first. A trial
-    asks for one machine and never tries again. `ready_s` is the mean time until one answers; None if none did.
+    `share` of them never answered, with its 95 % interval (`estimate_failed_share`) and `reasons`, commonest first. A
+    trial asks for one machine and never tries again. `ready_s` is the mean time until one answers; None if none did.
     """
 
     platform: str
@@ -33,19 +33,19 @@ class Creations:
     interval: tuple[float, float]
     reasons: tuple[tuple[str, int], ...]
     ready_s: float | None
-    # As the definition says, in its own currency; None if it says nothing.
+    # As the definition states it, in its own currency; None if it states none.
     price_per_hour: float | None
 
     @property
     def price_of_thousand_starts(self) -> float | None:
-        """What a thousand machines cost until they answer; None without a price or a start."""
+        """Price of the time until a thousand machines answer; None without a price or a start."""
         if self.price_per_hour is None or self.ready_s is None:
             return None
         return 1000 * self.ready_s / _HOUR_S * self.price_per_hour
 
 
 def count_creations(trials: Iterable[Trial], platforms: Mapping[str, PlatformSpec]) -> list[Creations]:
-    """Count the machines of the user's own, by platform; `platforms` has that of each cell."""
+    """Count the user's own machines by platform; `platforms` maps cell ids to platforms."""
     by_platform: dict[str, list[Trial]] = {}
     for trial in trials:
         spec = platforms.get(trial.cell_id)
@@ -57,7 +57,7 @@ def count_creations(trials: Iterable[Trial], platforms: Mapping[str, PlatformSpe
 def _count_platform(platform: str, trials: list[Trial]) -> Creations:
     lost = [trial for trial in trials if trial.status is not TrialStatus.OK and _READY not in trial.phases]
     failed = np.array([float(trial in lost) for trial in trials])
-    share, interval = failed_share(failed, np.ones(len(trials)))
+    share, interval = estimate_failed_share(failed, np.ones(len(trials)))
     answered = [trial.phases[_READY] for trial in trials if _READY in trial.phases]
     machines = (trial.facts.find_fact(OwnMachine) for trial in trials)
     prices = [machine.price_per_hour for machine in machines if machine is not None]

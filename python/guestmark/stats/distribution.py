@@ -1,4 +1,4 @@
-"""The distribution of a few values, and the heat of two factors against each other, for tables and charts."""
+"""Distributions of a few values, and heat maps of two factors, for tables and charts."""
 
 import math
 import statistics
@@ -27,7 +27,7 @@ class FactorMatrix:
     heats: Mapping[tuple[str, str], float | None]
 
 
-def quantiles(values: Sequence[float]) -> tuple[float, float, float, float, float]:
+def find_quartiles(values: Sequence[float]) -> tuple[float, float, float, float, float]:
     """Return lowest value, first quartile, median, third quartile and highest value; `values` are not empty."""
     low, first, median, third, high = np.quantile(values, (0, 0.25, 0.5, 0.75, 1))
     return float(low), float(first), float(median), float(third), float(high)
@@ -41,7 +41,7 @@ def median(values: Sequence[float]) -> float:
 def arrange_matrix(
     axes: Sequence[tuple[str, Mapping[str, str]]], results: Sequence[CellResult], metric: Metric
 ) -> FactorMatrix | None:
-    """Arrange cells by the two of these axes that vary; `axes` are names with levels by cell id.
+    """Return the cells arranged by the two axes that vary; `axes` are names with levels by cell id.
 
     None unless exactly two vary, no place has two cells, and enough places have one.
     """
@@ -64,7 +64,7 @@ def arrange_matrix(
 
 
 def _log_loss(result: CellResult, metric: Metric) -> float | None:
-    """How much worse the cell is than the baseline, as the logarithm of the ratio."""
+    """Return the log of how many times worse the cell is than the baseline; None without a ratio."""
     if result.cell.baseline:
         return 0.0
     comparison = result.comparison.get(metric.name)

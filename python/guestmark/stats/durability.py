@@ -1,7 +1,7 @@
-"""Decides which word of durability a row has: whether what its workload flushed survives a power cut.
+"""The word for a row's durability: whether what its workload flushed survives a power cut.
 
-A word is about a row only if it was found out for that row. What guestmark's own records have shown of the disk below
-it is about the disk.
+A word describes a row only if it was determined for that row. What guestmark's own records have shown of the disk below
+it describes the disk.
 """
 
 from collections.abc import Collection
@@ -14,23 +14,23 @@ MIXED = "mixed"  # trials disagree
 _NOT_KEPT = frozenset({Durability.LOST, Durability.MEMORY})
 
 
-def row_durability(result: CellResult) -> str:
-    """Return the word for what the row itself flushed; empty if no trial tells anything about it."""
-    return _combine_words(find_durability(result))
+def describe_row_durability(result: CellResult) -> str:
+    """Return the word for what the row itself flushed; empty if no trial says anything about it."""
+    return _choose_common_word(find_durability(result))
 
 
-def disk_durability(result: CellResult) -> str:
-    """Return the word that the proof of its disk found; empty without one, or where the proof is about the row."""
+def describe_disk_durability(result: CellResult) -> str:
+    """Return the word that a proof of the row's disk found; empty without one, or if the proof is about the row."""
     words = set()
     for trial in result.trials:
         proof = trial.facts.find_fact(Proof)
         if proof is not None and not is_about_row(result, proof.proven):
             words.add(proof.proven.word)
-    return _combine_words(words)
+    return _choose_common_word(words)
 
 
 def find_durability(result: CellResult) -> set[Durability]:
-    """Return the words of the trials that tell anything about what the row itself flushed."""
+    """Return the words of all trials that say anything about what the row itself flushed."""
     words = (_judge_trial(result, trial) for trial in result.trials)
     return {word for word in words if word is not None}
 
@@ -40,7 +40,7 @@ def is_about_row(result: CellResult, proven: Proven) -> bool:
     return proven.of_row or any(disk.get("logged") for disk in result.cell.workload.params.get("disks") or ())
 
 
-def _combine_words(words: Collection[Durability]) -> str:
+def _choose_common_word(words: Collection[Durability]) -> str:
     if not words:
         return ""
     return str(next(iter(words))) if len(words) == 1 else MIXED

@@ -52,33 +52,33 @@ class Effect:
 
 
 def find_effects(workload: WorkloadResult) -> tuple[Effect, ...]:
-    """Return all effects on the primary metric; empty where the cells are no full matrix, see `factorial_effects`."""
+    """Return all effects on the primary metric; empty where the cells are no full matrix, see `estimate_effects`."""
     if not workload.metrics:
         return ()
-    return factorial_effects(*arrange_values(workload, workload.metrics[0].name))
+    return estimate_effects(*arrange_values(workload, workload.metrics[0].name))
 
 
 def arrange_values(workload: WorkloadResult, metric: str) -> tuple[list[str], dict[Levels, Array]]:
-    """Return the names that vary, and by their levels the values of the cells that have all of them, by block."""
+    """Return the factors that vary, and values by block, keyed by levels, of the cells that have all these factors."""
     results = [result for result in workload.cells if result.cell.null_of is None]
-    most = max((_factor_names(result.cell) for result in results), key=len, default=())
-    alike = [result for result in results if _factor_names(result.cell) == most]
-    levels = {result.cell.id: _levels_by_name(result.cell) for result in alike}
+    most = max((_list_sorted_factors(result.cell) for result in results), key=len, default=())
+    alike = [result for result in results if _list_sorted_factors(result.cell) == most]
+    levels = {result.cell.id: _collect_levels_by_name(result.cell) for result in alike}
     names = [
         name for name in next(iter(levels.values()), {}) if len({cell[name] for cell in levels.values()}) > 1
     ]
     blocks = 1 + max((trial.block for result in alike for trial in result.trials), default=-1)
     return names, {
-        tuple(levels[result.cell.id][name] for name in names): _values_by_block(result, metric, blocks)
+        tuple(levels[result.cell.id][name] for name in names): _arrange_effect_values(result, metric, blocks)
         for result in alike
     }
 
 
-def _factor_names(cell: Cell) -> tuple[str, ...]:
+def _list_sorted_factors(cell: Cell) -> tuple[str, ...]:
     return tuple(sorted(cell.factors))
 
 
-def _levels_by_name(cell: Cell) -> dict[str, str]:
+def _collect_levels_by_name(cell: Cell) -> dict[str, str]:
     levels = {name: cell.display_level(name) or "" for name in cell.factors}
     return {
         "workload": cell.workload.key or cell.workload.name,
@@ -87,7 +87,7 @@ def _levels_by_name(cell: Cell) -> dict[str, str]:
     }
 
 
-def _values_by_block(result: CellResult, metric: str, blocks: int) -> Array:
+def _arrange_effect_values(result: CellResult, metric: str, blocks: int) -> Array:
     values = np.full(blocks, np.nan)
     for trial in result.trials:
         if trial.status is TrialStatus.OK:
@@ -97,7 +97,7 @@ def _values_by_block(result: CellResult, metric: str, blocks: int) -> Array:
     return values
 
 
-def factorial_effects(factors: Sequence[str], values: Mapping[Levels, Array]) -> tuple[Effect, ...]:
+def estimate_effects(factors: Sequence[str], values: Mapping[Levels, Array]) -> tuple[Effect, ...]:
     """Return all main effects, then all interactions of two factors, of a full matrix.
 
     `values` maps the levels of each cell, one per factor, to its values by block, shape (K,), NaN if a trial is
@@ -113,7 +113,7 @@ def factorial_effects(factors: Sequence[str], values: Mapping[Levels, Array]) ->
     if blocks < FEWEST_BLOCKS or not (np.isfinite(table) & (table > 0)).all():
         return ()
     logs = np.log(table).reshape(*map(len, axes), blocks)
-    contrasts = [*_main_contrasts(logs, axes), *_interaction_contrasts(logs, axes)]
+    contrasts = [*_yield_main_contrasts(logs, axes), *_yield_interaction_contrasts(logs, axes)]
     # Bonferroni: all intervals hold together.
     confidence = 1 - (1 - _CONFIDENCE) / len(contrasts)
     found = []
@@ -135,22 +135,22 @@ def factorial_effects(factors: Sequence[str], values: Mapping[Levels, Array]) ->
 _Contrast = tuple[tuple[int, ...], tuple[str, ...], Array]
 
 
-def _main_contrasts(logs: Array, axes: Sequence[Levels]) -> Iterator[_Contrast]:
+def _yield_main_contrasts(logs: Array, axes: Sequence[Levels]) -> Iterator[_Contrast]:
     for axis, levels in enumerate(axes):
-        means = _mean_over_others(logs, (axis,))
+        means = _average_over_others(logs, (axis,))
         for number in range(1, len(levels)):
             yield (axis,), (levels[number],), means[number] - means[0]
 
 
-def _interaction_contrasts(logs: Array, axes: Sequence[Levels]) -> Iterator[_Contrast]:
+def _yield_interaction_contrasts(logs: Array, axes: Sequence[Levels]) -> Iterator[_Contrast]:
     for one, other in itertools.combinations(range(len(axes)), 2):
-        means = _mean_over_others(logs, (one, other))
+        means = _average_over_others(logs, (one, other))
         for a, b in itertools.product(range(1, len(axes[one])), range(1, len(axes[other]))):
             contrast = means[a, b] - means[a, 0] - means[0, b] + means[0, 0]
             yield (one, other), (axes[one][a], axes[other][b]), contrast
 
 
-def _mean_over_others(logs: Array, kept: tuple[int, ...]) -> Array:
+def _average_over_others(logs: Array, kept: tuple[int, ...]) -> Array:
     """Return means over all axes but `kept` and the last one, which is that of blocks."""
     rest = tuple(axis for axis in range(logs.ndim - 1) if axis not in kept)
     means: Array = logs.mean(axis=rest)

@@ -1,4 +1,4 @@
-"""Answers the four questions about each cell of a workload from all runs of its trials.
+"""Answers to the four questions about each cell of a workload, from all runs of its trials.
 
 A trial's first run on its fresh machine counts, whether it was warm-up or measured. The other warm-up runs are kept
 with the trial, but decide nothing.
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine
 from guestmark.core.units import format_share
-from guestmark.stats.cell_answers import Answers, compare_trials, row_cost_means
+from guestmark.stats.cell_answers import Answers, compare_trials, compute_cost_means
 from guestmark.stats.compare import Comparison, Verdict, downgrade_verdict, null_differs
 from guestmark.stats.medians import find_median
 from guestmark.stats.repetition import warmup_needed
@@ -40,7 +40,7 @@ def answer_questions(
     """
     owed = (carried or {}).get(metric.name)
     held = _subtract_from_all(
-        {cell.id: iteration_matrix(metric.name, by_cell[cell.id], row) for cell in cells}, owed
+        {cell.id: arrange_iterations(metric.name, by_cell[cell.id], row) for cell in cells}, owed
     )
     baseline = next((cell.id for cell in cells if cell.baseline), None)
     if baseline not in held or len({matrix.shape for matrix in held.values()}) != 1:
@@ -49,8 +49,10 @@ def answer_questions(
     started = boots_any_machine(cells)
     first = {}
     if started:
-        first = _subtract_from_all({name: first_runs(metric.name, by_cell[name], row) for name in held}, owed)
-    means = _subtract_from_all({name: cost_means(metric, by_cell[name], row) for name in held}, owed)
+        first = _subtract_from_all(
+            {name: list_first_runs(metric.name, by_cell[name], row) for name in held}, owed
+        )
+    means = _subtract_from_all({name: list_cost_means(metric, by_cell[name], row) for name in held}, owed)
     compared = _Compared(held, first, means, metric.better, plan.policy.margin, started)
     copies = [cell for cell in cells if cell.null_of in held and cell.id in held]
     pairs = [(cell.id, cell.null_of) for cell in copies if cell.null_of is not None]
@@ -64,13 +66,13 @@ def answer_questions(
 
 
 def _subtract_from_all(found: Mapping[str, Array | None], owed: CarryOver | None) -> dict[str, Array]:
-    """Return the values of the cells that have any, without what they owe to the cell that ran before."""
+    """Return the values of the cells that have any, without the effect of the cell that ran before."""
     return {name: subtract_carry_over(runs, owed, name) for name, runs in found.items() if runs is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """Iterations, shape (K, m), first runs and mean costs, shape (K,), by cell, with what decides how they compare."""
+    """Iterations, shape (K, m), first runs and mean costs, shape (K,), by cell, with settings of their comparison."""
 
     iterations: Mapping[str, Array]
     first: Mapping[str, Array]
@@ -92,7 +94,7 @@ class _Compared:
         )
 
     def select(self, names: Sequence[str]) -> "_Compared":
-        """Return the same of these cells alone."""
+        """Return the data of these cells only."""
         iterations = {name: self.iterations[name] for name in names}
         first = {name: self.first[name] for name in names if name in self.first}
         means = {name: self.means[name] for name in names}
@@ -116,7 +118,7 @@ def retract_null_difference(null: Comparison) -> Comparison:
     )
 
 
-def iteration_matrix(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array | None:
+def arrange_iterations(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array | None:
     """Return the raw iterations of a metric, shape (K, m), a row of NaN for trials without; None if there are none.
 
     m is the number that most trials hold. The pilot in the first block, from which m was chosen, may hold fewer: then
@@ -139,17 +141,17 @@ def iteration_matrix(name: str, trials: Sequence[Trial], row: Mapping[int, int])
     return matrix
 
 
-def cost_means(metric: Metric, trials: Sequence[Trial], row: Mapping[int, int]) -> Array:
+def list_cost_means(metric: Metric, trials: Sequence[Trial], row: Mapping[int, int]) -> Array:
     """Return the mean cost of each trial's iterations, shape (K,), NaN for trials without; the pilot counts, too."""
     means = np.full(len(row), np.nan)
     for trial in trials:
         series = _select_iterations(trial.measurements, metric.name)
         if trial.status is TrialStatus.OK and series and np.isfinite(series).all():
-            means[row[trial.block]] = row_cost_means(np.array([series]), metric.better)[0]
+            means[row[trial.block]] = compute_cost_means(np.array([series]), metric.better)[0]
     return means
 
 
-def first_runs(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array | None:
+def list_first_runs(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array | None:
     """Return each trial's first run on its fresh machine, shape (K,), NaN if unknown.
 
     None if no trial has a second run, since the first run then is the typical run.
@@ -157,7 +159,7 @@ def first_runs(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Ar
     first = np.full(len(row), np.nan)
     others = False
     for trial in trials:
-        runs = all_runs(name, trial)
+        runs = list_all_runs(name, trial)
         if runs:
             first[row[trial.block]] = runs[0]
             others |= len(runs) > 1
@@ -171,7 +173,7 @@ def _select_iterations(measurements: Iterable[Measurement], name: str) -> tuple[
     return ()
 
 
-def all_runs(name: str, trial: Trial) -> tuple[float, ...]:
+def list_all_runs(name: str, trial: Trial) -> tuple[float, ...]:
     """Return a metric's values in all runs of a trial, warm-ups first; empty if the first runs are unknown."""
     if trial.status is not TrialStatus.OK:
         return ()
@@ -182,11 +184,11 @@ def all_runs(name: str, trial: Trial) -> tuple[float, ...]:
     return runs if len(runs) == len(trial.run_s) else ()
 
 
-def median_first_run(metric: str, trials: Sequence[Trial]) -> float | None:
+def find_median_first_run(metric: str, trials: Sequence[Trial]) -> float | None:
     """Return the median of the first runs on the trials' fresh machines; None where none is known."""
     firsts = []
     for trial in trials:
-        if runs := all_runs(metric, trial):
+        if runs := list_all_runs(metric, trial):
             firsts.append(runs[0])
     return find_median(firsts) if firsts else None
 
@@ -208,7 +210,7 @@ def find_cold_runs(
             continue
         starts = []
         for trial in by_cell[cell.id]:
-            if runs := all_runs(metric.name, trial):
+            if runs := list_all_runs(metric.name, trial):
                 starts.append(convert_to_costs(np.array(runs), metric.better))
         needed = warmup_needed(starts)
         if needed is not None and needed > warmup:

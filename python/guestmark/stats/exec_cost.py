@@ -1,4 +1,4 @@
-"""What commands cost that are timed from outside a machine, over several trials."""
+"""The cost of an empty command on machines that are timed from outside, over several trials."""
 
 from __future__ import annotations
 

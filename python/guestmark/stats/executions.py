@@ -57,12 +57,12 @@ def describe_executions(trials: Iterable[Trial], metric: str) -> Executions | No
     return Executions(tuple(values)) if values else None
 
 
-def mean_or_zero(values: Sequence[float]) -> float:
+def compute_mean_or_zero(values: Sequence[float]) -> float:
     """Return the mean, or 0 of no values, as hyperfine's documents have it."""
     return statistics.fmean(values) if values else 0.0
 
 
-def relative_speed(
+def compute_relative_speed(
     mean: float, deviation: float | None, reference_mean: float, reference_deviation: float | None
 ) -> tuple[float, float | None]:
     """Return the quotient of two means and its standard deviation, None where one of them is unknown.

@@ -1,4 +1,4 @@
-"""Decides what a report may claim about a cell: all the questions that it answers share one error rate.
+"""What a report may claim about a cell: all questions that it answers share one error rate.
 
 Typical run, total, slow runs, first run and secondary metrics of one cell are tested on the same blocks. If each were
 tested at 5 %, one in ten reports about equal cells would hold a false claim. So they share one error rate: each
@@ -25,10 +25,10 @@ FAMILY_LEVEL = 0.05
 TYPICAL, TOTAL, SLOW, FIRST, SECONDARY = 0.47, 0.13, 0.2, 0.05, 0.15
 
 
-def claim_questions(
+def select_claimable_questions(
     p: Mapping[Question, tuple[float, float]], level: float = FAMILY_LEVEL
 ) -> dict[Question, float]:
-    """Return the questions that may be claimed, each with the level that it was held to.
+    """Return the questions whose answers may be claimed, each with the level at which it was tested.
 
     `p` maps each question to its p value and weight. Weights add up to at most 1; the rest stays reserved for questions
     that were not asked. The chance that any claim is false is at most `level`.
@@ -57,15 +57,15 @@ def judge_family(
     typical run and total are equal and no other answer differs; if only the typical run is equal, the comparison is
     `alike`.
     """
-    held = claim_questions(_weigh_questions(headline, answers, secondary))
+    held = select_claimable_questions(_weigh_questions(headline, answers, secondary))
     level = held.get("secondary", 0.0)
     others = {}
     for name, other in secondary.items():
         others[name] = limit_to_typical_run(
-            _retract_unless_held(other, other.q is not None and other.q <= level), margin
+            _withdraw_unless_held(other, other.q is not None and other.q <= level), margin
         )
     if headline is not None:
-        headline = _retract_unless_held(headline, "typical" in held)
+        headline = _withdraw_unless_held(headline, "typical" in held)
     if answers is None:
         return (None if headline is None else limit_to_typical_run(headline, margin)), None, others
     slow = answers.slow
@@ -74,12 +74,12 @@ def judge_family(
     found = replace(
         answers,
         typical=headline or answers.typical,
-        total=_retract_unless_held(answers.total, "total" in held) if answers.total else None,
+        total=_withdraw_unless_held(answers.total, "total" in held) if answers.total else None,
         slow=slow,
-        first=_retract_unless_held(answers.first, "first" in held) if answers.first else None,
+        first=_withdraw_unless_held(answers.first, "first" in held) if answers.first else None,
     )
     typical = found.typical
-    if typical.verdict is Verdict.NO_DIFFERENCE and not _all_answers_equal(found):
+    if typical.verdict is Verdict.NO_DIFFERENCE and not _are_all_answers_equal(found):
         typical = limit_to_typical_run(typical, margin, _explain_inequality(found))
     found = replace(found, typical=typical)
     return (None if headline is None else typical), found, others
@@ -88,7 +88,7 @@ def judge_family(
 def _weigh_questions(
     headline: Comparison | None, answers: Answers | None, secondary: Mapping[str, Comparison]
 ) -> dict[str, tuple[float, float]]:
-    """Return the p value and the weight of each question; what claims no difference by itself has p = 1."""
+    """Return the p value and the weight of each question; p is 1 if its answer claims no difference by itself."""
     asked: dict[str, tuple[float, float]] = {}
     for name, answer, weight in (
         ("typical", headline, TYPICAL),
@@ -110,12 +110,12 @@ def hold_to_family_level(comparison: Comparison) -> Comparison:
 
     So a sentence about any two cells claims nothing that their table would not claim.
     """
-    return _retract_unless_held(
+    return _withdraw_unless_held(
         comparison, comparison.q is not None and comparison.q <= FAMILY_LEVEL * TYPICAL
     )
 
 
-def detectable_difference(comparison: Comparison, power: float = 0.9) -> float | None:
+def estimate_detectable_difference(comparison: Comparison, power: float = 0.9) -> float | None:
     """Return the relative difference of typical runs that such a run would claim with probability `power` or more.
 
     From the interval's width by Student's t at the level of the typical run; None without an interval over six blocks.
@@ -131,7 +131,7 @@ def detectable_difference(comparison: Comparison, power: float = 0.9) -> float |
     return math.expm1((claimed + missed) * error + comparison.stretch)
 
 
-def _retract_unless_held(comparison: Comparison, held: bool) -> Comparison:
+def _withdraw_unless_held(comparison: Comparison, held: bool) -> Comparison:
     if held or not comparison.differs:
         return comparison
     return downgrade_verdict(comparison, MANY_QUESTIONS_REASON)
@@ -148,7 +148,7 @@ def limit_to_typical_run(
     return replace(downgrade_verdict(comparison, f"typical runs within {margin:.3g}; {why}"), alike=True)
 
 
-def _all_answers_equal(answers: Answers) -> bool:
+def _are_all_answers_equal(answers: Answers) -> bool:
     others_differ = any(answer.differs for answer in (answers.slow, answers.first) if answer)
     return not others_differ and answers.total is not None and answers.total.verdict is Verdict.NO_DIFFERENCE
 

@@ -1,4 +1,4 @@
-"""Decides whether a limit is kept: a regression is shown, excluded, or neither.
+"""Outcomes of gates: a regression beyond a limit is shown, excluded, or neither.
 
 A gate is two one-sided signed-rank tests of the paired block differences against its limit. Each is held to half of
 what the interval of a ratio leaves out, so a gate decides exactly if the interval lies on one side of its limit.
@@ -27,10 +27,10 @@ from guestmark.core.units import format_count
 from guestmark.stats import paired
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import adjust_holm
-from guestmark.stats.noise import largest_foreign_share
+from guestmark.stats.noise import find_largest_foreign_share
 from guestmark.stats.paired import log_ratios
-from guestmark.stats.pairwise import reason_to_doubt, values_by_block
-from guestmark.stats.repetition import blocks_until_within
+from guestmark.stats.pairwise import explain_doubt, list_values_by_block
+from guestmark.stats.repetition import count_blocks_until_within
 from guestmark.stats.special import student_t_quantile
 from guestmark.stats.validity import subtract_carry_over
 
@@ -41,15 +41,15 @@ _REFUSED_WORDS: Mapping[Loss, frozenset[Durability]] = {
 }
 # Stands for the metric of a gate about power cuts.
 DURABILITY = "durability"
-# As many reasons of a failed check fit in a line.
+# This many reasons of a failed check fit in a line.
 _REASONS = 3
-_NOT_CUT = "its power was not cut; --prove does that"
+_NOT_CUT = "its power was not cut; --prove cuts it"
 
 Array = NDArray[np.float64]
 
 # Error probability of each side, which makes a gate agree with the interval of its ratio.
 ALPHA = (1 - paired.NOMINAL) / 2
-_MOST_BLOCKS = 1000  # forecasts beyond this do not help
+_MOST_BLOCKS = 1000  # forecasts beyond this are of no use
 _POWER = 0.9
 _FARTHEST = math.log(10)
 # What an interval between runs leaves out on each side.
@@ -87,13 +87,13 @@ class JudgedGate:
     p_broken: float | None = None
     p_kept: float | None = None
     blocks: int | None = None
-    # The ratio from which on at least 3 in 4 such runs would find it broken.
+    # At least 3 in 4 such runs would find a ratio beyond this broken.
     finds: float | None = None
-    # The share of the processors that others had, if user time decided for that reason.
+    # The share of the processors that other programs used, if user time decided for that reason.
     beside: float | None = None
 
 
-def smallest_detected_ratio(
+def find_smallest_detected_ratio(
     gate: Gate, error: float, freedom: int, level: float, stretch: float = 0.0
 ) -> float | None:
     """Return the ratio from which on at least 3 in 4 such runs would find a gate broken; None beyond a factor of 10.
@@ -106,10 +106,10 @@ def smallest_detected_ratio(
     # This run may be quieter than the next one by chance, so only a third of 1 - power is spent.
     detected, missed = 1 - level, 1 - (1 - _POWER) / 3
     quantiles = float(student_t_quantile(freedom, detected)) + float(student_t_quantile(freedom, missed))
-    return ratio_beyond_limit(gate, quantiles * error + stretch)
+    return compute_ratio_beyond_limit(gate, quantiles * error + stretch)
 
 
-def ratio_beyond_limit(gate: Gate, away: float) -> float | None:
+def compute_ratio_beyond_limit(gate: Gate, away: float) -> float | None:
     """Return the ratio that lies `away`, a log, beyond the gate's limit; None beyond a factor of 10."""
     if away > _FARTHEST:
         return None
@@ -130,7 +130,7 @@ def judge_gates(gates: Iterable[Gate], analysis: Analysis, alpha: float = ALPHA)
 
 
 def _examine_gate(gate: Gate, analysis: Analysis) -> Iterator["JudgedGate | _GateEvidence"]:
-    """Yield for each cell of the gate its outcome, or what it has to be tested by."""
+    """Yield for each cell of the gate its outcome, or the evidence that decides it."""
     for workload in analysis.workloads:
         for result in workload.cells:
             if not gate.selects_cell(result.cell):
@@ -167,7 +167,7 @@ _WORST_FIRST = (Outcome.BROKEN, Outcome.UNDECIDED, Outcome.KEPT)
 
 
 def _judge_proof(loss: Loss, proven: Proven) -> Outcome:
-    """Return the outcome of one proof; without a way to see a loss it is undecided."""
+    """Return the outcome of one proof; undecided if the proof could not have seen a loss."""
     if proven.word in _REFUSED_WORDS[loss] or (loss is not Loss.LOST and proven.unsynced):
         return Outcome.BROKEN
     blind = any(not control.is_caught for control in proven.controls) or not proven.states
@@ -206,24 +206,24 @@ class _GateEvidence:
         """The p of "the gate is broken", by wall time or by user time."""
         if self.by_user is None:
             return self.p_broken
-        return min(1.0, self._p_by(self.by_user), self._p_by_wall)
+        return min(1.0, self._adjust_user_p(self.by_user), self._wall_p)
 
     @property
     def decisive_user_time(self) -> "_GateEvidence | None":
         """The evidence of user time if that would break the gate sooner; else None."""
         by_user = self.by_user
-        return by_user if by_user is not None and self._p_by(by_user) < self._p_by_wall else None
+        return by_user if by_user is not None and self._adjust_user_p(by_user) < self._wall_p else None
 
     @property
     def wall_time_share(self) -> float:
         """The share of the level that wall time has."""
         return 1.0 if self.by_user is None else 1 - _USERS_SHARE
 
-    def _p_by(self, user: "_GateEvidence") -> float:
+    def _adjust_user_p(self, user: "_GateEvidence") -> float:
         return user.p_broken / _USERS_SHARE
 
     @property
-    def _p_by_wall(self) -> float:
+    def _wall_p(self) -> float:
         return math.inf if self.refused else self.p_broken / self.wall_time_share
 
 
@@ -241,7 +241,7 @@ def _add_user_time(
     gate, both = evidence.judged.gate, (result, base)
     if gate.metric or evidence.judged.metric != WALL.name:
         return evidence
-    taken = largest_foreign_share(trial.noise for side in both for trial in side.trials)
+    taken = find_largest_foreign_share(trial.noise for side in both for trial in side.trials)
     if taken is None or not all(
         side.cell.platform.is_this_host and USER.name in side.summary for side in both
     ):
@@ -267,7 +267,7 @@ def _test_gate(
         failed = next((side for side in (result, base) if side is not None and side.reason), None)
         reason = f"{failed.cell.id}: {failed.reason}" if failed else f"{metric or 'nothing'} was not measured"
         return replace(nothing, reason=reason)
-    d = _paired_log_ratios(result, base, metric, workload, analysis)
+    d = _list_paired_log_ratios(result, base, metric, workload, analysis)
     if d is None or not d.size:
         return replace(nothing, reason="no block has values above zero for both cells")
     comparison = result.comparison.get(metric)
@@ -287,13 +287,13 @@ def _test_gate(
         walsh,
         beyond,
         within,
-        reason_to_doubt(result, workload, metric, analysis),
+        explain_doubt(result, workload, metric, analysis),
         stretch,
     )
 
 
 def _decide_gate(evidence: _GateEvidence, p_broken: float, gates: int, alpha: float) -> JudgedGate:
-    """Return the gate's outcome by its adjusted p, and what more blocks would do."""
+    """Return the gate's outcome by its adjusted p, and how many more blocks would decide it."""
     judged = replace(evidence.judged, p_broken=p_broken, p_kept=evidence.p_kept)
     outcome, reason, more = Outcome.UNDECIDED, evidence.refused, None
     instead = evidence.decisive_user_time
@@ -310,14 +310,14 @@ def _decide_gate(evidence: _GateEvidence, p_broken: float, gates: int, alpha: fl
     elif evidence.p_kept <= alpha:
         outcome = Outcome.KEPT
     else:
-        more = _blocks_to_decide(evidence, alpha * evidence.wall_time_share / gates)
+        more = _count_blocks_to_decide(evidence, alpha * evidence.wall_time_share / gates)
         near = f"the ratio is too near the limit to decide in {_MOST_BLOCKS} blocks"
-        reason = "the interval holds the limit" if more else near
-    found = _detected_ratio(evidence, alpha * evidence.wall_time_share / gates)
+        reason = "the interval contains the limit" if more else near
+    found = _estimate_detected_ratio(evidence, alpha * evidence.wall_time_share / gates)
     return replace(judged, outcome=outcome, reason=reason, blocks=more, finds=found)
 
 
-def _detected_ratio(evidence: _GateEvidence, alpha: float) -> float | None:
+def _estimate_detected_ratio(evidence: _GateEvidence, alpha: float) -> float | None:
     """Return the smallest ratio that such runs would detect, by Student's t from the interval's width."""
     n = evidence.judged.n
     # The smallest one-sided p is 2^-n, so fewer blocks detect nothing.
@@ -325,10 +325,10 @@ def _detected_ratio(evidence: _GateEvidence, alpha: float) -> float | None:
         return None
     low, high = paired.signed_rank_interval(evidence.walsh)
     error = float(high - low) / 2 / float(student_t_quantile(n - 1, (1 + paired.NOMINAL) / 2))
-    return smallest_detected_ratio(evidence.judged.gate, error, n - 1, alpha, evidence.stretch)
+    return find_smallest_detected_ratio(evidence.judged.gate, error, n - 1, alpha, evidence.stretch)
 
 
-def _blocks_to_decide(evidence: _GateEvidence, alpha: float) -> int | None:
+def _count_blocks_to_decide(evidence: _GateEvidence, alpha: float) -> int | None:
     """Return how many more blocks would probably decide the gate if the ratio stays as it is; None if too many."""
     judged = evidence.judged
     low, high = paired.signed_rank_interval(evidence.walsh, 1 - 2 * alpha)
@@ -336,19 +336,19 @@ def _blocks_to_decide(evidence: _GateEvidence, alpha: float) -> int | None:
         # Too few blocks for an interval at the level of so many gates.
         low, high = paired.signed_rank_interval(evidence.walsh)
     away = abs(math.log(judged.ratio or 1.0) - math.log(judged.gate.limit)) - evidence.stretch
-    needed = blocks_until_within(float(high - low) / 2, judged.n, away, most=_MOST_BLOCKS)
+    needed = count_blocks_until_within(float(high - low) / 2, judged.n, away, most=_MOST_BLOCKS)
     # The smallest one-sided p is 2^-n, so fewer blocks decide nothing.
     smallest = math.ceil(math.log2(1 / alpha))
     return None if needed is None else max(needed, smallest, judged.n + 1) - judged.n
 
 
-def _paired_log_ratios(
+def _list_paired_log_ratios(
     result: CellResult, base: CellResult, metric: str, workload: WorkloadResult, analysis: Analysis
 ) -> Array | None:
     blocks = sorted({trial.block for other in analysis.cells for trial in other.trials})
 
     def values(of: CellResult) -> Array:
-        found = values_by_block(of.trials, metric)
+        found = list_values_by_block(of.trials, metric)
         array = np.array([found.get(block, np.nan) for block in blocks])
         return subtract_carry_over(array, workload.carried.get(metric), of.cell.id)
 
@@ -382,7 +382,7 @@ class RatioClaim:
 
 
 def judge_ratios(claims: Sequence[RatioClaim]) -> tuple[JudgedGate, ...]:
-    """Judge every claim by its interval; each that is said to be broken counts as one of several (Bonferroni)."""
+    """Judge every claim by its interval; each that is called broken counts as one of several (Bonferroni)."""
     known = sum(claim.measured is not None and claim.measured.ci is not None for claim in claims)
     return tuple(_judge_ratio(claim, known) for claim in claims)
 
@@ -403,7 +403,7 @@ def _judge_ratio(claim: RatioClaim, claims: int) -> JudgedGate:
     elif _is_within(gate, ci):
         outcome = Outcome.KEPT
     error = math.log(ci[1] / ci[0]) / 2 / float(student_t_quantile(freedom, 1 - _ONE_SIDE))
-    size = smallest_detected_ratio(gate, error, freedom, _ONE_SIDE / claims)
+    size = find_smallest_detected_ratio(gate, error, freedom, _ONE_SIDE / claims)
     return JudgedGate(*about, outcome, "", ratio, ci, measured.n, finds=size)
 
 

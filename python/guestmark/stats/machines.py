@@ -1,6 +1,6 @@
-"""Compares ratios of several machines and, on request, pools those of one class.
+"""Comparison of ratios of several machines and, on request, pooling of those of one class.
 
-A machine is a factor: what one showed holds for it alone. Machines of one class may be pooled by a model in which each
+A machine is a factor: its ratio holds for it alone. Machines of one class may be pooled by a model in which each
 has a ratio of its own around that of the class: log ratio i = m + u_i + e_i, with variance t² of u between machines and
 the variance of e_i known from the blocks of the machine.
 """
@@ -61,7 +61,7 @@ def pool_machines(found: Mapping[str, PastRatio]) -> PooledRatio | None:
     names = list(found)
     logs = [math.log(found[name].ratio) for name in names]
     variances = [max(found[name].log_variance, _LEAST_VARIANCE) for name in names]
-    mean, error, between = _random_effects(logs, variances)
+    mean, error, between = _fit_random_effects(logs, variances)
     reach = student_t_critical(len(names) - 1, 1 - _CONFIDENCE) * error
     further = student_t_critical(len(names) - 1, 1 - _CONFIDENCE) * math.hypot(error, statistics.stdev(logs))
     different = []
@@ -70,7 +70,7 @@ def pool_machines(found: Mapping[str, PastRatio]) -> PooledRatio | None:
         # A single other machine has no variance to predict from.
         if len(rest) < 2:
             continue
-        others, other_error, other_between = _random_effects(
+        others, other_error, other_between = _fit_random_effects(
             [logs[number] for number in rest], [variances[number] for number in rest]
         )
         limit = student_t_critical(len(rest) - 1, _DIFFERS, len(names))
@@ -86,7 +86,7 @@ def pool_machines(found: Mapping[str, PastRatio]) -> PooledRatio | None:
     )
 
 
-def shared_half_width(d: NDArray[np.float64], machines: Sequence[str]) -> float | None:
+def compute_shared_half_width(d: NDArray[np.float64], machines: Sequence[str]) -> float | None:
     """Return the half-width of the 95 % interval of the mean log ratio of a class whose machines share the blocks of a
     run.
 
@@ -104,8 +104,8 @@ def shared_half_width(d: NDArray[np.float64], machines: Sequence[str]) -> float 
     return t_quantile(len(means) - 1, (1 + _CONFIDENCE) / 2) * math.sqrt(variance / len(means))
 
 
-def sharing_cost_factor(machines: int, blocks: int) -> float | None:
-    """Return how many times as wide intervals get if so many alike machines share so many blocks; None for one."""
+def compute_sharing_cost_factor(machines: int, blocks: int) -> float | None:
+    """Return the factor by which intervals widen if this many equal machines share the blocks; None for one."""
     if machines < 2 or blocks < 2:
         return None
     level = (1 + _CONFIDENCE) / 2
@@ -149,7 +149,7 @@ def trend_p(values: Sequence[float]) -> float:
     return math.erfc(abs(sum(signs)) / math.sqrt(2 * variance)) if variance > 0 else 1.0
 
 
-def _random_effects(logs: list[float], variances: list[float]) -> tuple[float, float, float]:
+def _fit_random_effects(logs: list[float], variances: list[float]) -> tuple[float, float, float]:
     """Return the mean, its standard error after Hartung and Knapp, and the variance between machines."""
     count = len(logs)
     weights = [1 / variance for variance in variances]

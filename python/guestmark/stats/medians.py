@@ -1,4 +1,4 @@
-"""The median. NumPy's own imports `numpy.ma`, which takes as long as a short run's whole statistics."""
+"""Medians. NumPy's own function imports `numpy.ma`, which takes as long as all statistics of a short run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nested over bare: what each platform loses inside another guest, paired by block."""
+"""Nested over bare: how much slower each platform is inside another guest, paired by block."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from guestmark.core.metric import Metric
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.paired import t_interval
-from guestmark.stats.pairwise import values_by_block
+from guestmark.stats.pairwise import list_values_by_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class NestedPair:
     ratio: BlockRatio | None
 
 
-def ratio_over_blocks(over: CellResult, under: CellResult, metric: str) -> BlockRatio | None:
+def compute_block_ratio(over: CellResult, under: CellResult, metric: str) -> BlockRatio | None:
     """Return `over` divided by `under`, paired by block; None when no block has both above 0."""
-    first, second = values_by_block(over.trials, metric), values_by_block(under.trials, metric)
+    first, second = list_values_by_block(over.trials, metric), list_values_by_block(under.trials, metric)
     ratios = []
     for block in sorted(first.keys() & second.keys()):
         if first[block] > 0 and second[block] > 0:
@@ -57,7 +57,9 @@ def pair_nested_with_bare(analysis: Analysis) -> Iterator[NestedPair]:
         for nested in workload.shown_cells:
             bare = _find_bare(nested, workload.shown_cells)
             if bare is not None:
-                yield NestedPair(workload, metric, bare, nested, ratio_over_blocks(nested, bare, metric.name))
+                yield NestedPair(
+                    workload, metric, bare, nested, compute_block_ratio(nested, bare, metric.name)
+                )
 
 
 def _find_bare(nested: CellResult, others: Sequence[CellResult]) -> CellResult | None:

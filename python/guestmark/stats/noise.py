@@ -14,7 +14,7 @@ from guestmark.stats.special import student_t_quantile
 Array = NDArray[np.float64]
 
 MIN_HISTORY = 20  # fewer ratios have no 95th percentile
-# The prior of no variance between runs counts as much as so many earlier null comparisons.
+# The prior of no variance between runs counts as much as this many earlier null comparisons.
 _PRIOR_RUNS = 2
 _Z = 1.96
 
@@ -44,7 +44,7 @@ class Null:
     blocks: int
 
 
-def floor_from_nulls(
+def estimate_floor_from_nulls(
     null_pairs: Sequence[tuple[Array, Array]],
     n_blocks: int,
     history: Sequence[Null] = (),
@@ -71,31 +71,31 @@ def floor_from_nulls(
     if not own:
         earlier = np.abs([null.log_ratio for null in history])
         return float(np.expm1(np.quantile(earlier, 0.95))) if earlier.size >= MIN_HISTORY else None
-    per_block = _variance_per_block(own)
-    square = per_block / n_blocks + _reach_between_runs(per_block, history) ** 2
+    per_block = _compute_variance_per_block(own)
+    square = per_block / n_blocks + _estimate_reach_between_runs(per_block, history) ** 2
     return math.expm1(max(math.sqrt(square), *(abs(shift) for shift, _, _ in own)))
 
 
-def bias_from_nulls(
+def estimate_bias_from_nulls(
     null_pairs: Sequence[tuple[Array, Array]],
     history: Sequence[Null],
     *,
     interval: Callable[[Array, Array], tuple[float, float, int] | None],
 ) -> float:
-    """Return q·t·√(J/(J+2)) of `floor_from_nulls`: how far equal cells differ from run to run beyond block scatter.
+    """Return q·t·√(J/(J+2)) of `estimate_floor_from_nulls`: how far equal cells differ between runs beyond scatter.
 
     A log; 0 without history. Without a null pair in this run, the whole deviation of earlier ones counts.
     """
     own = [found for found in (interval(a, b) for a, b in null_pairs) if found is not None]
-    return _reach_between_runs(_variance_per_block(own) if own else 0.0, history)
+    return _estimate_reach_between_runs(_compute_variance_per_block(own) if own else 0.0, history)
 
 
-def _variance_per_block(own: Sequence[tuple[float, float, int]]) -> float:
+def _compute_variance_per_block(own: Sequence[tuple[float, float, int]]) -> float:
     """Return the mean over null pairs of the squared half-width times the blocks."""
     return float(np.mean([half**2 * blocks for _, half, blocks in own]))
 
 
-def _reach_between_runs(per_block: float, history: Sequence[Null]) -> float:
+def _estimate_reach_between_runs(per_block: float, history: Sequence[Null]) -> float:
     if not history:
         return 0.0
     earlier = np.array([null.log_ratio for null in history])
@@ -130,8 +130,8 @@ def flag_blocks(
 
 # The kernel counts processor time in steps of this length (USER_HZ is 100).
 TICK_S = 0.01
-# A machine's own processes wait for each other, those of User-Mode Linux all the time, and these two also count other
-# processors than the machine's. So they give way to the time of other programs where that is known.
+# A machine's own processes wait for each other (those of User-Mode Linux all the time), and these two also count other
+# processors than the machine's. So they are ignored if the time of other programs is known.
 _OWN_DOING = frozenset({"psi_cpu_some", "run_queue_delay"})
 
 
@@ -148,61 +148,63 @@ def find_disturbed_blocks(
         held[trial.block].append(trial.noise)
     noise = {}
     for name in THRESHOLDS:
-        noise[name] = np.array([_block_disturbance(name, held[block]) for block in blocks], dtype=np.float64)
+        noise[name] = np.array(
+            [_measure_block_disturbance(name, held[block]) for block in blocks], dtype=np.float64
+        )
     flagged = tuple(block for block, flag in zip(blocks, flag_blocks(noise), strict=True) if flag)
     counts = {name: int(flag_blocks({name: series}).sum()) for name, series in noise.items()}
     return flagged, {name: count for name, count in counts.items() if count}
 
 
-def foreign_share(noises: Iterable[Mapping[str, object]]) -> float | None:
-    """Return the share of the machines' processors that other programs had, over all trials; None if unknown."""
-    return _share_of_processors(noises, "foreign_s")
+def compute_foreign_share(noises: Iterable[Mapping[str, object]]) -> float | None:
+    """Return the share of the machines' processors that other programs used, over all trials; None if unknown."""
+    return _compute_processor_share(noises, "foreign_s")
 
 
-def stolen_share(noises: Iterable[Mapping[str, object]]) -> float | None:
-    """Return the share of the machines' processor time that the host's own host took; None if unknown."""
+def compute_stolen_share(noises: Iterable[Mapping[str, object]]) -> float | None:
+    """Return the share of the machines' processor time that the hypervisor below the host took; None if unknown."""
     known = list(noises)
-    alone = _share_of_processors(known, "machine_steal_s")
+    alone = _compute_processor_share(known, "machine_steal_s")
     if alone is not None:
         return alone
     # Without the machine's own processors, steal is known as a fraction over all of the host's.
     stolen = total = 0.0
     for noise in known:
-        steal = _finite_number(noise, "steal")
+        steal = _read_finite_number(noise, "steal")
         if steal is not None:
-            elapsed = _finite_number(noise, "elapsed_s") or 1.0
+            elapsed = _read_finite_number(noise, "elapsed_s") or 1.0
             stolen += steal * elapsed
             total += elapsed
     return stolen / total if total > 0 else None
 
 
-def largest_foreign_share(noises: Iterable[Mapping[str, object]]) -> float | None:
+def find_largest_foreign_share(noises: Iterable[Mapping[str, object]]) -> float | None:
     """Return the larger of the foreign and the stolen share that is above its threshold; None if neither is."""
     known = list(noises)
-    shares = (("foreign_cpu", foreign_share(known)), ("steal", stolen_share(known)))
+    shares = (("foreign_cpu", compute_foreign_share(known)), ("steal", compute_stolen_share(known)))
     return max(
         (share for name, share in shares if share is not None and share > THRESHOLDS[name]), default=None
     )
 
 
-def waiting_share(noises: Iterable[Mapping[str, object]]) -> float | None:
+def compute_waiting_share(noises: Iterable[Mapping[str, object]]) -> float | None:
     """Return the share of time that the machine's busiest threads waited for a processor; None if unknown."""
     waited = elapsed = 0.0
     for noise in noises:
-        part, whole = _finite_number(noise, "run_queue_delay"), _finite_number(noise, "elapsed_s")
+        part, whole = _read_finite_number(noise, "run_queue_delay"), _read_finite_number(noise, "elapsed_s")
         if part is not None and whole is not None:
             waited += part * whole
             elapsed += whole
     return min(waited / elapsed, 1.0) if elapsed > 0 else None
 
 
-def _share_of_processors(noises: Iterable[Mapping[str, object]], name: str) -> float | None:
-    """Return the share that `name`, in seconds of processor time, has of all the machines' processor time."""
+def _compute_processor_share(noises: Iterable[Mapping[str, object]], name: str) -> float | None:
+    """Return the share of all the machines' processor time that `name`, in seconds of it, makes up."""
     taken = available = 0.0
     count = 0
     for noise in noises:
-        part, elapsed = _finite_number(noise, name), _finite_number(noise, "elapsed_s")
-        processors = _finite_number(noise, "machine_processors")
+        part, elapsed = _read_finite_number(noise, name), _read_finite_number(noise, "elapsed_s")
+        processors = _read_finite_number(noise, "machine_processors")
         if part is not None and elapsed is not None and processors is not None:
             taken += part
             count += 1
@@ -215,24 +217,24 @@ def _share_of_processors(noises: Iterable[Mapping[str, object]], name: str) -> f
     return min(taken / available, 1.0)
 
 
-def _block_disturbance(name: str, noises: Sequence[Mapping[str, object]]) -> float:
-    """Return what is held against a threshold: the worst trial, or all trials together if counted coarsely; NaN if
+def _measure_block_disturbance(name: str, noises: Sequence[Mapping[str, object]]) -> float:
+    """Return the value to compare with a threshold: the worst trial's, or that of all trials if coarse; NaN if
     unknown.
     """
     if name == "foreign_cpu":
-        found = foreign_share(noises)
+        found = compute_foreign_share(noises)
     elif name == "steal":
-        found = stolen_share(noises)
+        found = compute_stolen_share(noises)
     else:
         known = []
         for noise in noises:
-            value = _finite_number(noise, name)
+            value = _read_finite_number(noise, name)
             if value is not None and not (name in _OWN_DOING and "foreign_s" in noise):
                 known.append(value)
         found = max(known, default=None)
     return math.nan if found is None else found
 
 
-def _finite_number(noise: Mapping[str, object], name: str) -> float | None:
+def _read_finite_number(noise: Mapping[str, object], name: str) -> float | None:
     value = noise.get(name)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -24,13 +24,13 @@ from guestmark.stats.special import normal_cdf, student_t_cdf, student_t_quantil
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-# Confidence of intervals that are looked at after every block: at the stopping time they cover .95.
+# Confidence of intervals that are examined after every block: when the run stops, they cover .95.
 NOMINAL = 0.96
-# Beyond so many blocks the normal approximation of the signed-rank test is within .001.
+# Beyond this many blocks the normal approximation of the signed-rank test is within .001.
 EXACT_RANKS = 100
-# Beyond so many values order statistics do; the normal quantile is that of `NOMINAL`.
+# Beyond this many values order statistics suffice; the normal quantile is that of `NOMINAL`.
 _ORDERED, _Z = 60, 2.054
-# Up to so many blocks the sign-flip test enumerates all 2^K sign vectors.
+# Up to this many blocks the sign-flip test enumerates all 2^K sign vectors.
 EXACT_BLOCKS = 30
 
 
@@ -56,7 +56,7 @@ def signed_rank_cdf(n: int) -> Array:
 
 
 @functools.lru_cache(maxsize=1024)
-def averages_outside(n: int, confidence: float = NOMINAL) -> int | None:
+def count_averages_outside(n: int, confidence: float = NOMINAL) -> int | None:
     """Return how many Walsh averages lie outside the interval at each end; None if n is too small for an interval."""
     outside = int(np.searchsorted(signed_rank_cdf(n), (1 - confidence) / 2, side="right"))
     return outside - 1 if outside else None
@@ -101,7 +101,7 @@ def signed_rank_interval(walsh: Array, confidence: float = NOMINAL) -> tuple[Arr
     """
     n = count_blocks(walsh)
     cuts = np.array(
-        [-1 if (c := averages_outside(int(k), confidence)) is None else c for k in n.ravel()]
+        [-1 if (c := count_averages_outside(int(k), confidence)) is None else c for k in n.ravel()]
     ).reshape(n.shape)
     averages = n * (n + 1) // 2
     lower = np.take_along_axis(walsh, np.maximum(cuts, 0)[..., None], axis=-1)[..., 0]
@@ -265,7 +265,7 @@ def _median_rank(n: int, confidence: float) -> int | None:
     return None
 
 
-# Two starts of equal cells hardly ever differ by more than this; the share of starts that may, in either direction.
+# Two starts of equal cells hardly ever differ by more than this, and the share of starts that may do so.
 FAR_APART = math.log(6)
 _ONCE_FAR = 0.05
 # Starts of cells with two modes, half of their starts in either, may differ by this much in the same direction.
@@ -321,18 +321,18 @@ def sign_flip_p(d: Array) -> float:
     if d.size <= EXACT_BLOCKS:
         half = d.size // 2
         # Looking up sorted sums in sorted sums stays in the processor's cache.
-        few, many = np.sort(_signed_sums(d[:half])), np.sort(_signed_sums(d[half:]))
+        few, many = np.sort(_list_signed_sums(d[:half])), np.sort(_list_signed_sums(d[half:]))
         as_large = many.size * few.size - int(np.searchsorted(many, observed - ties - few).sum())
         return float(min(1.0, 2 * as_large / 2**d.size))
     sums = np.zeros(RESAMPLES)
     for part in range(0, d.size, _PART):
         some = d[part : part + _PART]
-        sums += _random_signs(part // _PART)[:, : some.size].astype(np.float64) @ some
+        sums += _draw_random_signs(part // _PART)[:, : some.size].astype(np.float64) @ some
     as_large = int((np.abs(sums) >= observed - ties).sum())
     return (as_large + 1) / (RESAMPLES + 1)
 
 
-def _signed_sums(d: Array) -> Array:
+def _list_signed_sums(d: Array) -> Array:
     sums = np.zeros(1)
     for value in d:
         sums = np.concatenate((sums + value, sums - value))
@@ -340,7 +340,7 @@ def _signed_sums(d: Array) -> Array:
 
 
 @functools.lru_cache(maxsize=64)
-def _random_signs(part: int) -> NDArray[np.int8]:
+def _draw_random_signs(part: int) -> NDArray[np.int8]:
     """Return the signs of `_PART` blocks for `RESAMPLES` vectors, so that one more block changes no other sign."""
     generator = np.random.default_rng((_SEED, part))
     return (2 * generator.integers(0, 2, (RESAMPLES, _PART), dtype=np.int8) - 1).astype(np.int8)
@@ -352,7 +352,7 @@ def _standard_error(d: Array) -> float:
 
 # Largest half-width of a mean's log: two values may be powers of ten apart, and exp must not overflow.
 _MOST = 20.0
-# Standard errors by which a correlation is taken higher, the highest, and the least that values are taken to be worth.
+# Standard errors added to a correlation, the largest correlation, and the smallest effective number of values.
 _UNSURE, _MOST_ALIKE, _LEAST_WORTH = 0.25, 0.7, 4.0
 
 
@@ -377,7 +377,7 @@ class Summary:
 
 
 def reduce_iterations(values: Sequence[float]) -> float:
-    """Reduce the iterations of one trial to the typical one, their median.
+    """Return the typical iteration of one trial: their median.
 
     The iterations of one boot are not independent, so however many they are, they are one replicate. Raises ValueError
     without values or if a value is not a number.
@@ -410,7 +410,7 @@ def summarise_trials(values: Array) -> Summary:
 
 
 def autocorrelation_stretch(values: Array) -> float:
-    """Return the factor by which the interval of a centre is longer because neighbouring values resemble each other.
+    """Return the factor by which autocorrelation of the values lengthens the interval of their centre.
 
     `values`, shape (n,), are in the order measured. If neighbours correlate by r, n values are worth n (1 - r) / (1 +
     r) independent ones (Bartlett 1935). r is corrected for its bias in few values (Kendall 1954), and taken a little
@@ -432,7 +432,7 @@ def autocorrelation_stretch(values: Array) -> float:
 
 
 def estimate_typical(values: Array, longer: float = 1.0) -> tuple[float, tuple[float, float] | None]:
-    """Return the typical one of `values`, shape (n,) without NaN, and its 95 % interval; None below two values.
+    """Return the typical value of `values`, shape (n,) without NaN, and its 95 % interval; None below two values.
 
     The pseudo-median with the signed-rank interval, on the log if all values are above 0, as ratios are estimated: one
     slow trial moves neither. Beyond `_ORDERED` values, where both agree closely, the median between order statistics

@@ -1,4 +1,4 @@
-"""Compares any two cells of a run with each other, not only each cell with its baseline."""
+"""Comparisons of any two cells of a run, not only of each cell with its baseline."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,14 +21,14 @@ from guestmark.stats.compare import (
 )
 from guestmark.stats.family import hold_to_family_level, limit_to_typical_run
 from guestmark.stats.noise import Null
-from guestmark.stats.validity import severe_by_cell, subtract_carry_over
+from guestmark.stats.validity import list_severe_by_cell, subtract_carry_over
 
 Array = NDArray[np.float64]
 # Ids of cells: the first over the second.
 Pair = tuple[str, str]
 
 
-def values_by_block(trials: Iterable[Trial], metric: str) -> dict[int, float]:
+def list_values_by_block(trials: Iterable[Trial], metric: str) -> dict[int, float]:
     """Return the finite values of a metric in trials that are ok, by block."""
     values = {}
     for trial in trials:
@@ -39,16 +39,16 @@ def values_by_block(trials: Iterable[Trial], metric: str) -> dict[int, float]:
     return values
 
 
-def block_ratios(reference: Iterable[Trial], trials: Iterable[Trial], metric: str) -> dict[int, float]:
+def list_block_ratios(reference: Iterable[Trial], trials: Iterable[Trial], metric: str) -> dict[int, float]:
     """Return the ratio of `trials` to `reference` by block, where a block has both and both are above 0."""
-    base, cell = values_by_block(reference, metric), values_by_block(trials, metric)
+    base, cell = list_values_by_block(reference, metric), list_values_by_block(trials, metric)
     return {
         block: cell[block] / base[block] for block in sorted(cell) if base.get(block, 0) > 0 < cell[block]
     }
 
 
 def find_shown_leader(cells: Sequence[CellResult], metric: Metric, analysis: Analysis) -> CellResult | None:
-    """Return the cell with the least typical value, where each other is shown to be slower, all taken together."""
+    """Return the cell with the lowest typical value; None unless all others are shown to be slower."""
     first = min(cells, key=lambda result: result.summary[metric.name].typical)
     pairs = [(first.cell.id, result.cell.id) for result in cells if result is not first]
     compared = compare_pairs(pairs, metric, analysis)
@@ -56,13 +56,13 @@ def find_shown_leader(cells: Sequence[CellResult], metric: Metric, analysis: Ana
     return first if pairs and leads else None
 
 
-def reason_to_doubt(result: CellResult, workload: WorkloadResult, metric: str, analysis: Analysis) -> str:
-    """Return why nothing may be said about a cell in a metric, whatever the figures are; empty without a reason."""
+def explain_doubt(result: CellResult, workload: WorkloadResult, metric: str, analysis: Analysis) -> str:
+    """Return the severe findings that forbid any verdict on a cell in a metric, as text; empty without any."""
     primary = bool(workload.metrics) and metric == workload.metrics[0].name
     findings = [
         finding for finding in (*workload.findings, *analysis.findings) if primary or not finding.primary_only
     ]
-    return ", ".join(severe_by_cell(findings).get(result.cell.id, ()))
+    return ", ".join(list_severe_by_cell(findings).get(result.cell.id, ()))
 
 
 def compare_pairs(pairs: Sequence[Pair], metric: Metric, analysis: Analysis) -> dict[Pair, Comparison]:
@@ -111,12 +111,14 @@ def _compare_other_pairs(
     arrays = {}
     for name in dict.fromkeys(cell_id for pair in pairs for cell_id in pair):
         arrays[name] = subtract_carry_over(
-            _block_array(results[name], metric.name, blocks), owner[name].carried.get(metric.name), name
+            _arrange_block_values(results[name], metric.name, blocks),
+            owner[name].carried.get(metric.name),
+            name,
         )
     tables: dict[str, Table] = {}
     for base in dict.fromkeys(second for _, second in pairs):
         above = {first: arrays[first] for first, second in pairs if second == base}
-        nulls, history = _null_evidence(owner[base], metric, analysis, blocks)
+        nulls, history = _collect_null_evidence(owner[base], metric, analysis, blocks)
         tables[base] = Table(
             {base: arrays[base], **above}, base, metric.better, analysis.plan.policy.margin, nulls, history
         )
@@ -132,23 +134,23 @@ def _compare_other_pairs(
     return compared
 
 
-def _block_array(result: CellResult, metric: str, blocks: Sequence[int]) -> Array:
-    values = values_by_block(result.trials, metric)
+def _arrange_block_values(result: CellResult, metric: str, blocks: Sequence[int]) -> Array:
+    values = list_values_by_block(result.trials, metric)
     return np.array([values.get(block, np.nan) for block in blocks])
 
 
-def _null_evidence(
+def _collect_null_evidence(
     workload: WorkloadResult, metric: Metric, analysis: Analysis, blocks: Sequence[int]
 ) -> tuple[list[tuple[Array, Array]], Sequence[Null]]:
-    """Return what shows the noise: the copies of this run, and for the primary metric those of earlier runs."""
+    """Return the null comparisons: copies of this run, and for the primary metric those of earlier runs."""
     results = {result.cell.id: result for result in workload.cells}
     copies = []
     for result in workload.null_cells:
         if result.cell.null_of in results:
             copies.append(
                 (
-                    _block_array(result, metric.name, blocks),
-                    _block_array(results[result.cell.null_of], metric.name, blocks),
+                    _arrange_block_values(result, metric.name, blocks),
+                    _arrange_block_values(results[result.cell.null_of], metric.name, blocks),
                 )
             )
     # The ledger keeps null comparisons of the primary metric only.
@@ -167,16 +169,16 @@ def _allow_for_findings(  # noqa: PLR0917 (all of it is what one comparison is j
     metric: Metric,
     analysis: Analysis,
 ) -> Comparison:
-    """Return the comparison with what speaks against either cell, and with the errors of corrections."""
+    """Return the comparison, widened and withdrawn as the findings about either cell demand."""
     margin = analysis.plan.policy.margin
     both = list(zip(pair, owners, strict=True))
-    spread = math.hypot(*(owner.systematic_spread(name, metric) for name, owner in both))
-    reach = sum(owner.noise_reach(name, metric) for name, owner in both)
+    spread = math.hypot(*(owner.compute_systematic_spread(name, metric) for name, owner in both))
+    reach = sum(owner.compute_noise_reach(name, metric) for name, owner in both)
     # Two cells were corrected, each with an error of its own, while in a table only one is.
     allowed = widen_interval(comparison, Widening(margin, spread, reach))
     comparison = limit_to_typical_run(hold_to_family_level(allowed), margin)
     reasons = []
     for name, owner in both:
-        if reason := reason_to_doubt(results[name], owner, metric.name, analysis):
+        if reason := explain_doubt(results[name], owner, metric.name, analysis):
             reasons.append(reason)
     return withdraw_verdict(comparison, ", ".join(dict.fromkeys(reasons))) if reasons else comparison

@@ -1,4 +1,4 @@
-"""Published figures beside the cells of a run, and whether the run repeats them."""
+"""Published figures for the cells of a run, and whether the run reproduces them."""
 
 import math
 from collections.abc import Mapping
@@ -67,12 +67,12 @@ def is_about(levels: Mapping[str, str], cell: Cell) -> bool:
     return cell.null_of is None and all(get_level(cell, name) == level for name, level in levels.items())
 
 
-def ratio_to_baseline(figure: PublishedFigure | None) -> float | None:
+def compute_ratio_to_baseline(figure: PublishedFigure | None) -> float | None:
     """Return a figure's ratio to the publication's own baseline; None where it has no baseline."""
     return None if figure is None or not figure.baseline else figure.value / figure.baseline
 
 
-def published_ratio(first: Cell, second: Cell, published: Published) -> float | None:
+def compute_published_ratio(first: Cell, second: Cell, published: Published) -> float | None:
     """Return the published ratio of two cells; None where one has no figure, or both share a single one."""
     over, under = find_figure(first, published), find_figure(second, published)
     if over is None or under is None or over.value == under.value:
@@ -81,7 +81,7 @@ def published_ratio(first: Cell, second: Cell, published: Published) -> float | 
 
 
 def convert_ratio(ratio: float, percent_of: str, better: Better) -> float:
-    """Return the ratio of times or of throughputs (`percent_of`) that a metric's ratio to its baseline means.
+    """Return a metric's ratio to its baseline as a ratio of times or of throughputs, whichever `percent_of` names.
 
     A metric of which less is better is a time, any other a throughput; each is the inverse of the other.
     """
@@ -128,7 +128,7 @@ def judge_agreement(now: Comparison, then: float) -> Agreement:
     if now.ci is None:
         return Agreement.UNKNOWN
     differs = not now.typical_is_equal and not now.is_undecided
-    if not now.excludes_ratio(then):
+    if not now.is_ratio_excluded(then):
         return Agreement.CONTAINED if differs else Agreement.POSSIBLE
     return Agreement.OTHER_FACTOR if differs and _have_same_direction(now, then) else Agreement.EXCLUDED
 
@@ -138,17 +138,17 @@ def judge_conclusion(now: Comparison | None, then: float | None) -> Conclusion:
     if now is None or now.ratio is None or then is None or now.is_undecided:
         return Conclusion.OPEN
     if now.typical_is_equal:
-        return Conclusion.FAILS if now.excludes_ratio(then) else Conclusion.OPEN
+        return Conclusion.FAILS if now.is_ratio_excluded(then) else Conclusion.OPEN
     return Conclusion.HOLDS if _have_same_direction(now, then) else Conclusion.FAILS
 
 
 def judge_faster_claim(now: Comparison, then: float) -> FasterClaim:
     """Judge a published statement that a cell is `then` times as fast, by its comparison over the slower one."""
     if now.verdict is Verdict.FASTER:
-        return FasterClaim.OTHER_FACTOR if now.excludes_ratio(then) else FasterClaim.HOLDS
-    if now.verdict is Verdict.SLOWER or (now.typical_is_equal and now.excludes_ratio(then)):
+        return FasterClaim.OTHER_FACTOR if now.is_ratio_excluded(then) else FasterClaim.HOLDS
+    if now.verdict is Verdict.SLOWER or (now.typical_is_equal and now.is_ratio_excluded(then)):
         return FasterClaim.FAILS
-    return FasterClaim.TOO_LARGE if now.excludes_ratio(then) else FasterClaim.OPEN
+    return FasterClaim.TOO_LARGE if now.is_ratio_excluded(then) else FasterClaim.OPEN
 
 
 def _have_same_direction(now: Comparison, then: float) -> bool:

@@ -1,6 +1,6 @@
 """Quantiles of values that come in clusters, such as the starts of several blocks, with their intervals.
 
-The interval is that of the sign test, between two order statistics (Hahn and Meeker 1991, section 5.2), at the
+The interval is that of the sign test, between two order statistics (Hahn and Meeker 1991, section 5.2), with the
 effective number of values: clusters that differ are worth fewer values than they hold. That is Woodruff's interval
 (1952) with the design effect of a ratio estimate, and the correction for few clusters of Korn and Graubard (1998).
 """
@@ -38,8 +38,8 @@ class Quantile:
     needed: int
 
 
-def values_needed(share: float, confidence: float = 0.95) -> int:
-    """Return how many independent values it takes until the smallest and the largest enclose the quantile `share`.
+def count_needed_values(share: float, confidence: float = 0.95) -> int:
+    """Return the number of independent values from which on the smallest and the largest enclose the quantile `share`.
 
     Each side may be missed with probability (1 - confidence)/2: the larger of share^n and (1 - share)^n is at most
     that.
@@ -57,25 +57,25 @@ def estimate_quantile(
     from its values alone held the quantile in as little as .29 of simulations.
     """
     held = [np.asarray(cluster, dtype=np.float64) for cluster in clusters if len(cluster)]
-    needed = values_needed(share, confidence)
+    needed = count_needed_values(share, confidence)
     if not held:
         return Quantile(share, None, None, 0, 0.0, needed)
     pooled = np.sort(np.concatenate(held))
     n = pooled.size
-    effective = _effective_values(held, pooled, share, confidence)
+    effective = _count_effective_values(held, pooled, share, confidence)
     if effective < needed:
         return Quantile(share, None, None, n, effective, needed)
     if len(held) < _FEWEST:
-        return Quantile(share, _empirical_quantile(pooled, share), None, n, effective, needed)
-    low, high = _enclosing_ranks(effective, share, confidence)
+        return Quantile(share, _find_empirical_quantile(pooled, share), None, n, effective, needed)
+    low, high = _find_enclosing_ranks(effective, share, confidence)
     # Ranks among the effective values are scaled to ranks among all values, outward.
     first = max(1, math.floor(low / effective * n))
     last = min(n, math.ceil(high / effective * n))
     interval = float(pooled[first - 1]), float(pooled[last - 1])
-    return Quantile(share, _empirical_quantile(pooled, share), interval, n, effective, needed)
+    return Quantile(share, _find_empirical_quantile(pooled, share), interval, n, effective, needed)
 
 
-def _effective_values(held: Sequence[Array], pooled: Array, share: float, confidence: float) -> float:
+def _count_effective_values(held: Sequence[Array], pooled: Array, share: float, confidence: float) -> float:
     """Return how many independent values the clusters are worth for a quantile, at most their number.
 
     By the larger design effect of two shares: this one, and the nearest one from which `_SEEN` values of each cluster
@@ -85,18 +85,18 @@ def _effective_values(held: Sequence[Array], pooled: Array, share: float, confid
     if clusters < _FEWEST:
         return float(n)
     room = min(0.5, _SEEN * clusters / n)
-    worst = max(_design_effect(held, pooled, at) for at in (share, min(max(share, room), 1 - room)))
+    worst = max(_estimate_design_effect(held, pooled, at) for at in (share, min(max(share, room), 1 - room)))
     # Few clusters know their own variance badly: Student's quantile at their number replaces that at n - 1.
     wide, narrow = (t_quantile(max(1, free), (1 + confidence) / 2) for free in (clusters - 1, n - 1))
     return min(n, n / max(1.0, worst) * (narrow / wide) ** 2)
 
 
-def _design_effect(held: Sequence[Array], pooled: Array, share: float) -> float:
+def _estimate_design_effect(held: Sequence[Array], pooled: Array, share: float) -> float:
     """Return the variance of the share of values up to that quantile, divided by that of independent values.
 
     The variance of a ratio estimate, linearized (Cochran 1977, section 6.4).
     """
-    found = _empirical_quantile(pooled, share)
+    found = _find_empirical_quantile(pooled, share)
     sizes = np.array([cluster.size for cluster in held], dtype=np.float64)
     below = np.array([float((cluster <= found).sum()) for cluster in held])
     n, p = float(sizes.sum()), float(below.sum() / sizes.sum())
@@ -107,12 +107,12 @@ def _design_effect(held: Sequence[Array], pooled: Array, share: float) -> float:
     return variance / (p * (1 - p) / n)
 
 
-def _empirical_quantile(pooled: Array, share: float) -> float:
+def _find_empirical_quantile(pooled: Array, share: float) -> float:
     """Return the smallest pooled value at or below which at least the share of values lies."""
     return float(pooled[min(pooled.size - 1, max(0, math.ceil(share * pooled.size) - 1))])
 
 
-def _enclosing_ranks(effective: float, share: float, confidence: float) -> tuple[int, int]:
+def _find_enclosing_ranks(effective: float, share: float, confidence: float) -> tuple[int, int]:
     """Return the ranks, from 1, of the two order statistics of `effective` values that enclose the quantile.
 
     They are the largest lower one and the smallest upper one that each miss it with at most (1 - confidence)/2.

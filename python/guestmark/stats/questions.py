@@ -1,4 +1,4 @@
-"""Answers to a plan's questions: which cells each question is about, and what their trials say."""
+"""Answers to a plan's questions: the cells that each question is about, and the results of their trials."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,10 +18,10 @@ from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Question, QuestionKind
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.compare import MIN_BLOCKS, Comparison, Verdict
-from guestmark.stats.durability import disk_durability, find_durability, row_durability
+from guestmark.stats.durability import describe_disk_durability, describe_row_durability, find_durability
 from guestmark.stats.pairwise import compare_pairs
-from guestmark.stats.published import Conclusion, judge_conclusion, published_ratio
-from guestmark.stats.repetition import blocks_until_within, half_width
+from guestmark.stats.published import Conclusion, compute_published_ratio, judge_conclusion
+from guestmark.stats.repetition import count_blocks_until_within, half_width
 
 _MOST_BLOCKS = 1000  # a forecast beyond this is no help
 _FEWEST_PARTS = 2
@@ -31,7 +31,7 @@ _FEWEST_PARTS = 2
 class Ranking:
     """Cells by a metric, best first. No cell is shown to be better than `best` and the `contenders`.
 
-    `against_best` compares each other cell with the best one. `excluded` cells were measured and are not what was asked
+    `against_best` compares each other cell with the best one. `excluded` cells were measured but are not what was asked
     for; `missing` ones were not measured.
     """
 
@@ -47,7 +47,7 @@ class Ranking:
 
     @property
     def answered(self) -> bool:
-        """True if there is a best cell, or several of which all typical runs are alike."""
+        """True if there is a best cell, or several whose typical runs are all alike."""
         if self.best is None or len(self.cells) < 2:
             return False
         compared = (self.against_best.get(result.cell.id) for result in self.contenders)
@@ -64,14 +64,14 @@ class Ranking:
         return None if comparison is None else comparison.verdict
 
     def is_alike(self, result: CellResult) -> bool:
-        """Return True if the cell's typical run is shown to be as the best one's."""
+        """Return True if the cell's typical run is shown to equal that of the best cell."""
         comparison = self.against_best.get(result.cell.id)
         return comparison is not None and comparison.typical_is_equal
 
 
 @dataclass(frozen=True, slots=True)
 class PairAnswer:
-    """A cell over another; without a comparison one of them was not measured."""
+    """One cell compared with another; without a comparison one of them was not measured."""
 
     metric: Metric
     first: CellResult
@@ -88,7 +88,7 @@ class PairAnswer:
 
     @property
     def conclusion(self) -> Conclusion:
-        """Whether the published conclusion about these cells holds, or that this is open."""
+        """Whether the published conclusion about these cells holds, does not hold, or is open."""
         return judge_conclusion(self.comparison, self.published)
 
 
@@ -118,7 +118,7 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True)
 class DurabilityGroup:
-    """The cells about which power cuts have shown the same."""
+    """Cells with the same word of durability."""
 
     word: Durability
     results: tuple[CellResult, ...]
@@ -134,11 +134,11 @@ Finding = Ranking | PairAnswer | Breakdown | DurabilityGroup
 
 @dataclass(frozen=True, slots=True)
 class QuestionAnswer:
-    """A question with everything found about it; without findings where the run has no such cells."""
+    """A question with all its findings; there are none if the run has no such cells."""
 
     question: Question
     findings: tuple[Finding, ...]
-    # Cells that it asks about and that time ran short for, whatever was measured of them.
+    # Cells of the question that were dropped because time ran short, even if they were measured in part.
     no_time: tuple[CellResult, ...] = ()
 
     @property
@@ -151,8 +151,8 @@ def answer_plan_questions(analysis: Analysis) -> tuple[QuestionAnswer, ...]:
     """Answer all questions of the run's plan, in order."""
     answering: Mapping[QuestionKind, Callable[[Question, Analysis], Iterator[Finding]]] = {
         QuestionKind.BEST: _rank_groups,
-        QuestionKind.COMPARE: _compare_pairs,
-        QuestionKind.PARTS: _break_down_cells,
+        QuestionKind.COMPARE: _yield_pair_answers,
+        QuestionKind.PARTS: _yield_breakdowns,
         QuestionKind.DURABILITY: _group_by_durability,
     }
     return tuple(
@@ -166,7 +166,7 @@ def answer_plan_questions(analysis: Analysis) -> tuple[QuestionAnswer, ...]:
 
 
 def _find_dropped(question: Question, analysis: Analysis) -> tuple[CellResult, ...]:
-    """Return the cells that a question is about and that time ran short for."""
+    """Return the cells of a question that were dropped because time ran short."""
     dropped = set(analysis.plan.context.no_time)
     found = []
     for result in analysis.cells:
@@ -180,12 +180,12 @@ def _find_dropped(question: Question, analysis: Analysis) -> tuple[CellResult, .
     return tuple(found)
 
 
-def forecast_blocks(comparison: Comparison) -> int | None:
-    """Return how many more blocks would probably tell two cells apart; None where that cannot be forecast."""
+def forecast_more_blocks(comparison: Comparison) -> int | None:
+    """Return how many more blocks would probably tell two cells apart; None if that cannot be forecast."""
     if comparison.ci is None or comparison.ratio is None or comparison.withdrawn:
         return None
     distance = abs(math.log(comparison.ratio)) - comparison.stretch
-    needed = blocks_until_within(half_width(comparison.ci), comparison.n, distance, most=_MOST_BLOCKS)
+    needed = count_blocks_until_within(half_width(comparison.ci), comparison.n, distance, most=_MOST_BLOCKS)
     if needed is None:
         return None
     # Fewer blocks never tell cells apart, however narrow their interval.
@@ -193,7 +193,7 @@ def forecast_blocks(comparison: Comparison) -> int | None:
     return needed - comparison.n if needed > comparison.n else None
 
 
-def _measured_cells(analysis: Analysis) -> list[CellResult]:
+def _list_measured_cells(analysis: Analysis) -> list[CellResult]:
     """Return the cells that answers may be about: no copies, and none dropped when time ran short."""
     dropped = set(analysis.plan.context.no_time)
     return [
@@ -202,7 +202,9 @@ def _measured_cells(analysis: Analysis) -> list[CellResult]:
 
 
 def _select_cells(question: Question, analysis: Analysis) -> list[CellResult]:
-    return [result for result in _measured_cells(analysis) if matches_levels(result.cell, question.where)]
+    return [
+        result for result in _list_measured_cells(analysis) if matches_levels(result.cell, question.where)
+    ]
 
 
 def _choose_metric(question: Question, result: CellResult, analysis: Analysis) -> Metric | None:
@@ -223,9 +225,9 @@ def _rank_groups(question: Question, analysis: Analysis) -> Iterator[Ranking]:
     # Sentences say "write on tcg", in whatever order the plan names the two.
     leading = [name for name in (WORKLOAD, PLATFORM) if name in question.per]
     names = [*leading, *(name for name in question.per if name not in leading)]
-    by_id = {result.cell.id: result for result in _measured_cells(analysis)}
+    by_id = {result.cell.id: result for result in _list_measured_cells(analysis)}
     groups = group_cells(question, (result.cell for result in by_id.values()))
-    # A cell alone in its group has nothing to be compared with, and is shown only where all groups are so.
+    # A cell alone in its group has nothing to be compared with, and is shown only if all groups are like that.
     several = [group for group in groups if len(group) > 1]
     for group in several or groups:
         results = [by_id[cell.id] for cell in group]
@@ -267,7 +269,7 @@ def _rank_results(
     others = [result for result in ordered if result is not best]
     against_best = {}
     for result in others:
-        # Where the best one ranks behind the other, the pair was compared the other way round only.
+        # If the best one has the worse typical value, the pair was compared the other way round only.
         pair = (result.cell.id, best.cell.id)
         if pair in compared:
             against_best[result.cell.id] = compared[pair]
@@ -288,7 +290,10 @@ def _find_beaten(compared: Mapping[tuple[str, str], Comparison]) -> set[str]:
 
 def _is_durable_enough(result: CellResult, question: Question) -> bool:
     """Return True if the row, or the disk below it, is as durable as the question wants."""
-    if question.disk and (disk_durability(result) or row_durability(result)) not in question.disk:
+    if (
+        question.disk
+        and (describe_disk_durability(result) or describe_row_durability(result)) not in question.disk
+    ):
         return False
     words = {str(word) for word in find_durability(result)}
     return not question.durability or (bool(words) and words <= set(question.durability))
@@ -297,7 +302,7 @@ def _is_durable_enough(result: CellResult, question: Question) -> bool:
 # --- pairs of cells -----------------------------------------------------------------------------------------
 
 
-def _compare_pairs(question: Question, analysis: Analysis) -> Iterator[PairAnswer]:
+def _yield_pair_answers(question: Question, analysis: Analysis) -> Iterator[PairAnswer]:
     results = {result.cell.id: result for result in _select_cells(question, analysis)}
     pairs: dict[Metric, list[tuple[CellResult, CellResult]]] = {}
     for cell, other in pair_cells(question, (result.cell for result in results.values())):
@@ -318,7 +323,7 @@ def _find_published(
     first: CellResult, second: CellResult, metric: Metric, analysis: Analysis
 ) -> float | None:
     for published in analysis.plan.published:
-        ratio = published_ratio(first.cell, second.cell, published)
+        ratio = compute_published_ratio(first.cell, second.cell, published)
         if published.metric == metric.name and ratio is not None:
             return ratio
     return None
@@ -327,7 +332,7 @@ def _find_published(
 # --- parts, and power cuts ----------------------------------------------------------------------------------
 
 
-def _break_down_cells(question: Question, analysis: Analysis) -> Iterator[Breakdown]:
+def _yield_breakdowns(question: Question, analysis: Analysis) -> Iterator[Breakdown]:
     by_name = {metric.name: metric for metric in analysis.plan.metrics}
     for result in _select_cells(question, analysis):
         parts = []

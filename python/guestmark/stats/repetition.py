@@ -1,4 +1,4 @@
-"""Plans repetition: blocks until a ratio is known well enough, one number of iterations for all cells, warm-up runs."""
+"""Amount of repetition: blocks until a ratio is precise, one number of iterations for all cells, warm-up runs."""
 
 import bisect
 import math
@@ -15,12 +15,12 @@ from guestmark.stats.special import student_t_quantile
 
 Array = NDArray[np.float64]
 
-# Precision as a share of the log ratio itself: ×7.6 ± 10 % is known well enough, ×1.02 ± 10 % is not.
+# Precision as a share of the log ratio itself: ×7.6 ± 10 % is precise enough, ×1.02 ± 10 % is not.
 RELATIVE_PRECISION = 0.05
 # The same if a plan only asks which cell is better: ×7.6 known to a factor of 2.8 answers that.
 ANSWER_PRECISION = 0.5
 MAX_ITERATIONS = 20
-# Share of a run's time that may go to more iterations than the typical run needs, since slow runs are found by number.
+# Share of a run's time that may go to more iterations than the typical run needs, as more of them find slow runs.
 SPARED = 0.05
 MAX_WARMUP = 3
 # Share of a trial's time spent measuring if nothing boots; less in runs of a fixed time, where blocks are scarce.
@@ -43,7 +43,7 @@ def half_width(ci: tuple[float, float]) -> float:
 
 
 def wanted_half_width(ratio: float, precision: float, relative: float = RELATIVE_PRECISION) -> float:
-    """Return the half-width, on the log, at which a ratio is known well enough: `precision` or a share of its log."""
+    """Return the half-width, on the log, at which a ratio is precise enough: `precision` or a share of its log."""
     return max(precision, relative * abs(math.log(ratio)))
 
 
@@ -79,10 +79,12 @@ def blocks_needed(
     if comparison.ci is None or comparison.ratio is None or comparison.n < 2 or precision <= 0:
         return None
     half = half_width(comparison.ci) - comparison.stretch
-    return blocks_until_within(half, comparison.n, wanted_half_width(comparison.ratio, precision, relative))
+    return count_blocks_until_within(
+        half, comparison.n, wanted_half_width(comparison.ratio, precision, relative)
+    )
 
 
-def expected_blocks(
+def estimate_expected_blocks(
     comparisons: Sequence[Comparison], precision: float, relative: float = RELATIVE_PRECISION
 ) -> int | None:
     """Return the expected number of blocks until `is_precise_enough` holds for all; None if that is not known yet.
@@ -107,17 +109,17 @@ def expected_blocks(
         variance = (freedom * spread**2 + _LIKE_OTHERS * common) / (freedom + _LIKE_OTHERS)
         half = math.sqrt(variance) * _relative_width(comparison.n)
         target = wanted_half_width(comparison.ratio or 1.0, precision, relative)
-        needed = blocks_until_within(half, comparison.n, target)
+        needed = count_blocks_until_within(half, comparison.n, target)
         if needed is None:
             return None
         most = max(most, needed)
     return most
 
 
-def blocks_without_outliers(
+def estimate_blocks_without_outliers(
     comparisons: Iterable[Comparison], precision: float, relative: float = RELATIVE_PRECISION
 ) -> int | None:
-    """Return the blocks until `is_precise_enough` holds for all if no more outliers come; None if that is not known.
+    """Return the blocks until `is_precise_enough` holds for all if no more outliers occur; None if unknown.
 
     One of a few blocks that lies far out makes an interval wide, and the next ones may soon make it narrow again.
     """
@@ -126,7 +128,7 @@ def blocks_without_outliers(
         if comparison.scatter is None or comparison.ratio is None or comparison.n < 2:
             return None
         half = comparison.scatter * _relative_width(comparison.n)
-        needed = blocks_until_within(
+        needed = count_blocks_until_within(
             half, comparison.n, wanted_half_width(comparison.ratio, precision, relative)
         )
         if needed is None:
@@ -135,7 +137,7 @@ def blocks_without_outliers(
     return most
 
 
-def blocks_until_within(half: float, n: int, target: float, most: int = _MAX_BLOCKS) -> int | None:
+def count_blocks_until_within(half: float, n: int, target: float, most: int = _MAX_BLOCKS) -> int | None:
     """Return the expected number of blocks in all until the half-width after `n` is `target`; None beyond `most`."""
 
     def suffices(blocks: int) -> bool:
@@ -192,18 +194,18 @@ def choose_iterations(
     return max(min(max(round(best), largest), affordable, most), 1)
 
 
-def iterations_without_boot(
+def count_iterations_without_boot(
     pilots: Iterable[Pilot], most: int = MAX_ITERATIONS, measuring: float = MEASURING
 ) -> int:
     """Return how many iterations every trial holds if no machine is started for it.
 
-    Such trials scatter as iterations do, so a block is worth as much as an iteration, and pairs better: the result is
+    Such trials vary as iterations do, so a block is worth as much as an iteration and makes better pairs: the result is
     the smallest number that leaves the share `measuring` of the time to measuring. Raises ValueError without a pilot.
     """
     found = list(pilots)
     if not found:
         raise ValueError("no pilot")
-    # The first trial of a process also loads what all of them need.
+    # The first trial of a process also loads modules for all of them.
     start = min(pilot.start_s for pilot in found)
     shortest = min(max(pilot.iteration_s, _MIN_COST_S) for pilot in found)
     return max(1, min(math.ceil(measuring / (1 - measuring) * start / shortest), most))
@@ -244,7 +246,9 @@ def estimate_scatter(cells: Sequence[Array]) -> Scatter | None:
     return Scatter(within, max(between, 0.0), free)
 
 
-def best_iterations(scatter: Scatter, start_s: float, iteration_s: float, most: int = MAX_ITERATIONS) -> int:
+def find_best_iterations(
+    scatter: Scatter, start_s: float, iteration_s: float, most: int = MAX_ITERATIONS
+) -> int:
     """Return how many iterations of one start make a comparison most precise in a given time, from 1 to `most`.
 
     √(start_s / iteration_s · within / between) of Kalibera and Jones (2013), §6; `most` if starts do not differ.

@@ -1,4 +1,4 @@
-"""How throughput grows with the number of those who share a machine: the Universal Scalability Law.
+"""The Universal Scalability Law: how throughput grows with the number of machines that share a host.
 
 X(N) = rate * N / (1 + contention * (N - 1) + coherence * N * (N - 1)) (Gunther 2007, "Guerrilla Capacity Planning",
 chapter 4). N / X(N) is linear in three unknowns that cannot be negative, so the least squares of relative errors have
@@ -17,23 +17,23 @@ from guestmark.stats.medians import find_median
 from guestmark.stats.paired import t_interval, t_quantile
 
 Array = NDArray[np.float64]
-# Fewer do not show how much they differ.
+# Fewer blocks do not show how much they differ.
 _MIN_BLOCKS = 4
-# Two do not show what grows with the square.
+# Two numbers of machines do not show the quadratic term.
 _MIN_NUMBERS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """A fitted law: `rate` of one alone, and what each further one costs; `error` is the largest relative residual."""
+    """A fitted law: the `rate` of one machine alone, and two costs; `error` is the largest relative residual."""
 
     rate: float
     contention: float
     coherence: float
     error: float
 
-    def throughput_of(self, number: float) -> float:
-        """Return the throughput of `number` together."""
+    def predict_throughput(self, number: float) -> float:
+        """Return the total throughput of `number` machines."""
         return (
             self.rate * number / (1 + self.contention * (number - 1) + self.coherence * number * (number - 1))
         )
@@ -50,7 +50,8 @@ class Law:
         """The largest possible throughput, in multiples of one alone; infinite if nothing is shared."""
         if math.isfinite(self.knee):
             best = max(
-                self.throughput_of(math.floor(self.knee) or 1), self.throughput_of(math.ceil(self.knee))
+                self.predict_throughput(math.floor(self.knee) or 1),
+                self.predict_throughput(math.ceil(self.knee)),
             )
             return best / self.rate
         return 1 / self.contention if self.contention > 0 else math.inf
@@ -95,7 +96,7 @@ def fit_law(points: Sequence[tuple[float, float]]) -> Law:
         best = 0.0, np.array([cost, 0.0, 0.0])
     a, b, c = (float(value) for value in best[1])
     found = Law(1 / a, b / a, c / a, 0.0)
-    apart = max(abs(found.throughput_of(number) / throughput - 1) for number, throughput in points)
+    apart = max(abs(found.predict_throughput(number) / throughput - 1) for number, throughput in points)
     return Law(found.rate, found.contention, found.coherence, apart)
 
 
@@ -107,22 +108,22 @@ def fit_with_intervals(blocks: Sequence[Sequence[tuple[float, float]]]) -> Fit:
     squared knee, which is a ratio of two of them. Percentiles of resampled blocks held the truth in only .80 of fits to
     four blocks, and .90 to ten.
     """
-    found = fit_law(_medians_by_number(blocks))
+    found = fit_law(_list_medians_by_number(blocks))
     numbers = {number for block in blocks for number, _ in block}
     complete = [block for block in blocks if {number for number, _ in block} == numbers]
     if len(complete) < _MIN_BLOCKS or len(numbers) < _MIN_NUMBERS:
         return Fit(found, None, None, None)
     solved = []
     for block in complete:
-        n, scaled = _design_matrix(_medians_by_number([block]))
+        n, scaled = _design_matrix(_list_medians_by_number([block]))
         a, b, c = np.linalg.lstsq(scaled, np.ones_like(n), rcond=None)[0]
         solved.append((b / a, c / a))
     contention, coherence = np.array(solved).T
     squared = _fieller_interval(1 - contention, coherence)
     return Fit(
         found,
-        _clipped_interval(contention, found.contention),
-        _clipped_interval(coherence, found.coherence),
+        _clip_interval(contention, found.contention),
+        _clip_interval(coherence, found.coherence),
         (min(math.sqrt(squared[0]), found.knee), max(math.sqrt(squared[1]), found.knee)),
     )
 
@@ -134,7 +135,7 @@ def _design_matrix(points: Sequence[tuple[float, float]]) -> tuple[Array, Array]
     return n, np.stack((np.ones_like(n), n - 1, n * (n - 1)), axis=1) * (x / n)[:, None]
 
 
-def _clipped_interval(values: Array, estimate: float) -> tuple[float, float]:
+def _clip_interval(values: Array, estimate: float) -> tuple[float, float]:
     low, high = t_interval(values)
     return max(min(low, estimate), 0.0), max(high, estimate)
 
@@ -170,7 +171,7 @@ def least_squares_slope(points: Sequence[tuple[float, float]]) -> float:
     return float((apart * (y - y.mean())).sum() / (apart**2).sum())
 
 
-def _medians_by_number(blocks: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+def _list_medians_by_number(blocks: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
     by_number: dict[float, list[float]] = {}
     for number, throughput in itertools.chain.from_iterable(blocks):
         by_number.setdefault(number, []).append(throughput)

@@ -1,69 +1,71 @@
-"""What such a run would have found: differences, slow runs, and rare events that may have been missed."""
+"""Sensitivity of a run: which differences and slow runs it would have found, and which rare events it may miss."""
 
 from collections.abc import Sequence
 
 from guestmark.core.model import boots_any_machine
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.cell_answers import SlowComparison
-from guestmark.stats.family import detectable_difference
-from guestmark.stats.slow_run_power import share_found
-from guestmark.stats.total import unseen_share
+from guestmark.stats.family import estimate_detectable_difference
+from guestmark.stats.slow_run_power import find_detectable_share
+from guestmark.stats.total import bound_unseen_share
 
 # Runs that are slow more often than this are too common to be called slow runs.
 _RARE = 0.25
 _EVEN = 0.5
-# Differences outside of this range say nothing.
+# Differences outside this range are not reported.
 _LEAST, _MOST = 0.0005, 1.0
 
 
-def findable_share(workload: WorkloadResult) -> float | None:
-    """Return the share of slow runs that each of the cells would have been found to have; None if that is not rare."""
+def estimate_findable_share(workload: WorkloadResult) -> float | None:
+    """Return the share of slow runs that would have been found in each of the cells; None if that is not rare."""
     shares = []
     for result in workload.shown_cells:
         slow = None if result.answers is None else result.answers.slow
         if slow is not None and not slow.differs and slow.n:
             iterations = slow.cell.iterations // slow.n
             others = len(workload.shown_cells) - 1
-            shares.append(share_found(slow.n, iterations, background=slow.baseline.slow_share, cells=others))
+            shares.append(
+                find_detectable_share(slow.n, iterations, background=slow.baseline.slow_share, cells=others)
+            )
     known = [share for share in shares if share is not None]
     if not shares or len(known) < len(shares) or max(known) > _RARE:
         return None
     return max(known)
 
 
-def tells_of_slow_runs(slow: SlowComparison) -> bool:
-    """Return whether a comparison of slow runs says anything: it claims a difference, or as likely as not would have
-    claimed one of rare ones.
+def is_informative_about_slow_runs(slow: SlowComparison) -> bool:
+    """Return whether a comparison of slow runs is informative: it claims a difference, or would have with even odds
+    if slow runs were rare.
     """
     if slow.differs or not slow.is_informative:
         return slow.differs
     runs, background = slow.cell.iterations // slow.n, slow.baseline.slow_share
-    share = share_found(slow.n, runs, background=background, power=_EVEN)
+    share = find_detectable_share(slow.n, runs, background=background, power=_EVEN)
     return share is not None and share <= _RARE
 
 
-def undetected_difference(workload: WorkloadResult) -> float | None:
+def estimate_undetected_difference(workload: WorkloadResult) -> float | None:
     """Return the relative difference that would have been found in each cell not shown to differ; None if unknown."""
     primary = workload.metrics[0].name
     sizes = []
     for result in workload.shown_cells:
         comparison = result.comparison.get(primary)
         if comparison is not None and not comparison.differs:
-            sizes.append(detectable_difference(comparison))
+            sizes.append(estimate_detectable_difference(comparison))
     known = [size for size in sizes if size is not None]
     return max(known) if known and _LEAST < max(known) <= _MOST else None
 
 
-def missed_share(workload: WorkloadResult, results: Sequence[CellResult]) -> float:
-    """Return how large a share of starts (of runs, where nothing boots) an event may have that no cell has shown."""
+def bound_missed_share(workload: WorkloadResult, results: Sequence[CellResult]) -> float:
+    """Return the largest share of starts (of runs if nothing boots) that an event unseen in all cells may have."""
     metric = workload.metrics[0].name
     booted = boots_any_machine(result.cell for result in workload.cells)
     seen = min(
-        result.comparison[metric].n * (1 if booted else _fewest_iterations(result)) for result in results
+        result.comparison[metric].n * (1 if booted else _find_fewest_iterations(result)) for result in results
     )
-    return unseen_share(seen)
+    return bound_unseen_share(seen)
 
 
-def _fewest_iterations(result: CellResult) -> int:
+def _find_fewest_iterations(result: CellResult) -> int:
     counts = (len(trial.measurements[0].iterations) for trial in result.trials if trial.measurements)
     return min(counts, default=1)

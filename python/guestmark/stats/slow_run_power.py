@@ -1,4 +1,4 @@
-"""Power of the test of slow runs: what a number of blocks would find, and how many blocks find given slow runs.
+"""Power of the test of slow runs: the share that a number of blocks finds, and the blocks that find a share.
 
 A block speaks for a cell's slow runs if more of the cell's runs than of the baseline's are slow in it, and against them
 if fewer are. Under equal laws both are equally likely, so the claim is a sign test over blocks. Without slow runs on
@@ -25,7 +25,7 @@ _REACH = 4.0
 def blocks_to_find(
     share: float, iterations: int, *, background: float = 0.0, cells: int = 1, power: float = POWER
 ) -> int | None:
-    """Return the fewest blocks in which such slow runs are found with probability `power`; None beyond some 10,000.
+    """Return the fewest blocks that find such slow runs with probability `power`; None beyond about 10,000.
 
     `share` of the cell's runs are slow, each independently, and `background` of both the baseline's and the cell's. A
     trial has `iterations` runs. `cells` are compared with the baseline; their p values are adjusted together.
@@ -42,31 +42,31 @@ def blocks_to_find(
     return bisect.bisect_left(range(high), True, lo=low, key=suffice)
 
 
-def blocks_to_see(share: float, iterations: int, power: float = POWER) -> int:
+def count_blocks_to_see(share: float, iterations: int, power: float = POWER) -> int:
     """Return the fewest blocks in which a single cell shows at least one such run with probability `power`."""
     return math.ceil(math.log1p(-power) / (iterations * math.log1p(-share)))
 
 
-def blocks_to_find_rare(
+def count_blocks_to_find_rare(
     rare: Rare, iterations: int, *, background: float = 0.0, cells: int = 1
 ) -> int | None:
-    """Return the blocks that find `rare`: `blocks_to_find`, or without cells to compare `blocks_to_see`."""
+    """Return the blocks that find `rare`: `blocks_to_find`, or without cells to compare `count_blocks_to_see`."""
     runs = 1 if rare.starts else iterations
     if not cells:
-        return blocks_to_see(rare.share, runs)
+        return count_blocks_to_see(rare.share, runs)
     return blocks_to_find(rare.share, runs, background=background, cells=cells)
 
 
-def cheapest_iterations(rare: Rare, cells: int, most: int, block_s: Callable[[int], float]) -> int:
+def find_cheapest_iterations(rare: Rare, cells: int, most: int, block_s: Callable[[int], float]) -> int:
     """Return how many iterations per trial find `rare` soonest, from 1 to `most`; a block of n takes `block_s(n)`
     seconds.
     """
-    found = {number: blocks_to_find_rare(rare, number, cells=cells) for number in range(1, most + 1)}
+    found = {number: count_blocks_to_find_rare(rare, number, cells=cells) for number in range(1, most + 1)}
     costs = {number: blocks * block_s(number) for number, blocks in found.items() if blocks is not None}
     return min(costs, key=lambda number: costs[number], default=most)
 
 
-def share_found(
+def find_detectable_share(
     blocks: int, iterations: int, *, background: float = 0.0, cells: int = 1, power: float = POWER
 ) -> float | None:
     """Return the smallest share of slow runs that so many blocks find with probability `power`; None above one half."""
@@ -84,7 +84,7 @@ def power_to_find(
     share: float, blocks: int, iterations: int, *, background: float = 0.0, cells: int = 1
 ) -> float:
     """Return the probability that so many blocks show a cell's slow runs; arguments as in `blocks_to_find`."""
-    more, fewer = _block_chances(1 - (1 - share) * (1 - background), background, iterations)
+    more, fewer = _compute_block_chances(1 - (1 - share) * (1 - background), background, iterations)
     level = FAMILY_LEVEL * SLOW / cells
     if fewer < 1e-12:
         needed = math.ceil(1 - math.log2(level))  # 2^(1 - k) is at most the level
@@ -100,15 +100,15 @@ def power_to_find(
     return min(found, 1.0)
 
 
-def _block_chances(slow: float, baseline: float, iterations: int) -> tuple[float, float]:
+def _compute_block_chances(slow: float, baseline: float, iterations: int) -> tuple[float, float]:
     """Return the chances that a block has more slow runs of the cell than of the baseline, and that it has fewer."""
-    mine, theirs = _binomial_weights(slow, iterations), _binomial_weights(baseline, iterations)
+    mine, theirs = _list_binomial_weights(slow, iterations), _list_binomial_weights(baseline, iterations)
     more = sum(p * sum(theirs[:count]) for count, p in enumerate(mine))
     fewer = sum(p * sum(mine[:count]) for count, p in enumerate(theirs))
     return more, fewer
 
 
-def _binomial_weights(share: float, iterations: int) -> list[float]:
+def _list_binomial_weights(share: float, iterations: int) -> list[float]:
     """Return the probabilities of 0 to `iterations` slow runs."""
     return [
         math.comb(iterations, count) * share**count * (1 - share) ** (iterations - count)
@@ -129,13 +129,13 @@ def _binomial_tail(successes: int, trials: int, share: float) -> float:
     return regularized_beta(successes, trials - successes + 1, share) if successes <= trials else 0.0
 
 
-# Up to so many blocks the terms of the sign test's tail are floats above 0.
+# Up to this many blocks the terms of the sign test's tail are floats above 0.
 _SUMMED = 1_000
 
 
 @functools.lru_cache(maxsize=4096)
 def _sign_test_critical(blocks: int, level: float) -> int:
-    """Return how many of these blocks have to point one way before the two-sided sign test claims it."""
+    """Return the number of blocks that must agree for the two-sided sign test to claim a difference."""
     if blocks <= _SUMMED:
         # Adding up the tail from its end takes a hundredth of the time of as many incomplete beta functions.
         term, tail, agreeing = 2.0**-blocks, 0.0, blocks + 1

@@ -81,7 +81,7 @@ def inverse_regularized_beta(a: float, b: float, p: float) -> float:
 
 
 def student_t_cdf(freedom: float, t: float) -> float:
-    """CDF of Student's t at `t` with `freedom` > 0 degrees of freedom (`scipy.special.stdtr`)."""
+    """Return the CDF of Student's t at `t` with `freedom` > 0 degrees of freedom (`scipy.special.stdtr`)."""
     if math.isinf(t) or math.isnan(t):
         return math.nan if math.isnan(t) else float(t > 0)
     square = t * t
@@ -95,7 +95,7 @@ def student_t_cdf(freedom: float, t: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def student_t_quantile(freedom: float, p: float) -> float:
-    """Quantile of Student's t at probability 0 < `p` < 1 with `freedom` > 0 degrees of freedom
+    """Return the quantile of Student's t at probability 0 < `p` < 1 with `freedom` > 0 degrees of freedom
     (`scipy.special.stdtrit`).
     """
     if p <= 0 or p >= 1:
@@ -115,12 +115,12 @@ def student_t_quantile(freedom: float, p: float) -> float:
 
 
 def student_t_critical(freedom: float, error: float = 0.05, claims: int = 1) -> float:
-    """Return Student's two-sided critical value at an `error` that so many claims share (Bonferroni)."""
+    """Return Student's two-sided critical value at an `error` that `claims` claims share (Bonferroni)."""
     return student_t_quantile(freedom, 1 - error / (2 * claims))
 
 
 def f_survival(numerator: float, denominator: float, f: float) -> float:
-    """Probability that the F law lies above `f` ≥ 0, with both degrees of freedom (`scipy.special.fdtrc`)."""
+    """Return the probability that an F-distributed value exceeds `f` ≥ 0 (`scipy.special.fdtrc`)."""
     if f <= 0:
         return 1.0
     scaled = numerator * f
@@ -130,5 +130,5 @@ def f_survival(numerator: float, denominator: float, f: float) -> float:
 
 
 def normal_cdf(z: float) -> float:
-    """CDF of the standard normal law at `z` (`scipy.special.ndtr`)."""
+    """Return the CDF of the standard normal distribution at `z` (`scipy.special.ndtr`)."""
     return math.erfc(-z / math.sqrt(2)) / 2

@@ -1,4 +1,4 @@
-"""Decides when a run is done: on precision or at its limits, never on significance."""
+"""The decision when a run is done: on precision or at its limits, never on significance."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,28 +12,28 @@ from guestmark.stats.repetition import (
     ANSWER_PRECISION,
     RELATIVE_PRECISION,
     blocks_needed,
-    blocks_without_outliers,
-    expected_blocks,
+    estimate_blocks_without_outliers,
+    estimate_expected_blocks,
     half_width,
     is_precise_enough,
     predicted_half_width,
 )
-from guestmark.stats.slow_run_power import blocks_to_find_rare
+from guestmark.stats.slow_run_power import count_blocks_to_find_rare
 from guestmark.stats.validity import Severity
 
-# Share of `Policy.fine_s` before which no run ends: in less time, under 80 % of it could be measuring.
+# No run ends before this share of `Policy.fine_s`: of less time, under 80 % could be spent measuring.
 _SETTLED = 0.7
-# Blocks after which a difference far beyond any scatter is known well enough.
-FEW = 3
-# Blocks from which on the number of blocks to come can be forecast.
-FORESEEN = 4
-# A forecast is good within this factor.
-NARROW = 1.5
+# From this many blocks on, a difference far beyond any scatter counts as settled.
+FEWEST_IF_SETTLED = 3
+# From this many blocks on, the number of further blocks can be forecast.
+FEWEST_FOR_FORECAST = 4
+# A forecast is narrow if both ends are within this factor of its middle.
+NARROW_FACTOR = 1.5
 # After n blocks, nine in ten runs need exp(-4.5 / n) to exp(2.8 / n) times as many blocks as the scatter so far says:
 # few blocks say little about it, and a run may end after each of them (simulated by bench/statistics/forecasts.py).
 _FEWER, _MORE = 4.5, 2.8
 # Failures after which a cell that never succeeded is no longer tried.
-GIVE_UP_AFTER = 3
+MOST_FAILURES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class TimeLeft:
     @property
     def is_narrow(self) -> bool:
         """Whether the geometric mean of both ends is within a factor of 1.5 of either."""
-        return self.most_s <= NARROW**2 * self.least_s
+        return self.most_s <= NARROW_FACTOR**2 * self.least_s
 
     @classmethod
     def exactly(cls, seconds: float) -> "TimeLeft":
-        """Return a time that is known."""
+        """Return a range that holds just this time."""
         return cls(seconds, seconds)
 
     def after(self, elapsed_s: float) -> "TimeLeft":
-        """Return what is left after `elapsed_s` more seconds."""
+        """Return the time left after `elapsed_s` more seconds."""
         return TimeLeft(max(self.least_s - elapsed_s, 0.0), max(self.most_s - elapsed_s, 0.0))
 
 
@@ -70,16 +70,16 @@ class Decision:
     left: TimeLeft | None
 
 
-# All that a run that ends has left.
-NOTHING_LEFT = TimeLeft.exactly(0.0)
+# The time left of a run that ends.
+NO_TIME_LEFT = TimeLeft.exactly(0.0)
 
 
-def block_cost(trials: Iterable[Trial]) -> float:
+def estimate_block_cost(trials: Iterable[Trial]) -> float:
     """Return the seconds that one block takes: the sum over the cells of their mean trial duration."""
-    return sum(_mean_trial_lengths(trials).values())
+    return sum(_average_trial_lengths(trials).values())
 
 
-def _mean_trial_lengths(trials: Iterable[Trial]) -> dict[str, float]:
+def _average_trial_lengths(trials: Iterable[Trial]) -> dict[str, float]:
     """Return the mean seconds of a trial by cell; the pilot has fewer iterations, so it only counts if alone."""
     kept = list(trials)
     pilot = min((trial.block for trial in kept), default=0)
@@ -93,11 +93,11 @@ def _mean_trial_lengths(trials: Iterable[Trial]) -> dict[str, float]:
 
 def is_out_of_time(policy: Policy, trials: Sequence[Trial], used_s: float) -> bool:
     """Return True if the next block would end past the time limit by over one of its trials; never for the first."""
-    lengths = _mean_trial_lengths(trials).values()
+    lengths = _average_trial_lengths(trials).values()
     return bool(lengths) and used_s + sum(lengths) - max(lengths) > policy.time_limit_s
 
 
-def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
+def decide(  # noqa: PLR0911, PLR0917 (all that the decision depends on)
     plan: Plan,
     trials: Sequence[Trial],
     blocks: int,
@@ -109,7 +109,7 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
 ) -> Decision:
     """Return the decision after `blocks` complete blocks.
 
-    `asked` are the comparisons of the plan's questions: only these have to be known, to half of their effect. An
+    `asked` are the comparisons of the plan's questions: only these have to be precise, to half of their effect. An
     interval that excludes 1 twice over is narrow enough to answer, and rare enough by chance that looking for it after
     every block hardly adds false claims (docs/reference/statistics.md). Without questions every cell has to be precise.
 
@@ -118,68 +118,70 @@ def decide(  # noqa: PLR0911, PLR0917 (all that a decision follows from)
     `before_s` what of it passed before the first trial.
     """
     policy = plan.policy
-    cost = block_cost(trials)
+    cost = estimate_block_cost(trials)
     if policy.blocks is not None:
-        return _decide_fixed_blocks(policy.blocks + blocks_with_losses(trials), blocks, cost)
+        return _decide_fixed_blocks(policy.blocks + count_blocks_with_losses(trials), blocks, cost)
     used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
     if policy.enough_s is not None or policy.find is not None:
         if policy.find is None:
             return decide_timed_run(policy, trials, blocks, used, before_s)
         return _decide_search(plan, trials, blocks, analysis, used)
     precision = policy.precision / 2 if used < policy.fine_s else policy.precision
-    compared = _required_comparisons(analysis) if asked is None else asked
-    complete = _complete_blocks(compared, blocks)
+    compared = _list_required_comparisons(analysis) if asked is None else asked
+    complete = _count_complete_blocks(compared, blocks)
     if asked is None:
         precise = _is_precise(analysis, precision)
         done = complete >= policy.min_blocks and precise and used >= _SETTLED * policy.fine_s
     else:
-        done = _are_answered(plan, asked, blocks)
+        done = _are_questions_answered(plan, asked, blocks)
     if done:
-        return Decision(RunState.COMPLETE, blocks, NOTHING_LEFT)
+        return Decision(RunState.COMPLETE, blocks, NO_TIME_LEFT)
     if blocks >= policy.max_blocks or is_out_of_time(policy, trials, used):
-        return Decision(RunState.STOPPED, blocks, NOTHING_LEFT)
-    if blocks < FORESEEN:
+        return Decision(RunState.STOPPED, blocks, NO_TIME_LEFT)
+    if blocks < FEWEST_FOR_FORECAST:
         return Decision(None, None, None)
     if asked is None:
-        need = _foresee_precision(policy, analysis, complete, used, cost) if compared else None
+        need = _estimate_needed_blocks(policy, analysis, complete, used, cost) if compared else None
     else:
-        need = _Need.of(compared, policy, ANSWER_PRECISION, policy.precision)
+        need = _BlocksNeeded.of(compared, policy, ANSWER_PRECISION, policy.precision)
     if need is None:
         return Decision(None, None, None)
-    # Where trials fail, it takes more blocks to have as many whole ones.
+    # If trials fail, more blocks are needed for as many complete ones.
     fewest, likely, most = ((whole - complete) * blocks / complete for whole in need.count_blocks(complete))
     longest = max(policy.time_limit_s - used, 0.0)
     left = TimeLeft(min(max(fewest, 1.0) * cost, longest), min(max(most, 1.0) * cost, longest))
     return Decision(None, min(blocks + max(math.ceil(likely), 1), policy.max_blocks), left)
 
 
-def _foresee_precision(
+def _estimate_needed_blocks(
     policy: Policy, analysis: Analysis, complete: int, used_s: float, cost: float
-) -> "_Need | None":
+) -> "_BlocksNeeded | None":
     """Return how many blocks a run without questions needs; None if that cannot be estimated yet."""
-    compared = _required_comparisons(analysis)
+    compared = _list_required_comparisons(analysis)
     early = used_s < policy.fine_s and cost > 0
-    need = _Need.of(compared, policy, RELATIVE_PRECISION, policy.precision / 2 if early else policy.precision)
+    need = _BlocksNeeded.of(
+        compared, policy, RELATIVE_PRECISION, policy.precision / 2 if early else policy.precision
+    )
     if need is None:
         return None
-    need = replace(need, slow=_blocks_to_settle_slow_runs(analysis))
+    need = replace(need, slow=_count_blocks_for_slow_runs(analysis))
     if not early:
         return need
     return replace(
         need,
         # After `fine_s` the whole `precision` suffices, which may come sooner than half of it.
-        coarse=expected_blocks(compared, policy.precision),
+        coarse=estimate_expected_blocks(compared, policy.precision),
         from_then=complete + math.ceil((policy.fine_s - used_s) / cost),
         fewest=max(need.fewest, complete + math.ceil((_SETTLED * policy.fine_s - used_s) / cost)),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Need:
-    """How many whole blocks a run needs to be precise: `wanted`, or `coarse` once it has had `from_then`.
+class _BlocksNeeded:
+    """Numbers of complete blocks that a run needs to be precise: `wanted`, or `coarse` from block `from_then` on.
 
-    Without more outliers it needs `steady`. It has `fewest` in any case, `most` at most, and `slow` if it goes on for
-    slow runs that it saw.
+    Without more outliers it needs `steady`. It has at least `fewest`, at most `most`, and `slow` if it continues
+    because of slow runs.
     """
 
     wanted: int
@@ -193,16 +195,16 @@ class _Need:
     @classmethod
     def of(
         cls, compared: Sequence[Comparison], policy: Policy, relative: float, precision: float
-    ) -> "_Need | None":
-        """Return what it takes until all that is compared is precise; None if that cannot be estimated yet."""
-        wanted = expected_blocks(compared, precision, relative)
+    ) -> "_BlocksNeeded | None":
+        """Return the blocks needed until all comparisons are precise; None if that cannot be estimated yet."""
+        wanted = estimate_expected_blocks(compared, precision, relative)
         if wanted is None:
             return None
-        steady = blocks_without_outliers(compared, precision, relative)
+        steady = estimate_blocks_without_outliers(compared, precision, relative)
         return cls(wanted, wanted if steady is None else steady, policy.min_blocks, policy.max_blocks)
 
     def count_blocks(self, complete: int) -> tuple[int, int, int]:
-        """Return how many whole blocks it takes in all, after `complete` of them: at best, probably, at worst."""
+        """Return the complete blocks needed in all, after `complete` of them: at best, probably, and at worst."""
         luckily = min(math.exp(-_FEWER / complete), self.steady / max(self.wanted, 1))
         return (
             self._count(luckily, 0),
@@ -225,12 +227,12 @@ def _decide_fixed_blocks(wanted: int, blocks: int, cost: float) -> Decision:
 def _decide_search(
     plan: Plan, trials: Sequence[Trial], blocks: int, analysis: Analysis, used_s: float
 ) -> Decision:
-    """Return the decision for a run that looks for slow runs; whether there are any does not end it."""
-    policy, needed, cost = plan.policy, blocks_to_find(plan, analysis), block_cost(trials)
+    """Return the decision for a run that looks for slow runs; finding some does not end it."""
+    policy, needed, cost = plan.policy, blocks_to_find(plan, analysis), estimate_block_cost(trials)
     if needed is not None and blocks >= max(needed, policy.min_blocks):
-        return Decision(RunState.COMPLETE, blocks, NOTHING_LEFT)
+        return Decision(RunState.COMPLETE, blocks, NO_TIME_LEFT)
     if blocks >= policy.max_blocks or is_out_of_time(policy, trials, used_s):
-        return Decision(RunState.STOPPED, blocks, NOTHING_LEFT)
+        return Decision(RunState.STOPPED, blocks, NO_TIME_LEFT)
     goal = min(max(needed or policy.max_blocks, policy.min_blocks), policy.max_blocks)
     left_s = max(min((goal - blocks) * cost, policy.time_limit_s - used_s), 0.0)
     return Decision(None, goal, TimeLeft.exactly(left_s))
@@ -248,18 +250,18 @@ def count_compared_cells(plan: Plan) -> int:
 
 
 def blocks_to_find(plan: Plan, analysis: Analysis, rare: Rare | None = None) -> int | None:
-    """Return the blocks in all that find `rare`, by default what the plan looks for; None if it looks for nothing."""
+    """Return the total blocks that find `rare`, by default the plan's; None if it looks for nothing."""
     rare = rare or plan.policy.find
-    held = _iterations_per_trial(analysis)
+    held = _count_iterations_per_trial(analysis)
     if rare is None or not held:
         return None
-    return blocks_to_find_rare(
-        rare, held, background=_baseline_slow_share(analysis), cells=count_compared_cells(plan)
+    return count_blocks_to_find_rare(
+        rare, held, background=_find_baseline_slow_share(analysis), cells=count_compared_cells(plan)
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class EndForecast:
     """The expected end of a run, with `left` until then, and with its widest log ratio known to ± `half_width`.
 
     After `rare_left_s` seconds it would have found `rare`; None if that takes longer than a run may.
@@ -271,29 +273,29 @@ class Forecast:
     rare_left_s: float | None
 
 
-_USUALLY_SOUGHT = Rare(2.0, 0.05)
+_DEFAULT_RARE = Rare(2.0, 0.05)
 
 
-def foresee_end(
+def forecast_end(
     plan: Plan, trials: Sequence[Trial], blocks: int, analysis: Analysis, decision: Decision
-) -> Forecast | None:
+) -> EndForecast | None:
     """Return the forecast for a run; None if its end is still unknown, or if nothing is compared."""
-    if decision.goal is None or decision.left is None or blocks < FORESEEN:
+    if decision.goal is None or decision.left is None or blocks < FEWEST_FOR_FORECAST:
         return None
     ends = [
         predicted_half_width(comparison, max(decision.goal - comparison.n, 0))
-        for comparison in _required_comparisons(analysis)
+        for comparison in _list_required_comparisons(analysis)
     ]
     known = [end for end in ends if end is not None]
     if not known or len(known) < len(ends):
         return None
-    rare = plan.policy.find or _USUALLY_SOUGHT
+    rare = plan.policy.find or _DEFAULT_RARE
     needed = blocks_to_find(plan, analysis, rare)
-    rare_left_s = None if needed is None else max(needed - blocks, 0) * block_cost(trials)
-    return Forecast(max(known), decision.left, rare, rare_left_s)
+    rare_left_s = None if needed is None else max(needed - blocks, 0) * estimate_block_cost(trials)
+    return EndForecast(max(known), decision.left, rare, rare_left_s)
 
 
-def _iterations_per_trial(analysis: Analysis) -> int:
+def _count_iterations_per_trial(analysis: Analysis) -> int:
     """Return the iterations of a trial in the last block; 0 without a trial."""
     trials = []
     for result in analysis.cells:
@@ -303,7 +305,7 @@ def _iterations_per_trial(analysis: Analysis) -> int:
     return len(max(trials, key=lambda trial: trial.block).measurements[0].iterations) if trials else 0
 
 
-def _baseline_slow_share(analysis: Analysis) -> float:
+def _find_baseline_slow_share(analysis: Analysis) -> float:
     """Return the share of slow runs on the baseline that has most of them, in steps of half a percent."""
     slow = [result.answers.slow for result in analysis.cells if result.answers is not None]
     most = max((comparison.baseline.slow_share for comparison in slow if comparison is not None), default=0.0)
@@ -313,32 +315,32 @@ def _baseline_slow_share(analysis: Analysis) -> float:
 def decide_timed_run(
     policy: Policy, trials: Sequence[Trial], blocks: int, used_s: float, before_s: float = 0.0
 ) -> Decision:
-    """Return the decision for a run that only has to last `enough_s` and to reach its fewest blocks.
+    """Return the decision for a run that only has to last `enough_s` and reach `min_blocks`.
 
-    The `before_s` that it took to get ready are part of `used_s`, and count against the time limit alone.
+    The `before_s` seconds of preparation are part of `used_s`, and count against the time limit alone.
     """
     lasted_s = used_s - before_s
     if policy.enough_s is not None and blocks >= policy.min_blocks and lasted_s >= policy.enough_s:
-        return Decision(RunState.COMPLETE, blocks, NOTHING_LEFT)
-    cost = block_cost(trials)
+        return Decision(RunState.COMPLETE, blocks, NO_TIME_LEFT)
+    cost = estimate_block_cost(trials)
     if blocks >= policy.max_blocks or (blocks and used_s + cost > policy.time_limit_s):
-        return Decision(RunState.STOPPED, blocks, NOTHING_LEFT)
+        return Decision(RunState.STOPPED, blocks, NO_TIME_LEFT)
     in_time = math.ceil(max((policy.enough_s or 0.0) - lasted_s, 0.0) / cost) if cost > 0 else 0
     goal = min(max(policy.min_blocks, blocks + in_time), policy.max_blocks)
     return Decision(None, goal, TimeLeft.exactly((goal - blocks) * cost))
 
 
-def blocks_with_losses(trials: Iterable[Trial]) -> int:
-    """Return the number of blocks with at least one lost trial; as many more blocks make up for them."""
+def count_blocks_with_losses(trials: Iterable[Trial]) -> int:
+    """Return the number of blocks with at least one lost trial; as many blocks are added to replace them."""
     return len({trial.block for trial in trials if trial.status is TrialStatus.LOST})
 
 
 def _is_precise(analysis: Analysis, precision: float) -> bool:
-    """Return whether all that is compared is precise enough, and no slow runs were seen that more blocks may decide."""
-    comparisons = _required_comparisons(analysis)
+    """Return whether all comparisons are precise, and no slow runs were seen that more blocks may settle."""
+    comparisons = _list_required_comparisons(analysis)
     if comparisons:
         precise = all(is_precise_enough(comparison, precision) for comparison in comparisons)
-        return precise and not _blocks_to_settle_slow_runs(analysis)
+        return precise and not _count_blocks_for_slow_runs(analysis)
     # Nothing is compared, so the means themselves have to be precise.
     cells = [result for result in analysis.cells if result.status is not CellStatus.UNUSABLE]
     alive = [result for result in cells if not is_given_up(result.trials)]
@@ -346,40 +348,40 @@ def _is_precise(analysis: Analysis, precision: float) -> bool:
 
 
 def is_settled(comparison: Comparison, precision: float) -> bool:
-    """Return True if more blocks would not change the answer: it is far beyond any scatter, or known to half of its
+    """Return True if more blocks would not change the answer: it is far beyond any scatter, or precise to half of its
     effect.
 
-    Two blocks may show the former, but their interval is Student's with one degree of freedom, and says nothing.
+    Two blocks may show the former, but their interval has one degree of freedom, and says nothing.
     """
     if comparison.n < MIN_BLOCKS:
-        return comparison.differs and comparison.n >= FEW
+        return comparison.differs and comparison.n >= FEWEST_IF_SETTLED
     return is_precise_enough(comparison, precision, ANSWER_PRECISION)
 
 
-def _are_answered(plan: Plan, asked: Sequence[Comparison], blocks: int) -> bool:
-    """Return whether what the questions compare is known well enough."""
+def _are_questions_answered(plan: Plan, asked: Sequence[Comparison], blocks: int) -> bool:
+    """Return whether all comparisons of the questions are precise enough."""
     policy = plan.policy
     if asked and plan.context.budget_s is not None:
         # Time spent on a settled question is missing for the others, so fewer blocks than usual may do.
         return all(is_settled(comparison, policy.precision) for comparison in asked)
     precise = all(is_precise_enough(comparison, policy.precision, ANSWER_PRECISION) for comparison in asked)
-    return precise and _complete_blocks(asked, blocks) >= policy.min_blocks
+    return precise and _count_complete_blocks(asked, blocks) >= policy.min_blocks
 
 
-def _complete_blocks(compared: Sequence[Comparison], blocks: int) -> int:
-    """The number of blocks of the comparison that has fewest: a failed trial takes its block out."""
+def _count_complete_blocks(compared: Sequence[Comparison], blocks: int) -> int:
+    """Return the number of blocks of the comparison with the fewest, as failed trials remove their blocks."""
     return min((comparison.n for comparison in compared), default=blocks)
 
 
-def _required_comparisons(analysis: Analysis) -> list[Comparison]:
+def _list_required_comparisons(analysis: Analysis) -> list[Comparison]:
     """Return the comparisons that have to be precise; those of null cells only if there are no others."""
     alive = [result for result in analysis.cells if result.comparison and not is_given_up(result.trials)]
     chosen = [result for result in alive if result.cell.null_of is None] or alive
     return [comparison for result in chosen for comparison in result.comparison.values()]
 
 
-def _blocks_to_settle_slow_runs(analysis: Analysis) -> int:
-    """Return up to how many blocks a run continues to decide about slow runs that it saw; 0 without any."""
+def _count_blocks_for_slow_runs(analysis: Analysis) -> int:
+    """Return the number of blocks up to which a run continues because of slow runs that it saw; 0 without any."""
     answers = [result.answers for result in analysis.cells if not is_given_up(result.trials)]
     slow = [answer.slow for answer in answers if answer is not None and answer.slow is not None]
     return max((comparison.worth for comparison in slow if comparison.is_unsettled), default=0)
@@ -396,11 +398,11 @@ def _is_summary_precise(result: CellResult, precision: float) -> bool:
 
 
 def is_given_up(cell_trials: Sequence[Trial]) -> bool:
-    """Return True if a cell is no longer tried: it has failed `GIVE_UP_AFTER` times and never succeeded.
+    """Return True if a cell is no longer tried: it has failed `MOST_FAILURES` times and never succeeded.
 
     It follows from the trials alone, so it also holds after a resume.
     """
-    return len(cell_trials) >= GIVE_UP_AFTER and all(
+    return len(cell_trials) >= MOST_FAILURES and all(
         trial.status is TrialStatus.FAILED for trial in cell_trials
     )
 
@@ -409,11 +411,11 @@ def is_hopeless(cells: Iterable[str], trials: Sequence[Trial]) -> bool:
     """Return True if a run is over because nothing in it works: each cell was tried, and all these trials failed.
 
     Failures that may pass by themselves do not count. The number of failures is counted over all cells, so that a run
-    of many cells need not fail `GIVE_UP_AFTER` times in each.
+    of many cells need not fail `MOST_FAILURES` times in each.
     """
     tried = {trial.cell_id for trial in trials}
     return (
-        len(trials) >= GIVE_UP_AFTER
+        len(trials) >= MOST_FAILURES
         and all(cell in tried for cell in cells)
         and all(
             trial.status is TrialStatus.FAILED and not (trial.cause is not None and trial.cause.may_pass)
@@ -423,7 +425,7 @@ def is_hopeless(cells: Iterable[str], trials: Sequence[Trial]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
+class PrecisionForecast:
     """The precision of a cell's ratio, as the half-width of its logarithm: now, and after more blocks."""
 
     cell: str
@@ -432,25 +434,25 @@ class Prospect:
 
 
 @dataclass(frozen=True, slots=True)
-class MoreTime:
-    """What `blocks` more blocks, of about `seconds` in all, would gain for the cells that are not known well enough."""
+class ExtensionForecast:
+    """The gain from `blocks` more blocks, of about `seconds` in all, for the cells that are not precise enough."""
 
     blocks: int
     seconds: float
-    cells: tuple[Prospect, ...]
+    cells: tuple[PrecisionForecast, ...]
 
 
-def forecast_more_time(plan: Plan, analysis: Analysis) -> MoreTime | None:
-    """Return what continuing would gain; None if every ratio is as precise as asked for and every verdict is given.
+def forecast_more_time(plan: Plan, analysis: Analysis) -> ExtensionForecast | None:
+    """Return the gain from continuing; None if every ratio is as precise as asked for and every verdict is given.
 
-    As many blocks as the precision needs, but no more than there are already, since forecasts reach no further. If
-    there are too few for any verdict, as many as a verdict takes. Verdicts that were taken back need another host or
+    It assumes as many blocks as the precision needs, but no more than there are already, since forecasts reach no
+    further. If there are too few for any verdict, as many as a verdict needs. Withdrawn verdicts need another host or
     order, not more blocks.
     """
     precision = plan.policy.precision
     more, lacking = 0, []
     for workload in analysis.workloads:
-        for cell, comparison in _imprecise_cells(workload, precision):
+        for cell, comparison in _yield_imprecise_cells(workload, precision):
             needed = blocks_needed(comparison, precision)
             precise = is_precise_enough(comparison, precision)
             wanted = comparison.n if precise or needed is None else needed - comparison.n
@@ -461,12 +463,12 @@ def forecast_more_time(plan: Plan, analysis: Analysis) -> MoreTime | None:
     for cell, comparison in lacking:
         then = predicted_half_width(comparison, more)
         if comparison.ci is not None and then is not None:
-            found.append(Prospect(cell, half_width(comparison.ci), then))
+            found.append(PrecisionForecast(cell, half_width(comparison.ci), then))
     trials = [trial for result in analysis.cells for trial in result.trials]
-    return MoreTime(more, more * block_cost(trials), tuple(found)) if found else None
+    return ExtensionForecast(more, more * estimate_block_cost(trials), tuple(found)) if found else None
 
 
-def _imprecise_cells(workload: WorkloadResult, precision: float) -> Iterator[tuple[str, Comparison]]:
+def _yield_imprecise_cells(workload: WorkloadResult, precision: float) -> Iterator[tuple[str, Comparison]]:
     """Yield the cells whose ratio more blocks could make more precise, with their comparison in the primary metric."""
     if not workload.metrics:
         return
@@ -490,7 +492,7 @@ def extend_policy(
     time_limit_s: float | None = None,
     used_s: float | None = None,
 ) -> Policy:
-    """Return the policy of a run that continues although it had stopped, after `used_s` seconds of wall time.
+    """Return the policy of a stopped run that continues after `used_s` seconds of wall time.
 
     It continues until it has `blocks` blocks in all, or else until `precision` is reached (None: as before). The time
     limit (None: that of the policy) applies to what is still to come.

@@ -1,4 +1,4 @@
-"""Slow runs: compares how many iterations took much longer than is typical of their cell, trial by trial.
+"""Slow runs: how many iterations took much longer than is typical of their cell, compared trial by trial.
 
 The iterations of one trial ran on one machine and may be slow together, so in every test the trial is the unit, however
 many iterations it holds. Matrices have shape (K, m): m iterations in each of K trials, a row of NaN if a trial is
@@ -16,15 +16,15 @@ from guestmark.core.rare import SLOW
 from guestmark.stats import paired
 from guestmark.stats.medians import find_median, find_row_medians
 from guestmark.stats.special import inverse_regularized_beta
-from guestmark.stats.total import unseen_share
+from guestmark.stats.total import bound_unseen_share
 
 Array = NDArray[np.float64]
 
 # Shares of slow runs that differ by less than this are equivalent.
 SHARE_MARGIN = 0.05
-# A run that saw slow runs continues up to so many blocks until it can decide about them.
+# A run that saw slow runs continues up to this many blocks to decide about them.
 TAIL_BLOCKS = 20
-# The same if nothing boots, in runs, each of which counts by itself: as many as 20 blocks of seven.
+# The same if nothing boots, in runs, which then count individually: as many as in 20 blocks of seven.
 TAIL_RUNS = 140
 QUANTILE = 0.95
 # Confidence of the ratio of typical runs, and how many ratios inside its interval are tried.
@@ -68,7 +68,7 @@ def convert_to_costs(iterations: Array, better: Better) -> Array:
         return np.asarray(1 / iterations, dtype=np.float64)
 
 
-def typical_level(costs: Array) -> float:
+def find_typical_level(costs: Array) -> float:
     """Return the median over the trials of each trial's median iteration; NaN without a trial."""
     rows = costs[~np.isnan(costs).any(axis=1)]
     return find_median(find_row_medians(rows)) if rows.size else math.nan
@@ -79,7 +79,7 @@ def count_slow_runs(costs: Array, times: float = SLOW, level: float | None = Non
     typical level.
     """
     if level is None:
-        level = typical_level(costs)
+        level = find_typical_level(costs)
     counts: Array = (costs > times * level).sum(axis=1).astype(np.float64)
     counts[np.isnan(costs).any(axis=1)] = np.nan
     return counts
@@ -106,20 +106,20 @@ class CommonScale:
     @property
     def normal_levels(self) -> tuple[float, float]:
         """The normal cost of the cell and of the baseline, at the most likely ratio."""
-        level = self._baseline_level(self.log_ratio)
+        level = self._find_baseline_level(self.log_ratio)
         return level * math.exp(self.log_ratio), level
 
-    def excess_slow_runs(self, log_ratio: float) -> NDArray[np.int64]:
+    def count_excess_slow_runs(self, log_ratio: float) -> NDArray[np.int64]:
         """Return how many more slow iterations the cell has than the baseline in each block, shape (K,), given the
         typical ratio.
         """
-        level = self._baseline_level(log_ratio)
+        level = self._find_baseline_level(log_ratio)
         counts = count_slow_runs(self.cell, level=level * math.exp(log_ratio)) - count_slow_runs(
             self.baseline, level=level
         )
         return counts.astype(np.int64)
 
-    def equal_shares_p(self) -> float:
+    def compute_equal_shares_p(self) -> float:
         """Return the largest p of "equally many slow runs" over the ratios that the typical runs may have.
 
         At the true ratio the counts of a block are as likely to be the other way round, so each p is exact
@@ -131,15 +131,15 @@ class CommonScale:
             # Equal typical runs are the most natural hypothesis, and the grid may miss them.
             ratios.append(0.0)
         found = 0.0
-        sign = np.sign(self.excess_slow_runs(self.log_ratio).sum())
+        sign = np.sign(self.count_excess_slow_runs(self.log_ratio).sum())
         for log_ratio in ratios:
-            excess = self.excess_slow_runs(log_ratio)
+            excess = self.count_excess_slow_runs(log_ratio)
             if np.sign(excess.sum()) != sign:
                 return 1.0
             found = max(found, excess_counts_p(excess))
         return found
 
-    def _baseline_level(self, log_ratio: float) -> float:
+    def _find_baseline_level(self, log_ratio: float) -> float:
         cell, baseline = self.medians
         return find_median(np.concatenate((cell / math.exp(log_ratio), baseline)))
 
@@ -167,7 +167,7 @@ def describe_cell_runs(
         raise ValueError("no trial to describe")
     counts = count_slow_runs(rows, level=level)
     alike = intraclass_correlation(counts, rows.shape[1])
-    figures = np.array([typical_level(rows), rows.mean(), np.quantile(rows, QUANTILE), rows.max()])
+    figures = np.array([find_typical_level(rows), rows.mean(), np.quantile(rows, QUANTILE), rows.max()])
     typical, total, p95, worst = (float(figure) for figure in convert_to_costs(figures, better))
     return CellRuns(
         trials=rows.shape[0],
@@ -179,7 +179,7 @@ def describe_cell_runs(
         slow=int(counts.sum()),
         over_twice=int(count_slow_runs(rows, 2.0, level).sum()),
         slow_trials=int((counts > 0).sum()),
-        share_ci=share_interval(counts, rows.shape[1], alike),
+        share_ci=compute_share_interval(counts, rows.shape[1], alike),
         correlation=alike,
     )
 
@@ -199,7 +199,7 @@ def intraclass_correlation(counts: Array, m: int) -> float | None:
     return min(max((between - within) / (between + (m - 1) * within), 0.0), 1.0)
 
 
-def effective_size(trials: int, m: int, correlation: float | None) -> float:
+def compute_effective_size(trials: int, m: int, correlation: float | None) -> float:
     """Return how many independent iterations `trials` trials of `m` are worth: n·m / (1 + (m - 1)·correlation).
 
     If so few were slow that the correlation is unknown (None), each trial counts once.
@@ -207,7 +207,7 @@ def effective_size(trials: int, m: int, correlation: float | None) -> float:
     return trials * m / (1 + (m - 1) * (1.0 if correlation is None else correlation))
 
 
-def share_interval(
+def compute_share_interval(
     counts: Array, m: int, correlation: float | None, confidence: float = 0.95
 ) -> tuple[float, float]:
     """Return the interval of the share of slow iterations from their counts per trial, shape (n,).
@@ -216,18 +216,18 @@ def share_interval(
     1998).
     """
     p = float(counts.mean()) / m
-    size = effective_size(counts.size, m, correlation)
+    size = compute_effective_size(counts.size, m, correlation)
     hits, tail = p * size, (1 - confidence) / 2
     low = float(inverse_regularized_beta(hits, size - hits + 1, tail)) if hits > 0 else 0.0
     high = float(inverse_regularized_beta(hits + 1, size - hits, 1 - tail)) if hits < size else 1.0
     return low, high
 
 
-def failed_share(failed: Array, tried: Array) -> tuple[float, tuple[float, float]]:
+def estimate_failed_share(failed: Array, tried: Array) -> tuple[float, tuple[float, float]]:
     """Return the share of runs that failed and its 95 % interval, from counts per trial, shape (n,) each.
 
-    The interval is that of `share_interval`. If trials hold different numbers of runs, their correlation is unknown, so
-    each trial counts once. Raises ValueError without a run.
+    The interval is that of `compute_share_interval`. If trials hold different numbers of runs, their correlation is
+    unknown, so each trial counts once. Raises ValueError without a run.
     """
     if not tried.sum() > 0:
         raise ValueError("no run to take a share of")
@@ -236,10 +236,10 @@ def failed_share(failed: Array, tried: Array) -> tuple[float, tuple[float, float
     share = float(failed.sum() / tried.sum())
     alike = intraclass_correlation(failed, runs) if equal else None
     counts = failed if equal else np.full(failed.size, share * runs)
-    return share, share_interval(counts, runs, alike)
+    return share, compute_share_interval(counts, runs, alike)
 
 
-def share_difference(
+def estimate_share_difference(
     cell: Array, baseline: Array, m: int, confidence: float = 0.95
 ) -> tuple[float, tuple[float, float]]:
     """Return the cell's share of slow iterations minus the baseline's, and its interval.
@@ -250,8 +250,8 @@ def share_difference(
     """
     p, q = float(cell.mean()) / m, float(baseline.mean()) / m
     alike = intraclass_correlation(np.concatenate((cell, baseline)), m)
-    low_p, high_p = share_interval(cell, m, alike, confidence)
-    low_q, high_q = share_interval(baseline, m, alike, confidence)
+    low_p, high_p = compute_share_interval(cell, m, alike, confidence)
+    low_q, high_q = compute_share_interval(baseline, m, alike, confidence)
     d = p - q
     return d, (d - math.hypot(p - low_p, high_q - q), d + math.hypot(high_p - p, q - low_q))
 
@@ -276,7 +276,7 @@ def excess_counts_p(excess: NDArray[np.int64]) -> float:
     return float(min(1.0, 2 * probability[reach + observed :].sum())) if observed else 1.0
 
 
-def quantile_ratio(
+def estimate_quantile_ratio(
     cell: Array, baseline: Array, quantile: float = QUANTILE, confidence: float = 0.95
 ) -> tuple[float, tuple[float, float] | None]:
     """Return the ratio of two cells' quantiles over all iterations, and its interval; None if it is unbounded.
@@ -327,10 +327,10 @@ class Unseen:
 
 
 def bound_unseen_events(trials: int, m: int, correlation: float | None = 0.0) -> Unseen:
-    """Return how frequent an event may be that did not occur in `trials` trials of `m` iterations.
+    """Return the largest frequency of an event that did not occur in `trials` trials of `m` iterations.
 
     `correlation` is that of `intraclass_correlation`, from a cell with slow runs. 0 assumes that each iteration is slow
     independently; with None nothing is known, and each machine counts once.
     """
-    size = effective_size(trials, m, correlation)
-    return Unseen(unseen_share(trials), 1 - 0.05 ** (1 / size) if size else 1.0)
+    size = compute_effective_size(trials, m, correlation)
+    return Unseen(bound_unseen_share(trials), 1 - 0.05 ** (1 / size) if size else 1.0)

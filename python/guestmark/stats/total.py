@@ -1,8 +1,8 @@
-"""The total, what a batch costs: the ratio of two cells' means, with what so few machines cannot have shown.
+"""The total cost of a batch: the ratio of two cells' means, with allowance for events that few machines cannot show.
 
 Arrays hold one mean per trial, shape (K,), NaN if a trial is missing or failed. No method can tell a mean that rare
-events determine from a few trials (Bahadur and Savage 1956). The interval is that of what the trials showed; beside it
-stands how far a total could lie if an event stayed unseen: whole trials that take five times as long, in as large a
+events determine from a few trials (Bahadur and Savage 1956). The interval covers what the trials showed. A second one
+says how far off a total could be if an event stayed unseen: whole trials that take five times as long, in as large a
 share as could have.
 """
 
@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 LARGEST_EVENT = 5.0
 
 
-def complete_pairs(cell: Array, baseline: Array) -> tuple[Array, Array] | None:
+def select_complete_pairs(cell: Array, baseline: Array) -> tuple[Array, Array] | None:
     """Return both cells' values in the blocks that hold both; None if one is not a finite number above 0.
 
     Raises ValueError if the shapes differ: values pair by block, never by rank.
@@ -39,7 +39,7 @@ def ratio_of_means(x: Array, y: Array) -> float:
     return float(x.mean() / y.mean())
 
 
-# Up to so many blocks all subsets of them are taken, beyond so many random ones.
+# Up to this many blocks all their subsets are used, beyond it this many random ones.
 _ALL_SUBSETS, _SUBSETS = 12, 4_095
 _SEED = 19_690_101
 # Ratios of sums whose logs are this close differ by rounding alone.
@@ -55,7 +55,7 @@ def ratio_interval(x: Array, y: Array, confidence: float = NOMINAL) -> tuple[flo
     Below `MIN_BLOCKS` blocks, where that test has no interval, it is Fieller's.
     """
     n = x.size
-    masks = _subsets_of_blocks(n)
+    masks = _list_block_subsets(n)
     outside = math.floor((1 - confidence) / 2 * (len(masks) + 1))
     if n < MIN_BLOCKS or not outside:
         return fieller_interval(x, y, confidence)
@@ -67,7 +67,7 @@ def ratio_interval(x: Array, y: Array, confidence: float = NOMINAL) -> tuple[flo
 
 
 @functools.lru_cache(maxsize=16)
-def _subsets_of_blocks(n: int) -> Array:
+def _list_block_subsets(n: int) -> Array:
     """Return which blocks each subset holds, 0 or 1, shape (M, n); no subset is empty."""
     if n <= _ALL_SUBSETS:
         numbers = np.arange(1, 1 << n)
@@ -129,7 +129,7 @@ def total_equivalence_p(x: Array, y: Array, margin: float) -> float:
     return max(worst, 2.0**-n)
 
 
-def unseen_share(trials: int, confidence: float = 0.95) -> float:
+def bound_unseen_share(trials: int, confidence: float = 0.95) -> float:
     """Return the largest share that an event may have which did not occur in `trials` independent trials.
 
     1 - (1 - confidence)^(1/n), about 3/n ("rule of three", Hanley and Lippman-Hand 1983): 26 % for 10 trials, 3 % for
@@ -138,7 +138,7 @@ def unseen_share(trials: int, confidence: float = 0.95) -> float:
     return 1 - (1 - confidence) ** (1 / trials) if trials else 1.0
 
 
-def trials_to_see(share: float, confidence: float = 0.95) -> int:
+def count_trials_to_see(share: float, confidence: float = 0.95) -> int:
     """Return the fewest independent trials in which an event of this share occurs at least once.
 
     Raises ValueError unless the share lies between 0 and 1.
@@ -149,22 +149,22 @@ def trials_to_see(share: float, confidence: float = 0.95) -> int:
     return math.ceil(math.log1p(-confidence) / math.log1p(-share) - 1e-9)
 
 
-def runs_for_equal_totals(margin: float, largest: float = LARGEST_EVENT) -> int:
-    """Return how many independent runs it takes before equal totals may be claimed.
+def count_runs_for_equal_totals(margin: float, largest: float = LARGEST_EVENT) -> int:
+    """Return how many independent runs are needed before equal totals may be claimed.
 
     An event that makes a trial take `largest` times as long moves the mean by `margin` if its share is margin /
     (largest - 1). With fewer runs such an event could well have stayed unseen. 398 runs for a margin of 3 % and ×5.
     """
-    return trials_to_see(min(margin / (largest - 1), 0.5))
+    return count_trials_to_see(min(margin / (largest - 1), 0.5))
 
 
 def widen_for_unseen(
     interval: tuple[float, float], trials: int, factor: float = LARGEST_EVENT
 ) -> tuple[float, float]:
-    """Return how far a ratio of means could lie if `trials` trials of each cell have not shown some event.
+    """Return the interval in which a ratio of means could lie if `trials` trials of each cell missed some event.
 
-    It is a worst case, and holds far more often than `interval`. In the share `unseen_share` of the cell's trials, or
-    of the baseline's, they take `factor` times as long.
+    It is a worst case, and holds far more often than `interval`. In the share `bound_unseen_share` of the cell's
+    trials, or of the baseline's, they take `factor` times as long.
     """
-    growth = 1 + unseen_share(trials) * (factor - 1)
+    growth = 1 + bound_unseen_share(trials) * (factor - 1)
     return interval[0] / growth, interval[1] * growth

@@ -1,8 +1,8 @@
-"""Tests whether a run's own data contradict the assumptions of its statistics.
+"""Tests of whether a run's own data contradict the assumptions of its statistics.
 
 Comparisons are right if nothing but chance decides what a trial meets. Order inside a block is random, and a block
-begins with the cell that ended the one before, so what a guest leaves behind (a warm cache, a processor awake, dirty
-pages) meets all cells alike. Runs of earlier versions, and machines that share a plan, have no such balance. So order,
+begins with the cell that ended the one before, so traces that a guest leaves (a warm cache, an awake processor, dirty
+pages) affect all cells alike. Runs of earlier versions, and machines that share a plan, have no such balance. So order,
 trends and clocks are tested here on the run's own values.
 """
 
@@ -22,7 +22,7 @@ Index = NDArray[np.int64]
 
 # Below .05, because a sound run should not get a warning one time in twenty.
 ALPHA = 0.01
-# A carry-over is corrected for below this p, and warned of only below `ALPHA`.
+# A carry-over is corrected below this p; there is a warning only below `ALPHA`.
 CORRECTED = 0.05
 # Degrees of freedom below which nothing is tested.
 MIN_TRIALS_LEFT = 8
@@ -31,7 +31,7 @@ CLOCKS_FAR_APART = 0.05
 # The clocks are compared by messages, which a busy host may delay this long.
 CLOCK_READING_S = 0.001
 _ROUNDING = 1e-12
-# Values are drawn in to this many spreads, so that a spike neither hides an order effect nor makes one.
+# Values are winsorized to this many spreads, so that a spike neither hides an order effect nor causes one.
 _WINSOR = 3.0
 
 
@@ -44,7 +44,7 @@ class OrderFinding(StrEnum):
 
 
 class Severity(StrEnum):
-    """A finding's consequence: it stands in the report, stands beside the verdict, or takes the verdict back."""
+    """A finding's consequence: it is shown in the report, shown beside the verdict, or withdraws the verdict."""
 
     NOTE = "note"
     WARNING = "warning"
@@ -60,7 +60,7 @@ class Finding:
       95 % interval; `carried` is what to subtract.
     - `widens`: by cell, the log by which the finding may explain a ratio of clock times; intervals are wider by that.
       `slows`: the same for processor time that a guest's own clock counted, from which the baseline may not suffer.
-    - `cells`: those whose verdicts a severe finding takes back, for all metrics or, with `primary_only`, for the
+    - `cells`: those whose verdicts a severe finding withdraws, for all metrics or, with `primary_only`, for the
       primary one.
     """
 
@@ -91,15 +91,15 @@ class CarryOver:
 
 
 def subtract_carry_over(values: Array, carried: CarryOver | None, cell_id: str) -> Array:
-    """Return a cell's values, shape (K,) or (K, m), without what they owe to the cell that ran before."""
+    """Return a cell's values, shape (K,) or (K, m), without the effect of the cell that ran before."""
     if carried is None or cell_id not in carried.owed:
         return values
     factor = np.exp(-carried.owed[cell_id])
     return np.asarray(values * (factor if values.ndim == 1 else factor[:, None]), dtype=np.float64)
 
 
-def severe_by_cell(findings: Iterable[Finding]) -> dict[str, list[str]]:
-    """Return the names of the severe findings, each once, by the cell whose verdicts they take back."""
+def list_severe_by_cell(findings: Iterable[Finding]) -> dict[str, list[str]]:
+    """Return the names of the severe findings, each once, by the cell whose verdicts they withdraw."""
     names: dict[str, dict[str, None]] = {}
     for finding in findings:
         if finding.severity is Severity.SEVERE:
@@ -110,9 +110,9 @@ def severe_by_cell(findings: Iterable[Finding]) -> dict[str, list[str]]:
 
 _ADVICE = {
     OrderFinding.CARRY_OVER: (
-        "compare fewer cells at once, or let each clean up what it leaves behind (caches, dirty pages)"
+        "compare fewer cells at once, or let each clean up after itself (caches, dirty pages)"
     ),
-    OrderFinding.POSITION: "order is random, so it costs precision, no bias: run more blocks",
+    OrderFinding.POSITION: "order is random, so this costs precision but causes no bias: run more blocks",
     OrderFinding.TREND: "find out what changed meanwhile (heat, a filling disk, other work), then measure again",
 }
 
@@ -142,13 +142,13 @@ def detect_order_effects(
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.where(data > 0, np.log(data), np.nan)
     levels = sorted(set(kinds))
-    before = _preceding_kinds(place, np.array([levels.index(name) for name in kinds]))
+    before = _find_preceding_kinds(place, np.array([levels.index(name) for name in kinds]))
     block, cell = (np.asarray(index) for index in np.indices(logs.shape))
     drawn_in = _winsorize(logs)
 
     def fit(factor: Array, below: float) -> _OrderFit | None:
         use = ~np.isnan(logs) & ~np.isnan(factor)
-        return _f_test(drawn_in[use], block[use], cell[use], factor[use].astype(np.int64), below / 2)
+        return _run_f_test(drawn_in[use], block[use], cell[use], factor[use].astype(np.int64), below / 2)
 
     findings = []
     fitted = fit(before, max(alpha, CORRECTED))
@@ -190,16 +190,16 @@ def _correct_carry_over(
     fitted: "_OrderFit", names: Sequence[str], baseline: str, before: Array
 ) -> tuple[dict[str, tuple[float, float, float]], CarryOver, float]:
     """Return the corrected ratios, what to subtract from each trial, and the largest relative change of a ratio."""
-    owed = fitted.carried_over(before)
+    owed = fitted.list_carried_effects(before)
     origin = names.index(baseline)
-    shares = fitted.level_shares(before)
+    shares = fitted.count_level_shares(before)
     quantile = float(student_t_quantile(fitted.left, 0.975))
     corrected: dict[str, tuple[float, float, float]] = {}
     errors: dict[str, float] = {}
     moved = 0.0
     for i, other in enumerate(names):
         if i != origin and {i, origin} <= set(fitted.cells):
-            plain, allowed, half = fitted.cell_difference(i, origin)
+            plain, allowed, half = fitted.compute_cell_difference(i, origin)
             moved = max(moved, abs(allowed - plain))
             low, high = allowed - half, allowed + half
             corrected[other] = (float(np.exp(allowed)), float(np.exp(low)), float(np.exp(high)))
@@ -212,7 +212,7 @@ def _correct_carry_over(
     )
 
 
-def _preceding_kinds(place: Array, kinds: Index) -> Array:
+def _find_preceding_kinds(place: Array, kinds: Index) -> Array:
     """Return the kind that ran before each trial, shape (K, cells); NaN for the run's first and for missing trials."""
     before = np.full(place.shape, np.nan)
     previous = np.nan
@@ -225,13 +225,13 @@ def _preceding_kinds(place: Array, kinds: Index) -> Array:
 
 
 def _winsorize(logs: Array) -> Array:
-    """Return the values with those over three spreads from the fit of cell and block drawn in to that distance."""
+    """Return the values, winsorized to three spreads from the fit of cell and block."""
     with np.errstate(all="ignore"):
         fit = np.zeros_like(logs)
         # Two sweeps are enough for a fit that spikes do not pull.
         for _ in range(2):
-            fit += _nan_median(logs - fit, 0)
-            fit += _nan_median(logs - fit, 1)
+            fit += _find_nan_median(logs - fit, 0)
+            fit += _find_nan_median(logs - fit, 1)
         residual = logs - fit
         away = np.abs(residual[~np.isnan(residual)])
         # Medians of small blocks leave many residuals that are exactly 0, which say nothing about the spread.
@@ -240,7 +240,7 @@ def _winsorize(logs: Array) -> Array:
     return np.asarray(fit + np.clip(residual, -reach, reach), dtype=np.float64) if reach > 0 else logs
 
 
-def _nan_median(values: Array, axis: int) -> Array:
+def _find_nan_median(values: Array, axis: int) -> Array:
     ordered = np.sort(values, axis=axis)
     count = (~np.isnan(values)).sum(axis=axis, keepdims=True)
     low = np.take_along_axis(ordered, np.maximum((count - 1) // 2, 0), axis=axis)
@@ -268,34 +268,34 @@ class _OrderFit:
     scatter: Array
     left: int  # degrees of freedom
 
-    def cell_difference(self, cell: int, origin: int) -> tuple[float, float, float]:
+    def compute_cell_difference(self, cell: int, origin: int) -> tuple[float, float, float]:
         """Return the log ratio of two cells without and with the factor, and the latter's 95 % half-width."""
         i, j = self.cells.index(cell), self.cells.index(origin)
         variance = self.scatter[i, i] + self.scatter[j, j] - 2 * self.scatter[i, j]
         half = float(student_t_quantile(self.left, 0.975)) * float(np.sqrt(max(variance, 0.0)))
         return float(self.plain[i] - self.plain[j]), float(self.allowed[i] - self.allowed[j]), half
 
-    def carried_over(self, factor: Array) -> Array:
+    def list_carried_effects(self, factor: Array) -> Array:
         """Return the factor's effect at each element of `factor`; the mean effect if its level is unknown."""
         found = np.full(factor.shape, np.nan)
         for level, shift in zip(self.levels, self.shifts, strict=True):
             found[factor == level] = shift
         return np.where(np.isnan(found), np.nanmean(found), found)
 
-    def level_shares(self, factor: Array) -> Array:
+    def count_level_shares(self, factor: Array) -> Array:
         """Return how often each column of `factor`, shape (K, cells), has each level, shape (cells, levels)."""
         counts = np.stack([(factor == level).sum(axis=0) for level in self.levels], axis=1)
         return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), dtype=np.float64)
 
 
-def _f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) -> _OrderFit | None:
+def _run_f_test(y: Array, block: Index, cell: Index, factor: Index, below: float) -> _OrderFit | None:
     """Return the F test of the factor beside blocks and cells; None unless p is `below`, or with too few trials."""
-    plain, cells = _design_columns(block, cell)
+    plain, cells = _make_design_columns(block, cell)
     full = np.hstack([plain, *[(factor == level)[:, None] for level in _find_levels(factor)[1:]]])
     if full.shape[1] == plain.shape[1]:
         return None
-    reduced_fit, reduced_rss, reduced_rank = _least_squares(plain, y)
-    full_fit, full_rss, full_rank = _least_squares(full, y)
+    reduced_fit, reduced_rss, reduced_rank = _fit_least_squares(plain, y)
+    full_fit, full_rss, full_rank = _fit_least_squares(full, y)
     left = y.size - full_rank
     # A perfect fit has no residual variance to compare with.
     if full_rank == reduced_rank or left < MIN_TRIALS_LEFT or full_rss <= 1e-24 * max(float(y @ y), 1e-300):
@@ -329,14 +329,14 @@ def _find_levels(index: Index) -> Index:
     return np.asarray(sorted(set(index.tolist())), dtype=index.dtype)
 
 
-def _design_columns(block: Index, cell: Index) -> tuple[Array, list[int]]:
+def _make_design_columns(block: Index, cell: Index) -> tuple[Array, list[int]]:
     """Return the indicator columns of blocks (but the first) and cells, and the cells."""
     blocks, cells = _find_levels(block), _find_levels(cell)
     columns = [block[:, None] == blocks[None, 1:], cell[:, None] == cells[None, :]]
     return np.hstack(columns).astype(np.float64), [int(index) for index in cells]
 
 
-def _least_squares(design: Array, y: Array) -> tuple[Array, float, int]:
+def _fit_least_squares(design: Array, y: Array) -> tuple[Array, float, int]:
     """Return coefficients, residual sum of squares and rank."""
     fit, _, rank, _ = np.linalg.lstsq(design, y, rcond=None)
     residual = y - design @ fit
@@ -355,7 +355,7 @@ def detect_trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | 
     n = x.size
     if n < MIN_TRIALS_LEFT or np.ptp(x) == 0:
         return None
-    ranks = _average_ranks(x)
+    ranks = _compute_average_ranks(x)
     rho = float(np.corrcoef(ranks, block)[0, 1])
     t = abs(rho) * np.sqrt((n - 2) / max(1 - rho**2, 1e-12))
     p = 2 * float(student_t_cdf(n - 2, -t))
@@ -372,7 +372,7 @@ def detect_trend(d: Array, margin: float, *, alpha: float = ALPHA) -> Finding | 
     )  # fmt: skip
 
 
-def _average_ranks(x: Array) -> Array:
+def _compute_average_ranks(x: Array) -> Array:
     """Return ranks from 1; ties have their average."""
     ordered = np.sort(x)
     return (np.searchsorted(ordered, x, "left") + np.searchsorted(ordered, x, "right") + 1) / 2

@@ -293,7 +293,7 @@ def test_quick_says_not_yet_when_its_time_is_up(guestmark: CommandLine) -> None:
     started = time.monotonic()
     done = guestmark("exec", "-q", "--quick", "--", "sleep", "7", "---", "sleep", "0.1")
     assert time.monotonic() - started < 40  # of 20 s, on a busy machine
-    assert "Not yet: time for 1 of 6 blocks" in done.stdout
+    assert "Not enough yet: there was time for 1 of 6 blocks" in done.stdout
     assert "--blocks 6" in done.stdout
 
 

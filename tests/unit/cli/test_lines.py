@@ -17,7 +17,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.rare import Rare
 from guestmark.engine.progress import ProgressEstimate
 from guestmark.stats.analysis import analyse_run
-from guestmark.stats.stopping import Forecast, TimeLeft
+from guestmark.stats.stopping import EndForecast, TimeLeft
 
 WALL = Metric("wall_s", "s", Better.LOWER)
 CELLS = tuple(
@@ -110,7 +110,7 @@ def test_what_will_be_known_and_when_is_said_to_whoever_asks(
     run.lines = PlainProgress(clock=lambda: run.now, show_forecast=planning)
     run.lines.started(PLAN, 0)
     run.block()
-    foreseen = Forecast(0.02, TimeLeft(40.0, 40.0), Rare(2.0, 0.05), 4620.0)
+    foreseen = EndForecast(0.02, TimeLeft(40.0, 40.0), Rare(2.0, 0.05), 4620.0)
     run.lines.block_ended(ProgressEstimate(30, 40, TimeLeft(60.0, 70.0), run.analysis, foreseen))
     run.now += 20
     run.lines.block_ended(ProgressEstimate(31, 40, TimeLeft(60.0, 70.0), run.analysis, foreseen))

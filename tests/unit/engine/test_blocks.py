@@ -25,7 +25,7 @@ from guestmark.plan.matrix import NullCells, expand_workload
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.stats import stopping
 from guestmark.stats.analysis import analyse_run
-from guestmark.stats.stopping import GIVE_UP_AFTER, is_given_up, is_hopeless
+from guestmark.stats.stopping import MOST_FAILURES, is_given_up, is_hopeless
 from tests.framework.known import known
 from tests.framework.runs import EXEC, constructed
 
@@ -180,8 +180,8 @@ def test_a_metric_that_an_iteration_lacks_is_an_error() -> None:
 
 def test_a_cell_is_given_up_only_when_it_never_succeeded() -> None:
     assert not is_given_up([])
-    assert not is_given_up([bad("a", block) for block in range(GIVE_UP_AFTER - 1)])
-    assert is_given_up([bad("a", block) for block in range(GIVE_UP_AFTER)])
+    assert not is_given_up([bad("a", block) for block in range(MOST_FAILURES - 1)])
+    assert is_given_up([bad("a", block) for block in range(MOST_FAILURES)])
     assert not is_given_up([good("a", 0), *(bad("a", block) for block in range(1, 9))])
 
 
@@ -189,8 +189,8 @@ def test_a_run_of_which_nothing_works_is_over_early() -> None:
     """After one block of many cells, after three of one; what may pass by itself is tried again."""
     for cells in (["a"], ["a", "b"], list("abcdefgh")):
         first = [bad(cell, 0) for cell in cells]
-        assert is_hopeless(cells, first) == (len(cells) >= GIVE_UP_AFTER)
-        every = [bad(cell, block) for block in range(GIVE_UP_AFTER) for cell in cells]
+        assert is_hopeless(cells, first) == (len(cells) >= MOST_FAILURES)
+        every = [bad(cell, block) for block in range(MOST_FAILURES) for cell in cells]
         assert is_hopeless(cells, every)
         assert not is_hopeless(cells, [*every, good("a", 3)])
         assert not is_hopeless([*cells, "other"], every)
@@ -272,7 +272,7 @@ def test_the_number_of_blocks_is_bounded() -> None:
 def test_cells_that_are_given_up_do_not_keep_a_run_alive() -> None:
     plan = make_plan(precision=0.02, time_limit_s=1e9)
     trials = [bad(t.cell_id, t.block) if t.cell_id == "uml" else t for t in noisy(plan, 10, 0.0001)]
-    trials = [t for t in trials if t.status is TrialStatus.OK or t.block < GIVE_UP_AFTER]
+    trials = [t for t in trials if t.status is TrialStatus.OK or t.block < MOST_FAILURES]
     assert decide(plan, trials, 10).state is RunState.COMPLETE
 
 
@@ -284,7 +284,7 @@ def test_a_single_cell_is_measured_until_its_mean_is_precise() -> None:
 
 def test_the_cost_of_a_block() -> None:
     trials = [good("a", 0, duration=1), good("a", 1, duration=3), good("b", 0, duration=5)]
-    assert stopping.block_cost(trials) == 8  # the pilot of a has fewer iterations than what follows
+    assert stopping.estimate_block_cost(trials) == 8  # the pilot of a has fewer iterations than what follows
 
 
 # --- before the run ---

@@ -92,7 +92,7 @@ def test_a_budget_ends_in_an_answer_within_its_time(guestmark: CommandLine, tmp_
         ("Is long slower?", True),
         ("Is dearer slower?", False),
     ]
-    assert "its time was up" in asked[1]["sentences"][0]
+    assert "the time was up" in asked[1]["sentences"][0]
     # Now it is known what a trial takes, and said before the run.
     again = guestmark("run", str(plan), "--for", "9s", "--json", "-")
     assert "not asked, to keep within 9 s: Is dearer slower?" in again.stderr
@@ -123,7 +123,7 @@ def test_what_a_budget_leaves_fits_into_it_and_can_be_answered(name: str, minute
     found = budget.estimate_run_cost(fitted, cells, known)
     if plan.context.tune is None:
         assert found.proofs_s + found.block_s * found.fewest + 5.0 <= budget_s
-        assert found.fewest >= (1 if name == "powercut" else stopping.FEW)
+        assert found.fewest >= (1 if name == "powercut" else stopping.FEWEST_IF_SETTLED)
         assert fitted.questions
     assert 2 <= len(cells) <= len(plan.cells)
     originals = [cell for cell in plan.cells if cell.null_of is None]
@@ -181,7 +181,7 @@ def test_a_question_that_cannot_be_answered_is_not_asked() -> None:
     proven = next(question for question in plan.questions if question.disk)
     without, notes = keep_answerable_questions(plan, ())
     assert proven not in without.questions
-    assert any("it takes --prove" in note for note in notes)
+    assert any("it needs --prove" in note for note in notes)
     in_memory = replace(plan, context=replace(plan.context, prove=True))
     without, notes = keep_answerable_questions(in_memory, ())
     assert proven not in without.questions

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from guestmark.stats.tails import failed_share
+from guestmark.stats.tails import estimate_failed_share
 from tests.framework.command_line import CommandLine
 
 SOMETIMES = """
@@ -64,9 +64,9 @@ def test_the_interval_of_the_share_holds_it(runs: int, share: float) -> None:
     held = 0
     for _ in range(200):
         failed = generator.binomial(runs, share, 20).astype(float)
-        found, (low, high) = failed_share(failed, np.full(20, float(runs)))
+        found, (low, high) = estimate_failed_share(failed, np.full(20, float(runs)))
         assert found == pytest.approx(failed.sum() / (20 * runs))
         held += low <= share <= high
     assert held >= 182  # fewer once in 100 such tests at .95
     with pytest.raises(ValueError, match="no run"):
-        failed_share(np.zeros(2), np.zeros(2))
+        estimate_failed_share(np.zeros(2), np.zeros(2))

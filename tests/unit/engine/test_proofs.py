@@ -98,4 +98,4 @@ def test_a_proven_disk_alone_admits_no_row_that_may_not_sync(kind: str, of_row: 
     flushes = kind in {"upload", "dd", "direct", "share", "tar", "fill", "filewrite", "fileread"}
     assert bool(barred) == (not of_row and not flushes)
     if barred:
-        assert "whether it syncs what it writes cannot be judged" in barred[asked.id]
+        assert "whether the workload syncs its writes cannot be judged" in barred[asked.id]

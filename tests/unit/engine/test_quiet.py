@@ -72,7 +72,7 @@ def test_what_another_program_sets_again_is_not_attested(host: Path) -> None:
     with quiet_host.quiet_host(host):
         (host / f"{CPU}/cpu1/cpufreq/scaling_governor").write_text("powersave\n")
         assert "powersave is set" in quiet_host.attest_settings(host)["governor"]
-        assert [change.to for change in quiet_host.find_lost_changes(host)] == ["performance"]
+        assert [change.to for change in quiet_host.find_undone_changes(host)] == ["performance"]
     assert restored(host)
 
 
@@ -134,5 +134,5 @@ def test_other_users_are_told_to_be_root(host: Path) -> None:
         folder.chmod(0o755)
     with child(host, 65534) as run:
         assert run.stdout is not None
-        assert run.stdout.read() == "changing the host's settings takes root\n"
+        assert run.stdout.read() == "changing the host's settings needs root\n"
     assert now(host) == NOISY

@@ -11,10 +11,10 @@ from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Plan, Policy, RunState, Trial, TrialStatus
 from guestmark.core.platform_spec import HOST
 from guestmark.core.rare import Rare
-from guestmark.engine.stored_run import ExtensionRequest, extend_plan
+from guestmark.engine.stored_run import ExtensionRequest, make_extended_plan
 from guestmark.engine.trial_schedule import count_iterations
 from guestmark.ledger.model import StoredRun
-from guestmark.stats.estimands import iteration_matrix
+from guestmark.stats.estimands import arrange_iterations
 from tests.framework.command_line import CommandLine
 from tests.framework.runs import host_uml_tcg
 
@@ -68,16 +68,16 @@ def test_a_run_that_goes_on_keeps_its_iterations(
     whole = measured(plan, range(14))
     half = [trial for trial in whole if trial.block < done]
     stored = replace(run, plan=plan, trials=tuple(half), state=RunState.STOPPED)
-    assert measured(extend_plan(stored, further), range(done, 14), half) == whole
+    assert measured(make_extended_plan(stored, further), range(done, 14), half) == whole
     again = _further(stored, further, whole, done)
     assert measured(again, range(done + 2, 14), [trial for trial in whole if trial.block < done + 2]) == whole
 
 
 def _further(stored: StoredRun, further: ExtensionRequest, whole: Sequence[Trial], done: int) -> Plan:
     """Taken further twice."""
-    once = replace(stored, plan=extend_plan(stored, further))
+    once = replace(stored, plan=make_extended_plan(stored, further))
     once = replace(once, trials=tuple(trial for trial in whole if trial.block < done + 2))
-    return extend_plan(once, ExtensionRequest(blocks=14))
+    return make_extended_plan(once, ExtensionRequest(blocks=14))
 
 
 def test_nothing_of_a_run_that_went_on_is_left_out(guestmark: CommandLine) -> None:
@@ -96,7 +96,7 @@ def test_nothing_of_a_run_that_went_on_is_left_out(guestmark: CommandLine) -> No
 def test_what_is_left_out_of_answers_is_at_most_the_pilot() -> None:
     plan = replace(host_uml_tcg().plan, policy=POLICIES["timed"])
     trials = [trial for trial in measured(plan, range(10)) if trial.cell_id == plan.cells[0].id]
-    matrix = iteration_matrix("wall_s", trials, {block: block for block in range(10)})
+    matrix = arrange_iterations("wall_s", trials, {block: block for block in range(10)})
     assert matrix is not None
     assert (~np.isnan(matrix)).all(axis=1).sum() >= 9
 
@@ -109,7 +109,7 @@ def test_a_budget_that_is_used_up_begins_anew(further: ExtensionRequest) -> None
     run = host_uml_tcg()
     plan = replace(run.plan, context=replace(run.plan.context, budget_s=100.0, elapsed_s=99.0))
 
-    extended = extend_plan(replace(run, plan=plan), further)
+    extended = make_extended_plan(replace(run, plan=plan), further)
 
     assert extended.context.budget_s == 99.0 + (further.time_limit_s or 100.0)
-    assert extend_plan(run, further).context.budget_s is None
+    assert make_extended_plan(run, further).context.budget_s is None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guestmark.core.model import Cell, Plan, Policy
-from guestmark.engine.shared_machine import combine_cells, group_cells
+from guestmark.engine.shared_machine import group_cells, make_shared_start
 from guestmark.engine.trial_schedule import order_cells
 from guestmark.setting.disk import Disks
 from tests.framework.cells import cell_of
@@ -87,7 +87,7 @@ def test_a_shared_machine_has_the_disks_of_all(platform: str) -> None:
     fills = make_cells({"preallocation": "full"}, platform=platform)
     cells = (*copies, replace(fills[0], id="cell 2"))
 
-    start = combine_cells(cells)
+    start = make_shared_start(cells)
 
     made = {disk.name: disk for disk in start.carrier.view(Disks)}
     assert len(made) == 4

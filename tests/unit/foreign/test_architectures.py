@@ -28,12 +28,12 @@ from guestmark.engine.preflight import find_misplaced_cells, find_unmade_parts
 from guestmark.foreign import agents, carried, kernels, parts, roots, store
 from guestmark.foreign.parts import survey_parts
 from guestmark.foreign.progress import Progress
-from guestmark.page.text import plain_text
+from guestmark.page.text import join_plain_text
 from guestmark.platforms import registry
 from guestmark.platforms.qemu.platform import QemuPlatform
 from guestmark.platforms.user import platform
 from guestmark.report.sections import locations
-from guestmark.report.sections.filesystem_conclusions import conclude_filesystems
+from guestmark.report.sections.filesystem_conclusions import list_filesystem_conclusions
 from guestmark.stats import Severity
 from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.common.program import describe_builds
@@ -407,13 +407,13 @@ def test_the_filesystem_is_told_from_the_disk(ext4: float, ext3: float, verdict:
         PublishedFigure({"filesystem": "ext4"}, 1 / ext4), PublishedFigure({"filesystem": "ext3"}, 1 / ext3),
     ))  # fmt: skip
     plan = replace(run.plan, metrics=(throughput, *run.plan.metrics[1:]), published=(times, published))
-    (bullets,) = conclude_filesystems(analyse_run(plan, trials, run.unusable))
-    first, second = map(plain_text, bullets.items)
+    (bullets,) = list_filesystem_conclusions(analyse_run(plan, trials, run.unusable))
+    first, second = map(join_plain_text, bullets.items)
     assert "with ext4" in first
     assert first.endswith("the filesystem makes that difference.")
     assert "published ×3.9" in second
     assert verdict in second
-    assert conclude_filesystems(analyse_run(run.plan, run.trials[::2], run.unusable)) == []
+    assert list_filesystem_conclusions(analyse_run(run.plan, run.trials[::2], run.unusable)) == []
 
 
 def test_documents_of_doctor_name_every_architecture() -> None:

@@ -27,7 +27,7 @@ from guestmark.page.nodes import (
     Paragraph,
 )
 from guestmark.page.tables import Table
-from guestmark.page.text import plain_text
+from guestmark.page.text import join_plain_text
 from guestmark.report import render
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
@@ -129,9 +129,9 @@ def said(node: Node) -> list[str]:
         case Heading(text):
             texts = [text]
         case Paragraph(text) | Note(text):
-            texts = [plain_text(text)]
+            texts = [join_plain_text(text)]
         case Bullets(lead, items):
-            texts = [plain_text(line).strip() for line in (lead, *items)]
+            texts = [join_plain_text(line).strip() for line in (lead, *items)]
         case Command(purpose, command):
             texts = [purpose, command]
         case Definitions(_, rows):
@@ -146,7 +146,7 @@ def said(node: Node) -> list[str]:
                 texts += row.name.parts
                 for cell in row.cells:
                     texts += [*(span.text for span in cell.pieces), cell.note]
-            texts += [plain_text(line) for line in node.legend]
+            texts += [join_plain_text(line) for line in node.legend]
         case Chart(drawing=Stack() as stack):
             texts = [node.title, *(text for row in stack.rows for text in (row.label, row.total))]
         case Chart():

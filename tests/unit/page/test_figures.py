@@ -11,11 +11,11 @@ from guestmark.page.figures import (
     Unit,
     align_points,
     choose_unit,
-    column_heading,
     count_decimals,
     draw_bar,
-    estimate_pieces,
+    format_column_heading,
     format_estimate,
+    format_estimate_pieces,
     format_number,
     format_percent,
     format_ratio,
@@ -88,9 +88,11 @@ def test_figures_as_shown() -> None:
     assert format_number(1234567.0, 0) == "1 234 567"
     assert format_number(-0.0001, 2) == "0.00"
     assert [format_percent(share) for share in (0, 0.0049, 0.0123, 0.5)] == ["0 %", "0.49 %", "1.2 %", "50 %"]
-    assert column_heading(Metric("wall_s", "s"), seconds) == "wall, ms"
-    assert column_heading(Metric("speed", "events/s"), choose_unit("events/s", [])) == "speed, events/s"
-    assert column_heading(Metric("answer", ""), choose_unit("", [])) == "answer"
+    assert format_column_heading(Metric("wall_s", "s"), seconds) == "wall, ms"
+    assert (
+        format_column_heading(Metric("speed", "events/s"), choose_unit("events/s", [])) == "speed, events/s"
+    )
+    assert format_column_heading(Metric("answer", ""), choose_unit("", [])) == "answer"
 
 
 def test_points_stand_under_each_other() -> None:
@@ -107,9 +109,9 @@ def test_bars() -> None:
 
 def test_a_mean_has_its_ends_where_they_are_not_symmetric() -> None:
     nanoseconds = Unit(1.0, "ns")
-    assert estimate_pieces(1.24, (1.2, 1.28), nanoseconds) == ("1.24", "±", "0.04")
-    assert estimate_pieces(13156.0, (2166.0, 79_900.0), nanoseconds) == ("13 000", "[2200, 80 000]")
-    assert estimate_pieces(38.0, None, nanoseconds) == ("38.0",)
+    assert format_estimate_pieces(1.24, (1.2, 1.28), nanoseconds) == ("1.24", "±", "0.04")
+    assert format_estimate_pieces(13156.0, (2166.0, 79_900.0), nanoseconds) == ("13 000", "[2200, 80 000]")
+    assert format_estimate_pieces(38.0, None, nanoseconds) == ("38.0",)
 
 
 def test_a_ratio_is_never_zero() -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from guestmark.core.model import Cell, RunState
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
-from guestmark.page.tables import Column, Row, RowName, Table, figure_cell
+from guestmark.page.tables import Column, Row, RowName, Table, make_figure_cell
 from guestmark.report.render.terminal_table import draw_table
 from guestmark.report.sections.results import ESTIMATE
 from tests.framework import GOLDEN
@@ -99,9 +99,9 @@ def test_cells_with_as_many_slow_runs_share_a_sentence() -> None:
 
 def test_an_interval_in_brackets_does_not_move_a_half_width() -> None:
     rows = {
-        "host": figure_cell("1.6", "[0.82, 4.2]"),
-        "tcg": figure_cell("112", "±", "28"),
-        "uml": figure_cell("9.25", "±", "0.31"),
+        "host": make_figure_cell("1.6", "[0.82, 4.2]"),
+        "tcg": make_figure_cell("112", "±", "28"),
+        "uml": make_figure_cell("9.25", "±", "0.31"),
     }
     named = tuple(Row(RowName((name,)), (cell,)) for name, cell in rows.items())
     (shown,) = draw_table(Table("", ("platform",), (Column("wall, ms", ESTIMATE),), named), 60)

@@ -34,14 +34,14 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import RunOrigin, StoredRun
 from guestmark.page.nodes import Node, Note, NoteKind, Page, Part, Section
 from guestmark.page.tables import Table
-from guestmark.page.text import Span, Tone, plain_text
+from guestmark.page.text import Span, Tone, join_plain_text
 from guestmark.report.render.terminal import print_page
 from guestmark.report.sections import conclusion, question_answers
 from guestmark.report.sections import published as then_and_now
 from guestmark.report.short_report import make_short_report
 from guestmark.stats.analysis import Analysis, analyse_run
 from guestmark.stats.compare import Comparison, Verdict
-from guestmark.stats.questions import Ranking, answer_plan_questions, forecast_blocks
+from guestmark.stats.questions import Ranking, answer_plan_questions, forecast_more_blocks
 from tests.framework import GOLDEN, made_facts
 from tests.framework.run_kinds import RUNS, with_facts
 from tests.framework.runs import EXEC, constructed, host_uml_tcg
@@ -372,7 +372,7 @@ def spans_of(part: object) -> Iterator[Span]:
             yield from spans_of(each)
     elif is_dataclass(part):
         if isinstance(part, Note) and part.kind is not NoteKind.SMALL:
-            yield Span(plain_text(part.text), Tone(part.kind))
+            yield Span(join_plain_text(part.text), Tone(part.kind))
         for each in fields(part):
             yield from spans_of(getattr(part, each.name))
 
@@ -429,12 +429,12 @@ def test_nobody_is_told_to_measure_for_a_difference_that_no_run_would_find() -> 
         n=8, ratio=1.0000001, ci=(0.9, 1.1), median_ratio=None, median_ci=None, p=0.9, q=0.9, equivalence_p=None,
         equivalence_q=None, noise_floor=None, verdict=Verdict.INCONCLUSIVE, reason="the interval is too wide",
     )  # fmt: skip
-    assert forecast_blocks(unclear) is None
+    assert forecast_more_blocks(unclear) is None
     wide = replace(unclear, ratio=1.05)
-    more = forecast_blocks(wide)
+    more = forecast_more_blocks(wide)
     assert more is not None
     assert 10 < more < 200
-    assert forecast_blocks(replace(wide, withdrawn=True)) is None
+    assert forecast_more_blocks(replace(wide, withdrawn=True)) is None
 
 
 def test_every_value_of_an_answer_in_a_document() -> None:
@@ -704,5 +704,5 @@ def test_more_than_three_rows_that_are_inconclusive_are_counted(rows: int, of: i
         (replace(result, cell=replace(result.cell, id=name)), unclear if number < rows else slower)
         for number, name in enumerate(names)
     ]
-    (note,) = conclusion.describe_undecided(compared, names)
-    assert plain_text(note.text) == f"Inconclusive: {said} – the interval is too wide"
+    (note,) = conclusion.make_undecided_notes(compared, names)
+    assert join_plain_text(note.text) == f"Inconclusive: {said} – the interval is too wide"

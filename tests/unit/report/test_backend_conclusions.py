@@ -8,10 +8,10 @@ import pytest
 
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
-from guestmark.page.text import plain_text
+from guestmark.page.text import join_plain_text
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
-from guestmark.report.sections.backend_conclusions import conclude_backends
+from guestmark.report.sections.backend_conclusions import list_backend_conclusions
 from guestmark.report.sections.nested import make_tables
 from guestmark.stats.analysis import Analysis, analyse_run
 from guestmark.stats.nested import pair_nested_with_bare
@@ -31,9 +31,9 @@ def analysed(cells: Sequence[tuple[Cell, float]]) -> Analysis:
 
 
 def sentences(cells: Sequence[tuple[Cell, float]]) -> list[str]:
-    (found,) = conclude_backends(analysed(cells))
-    assert plain_text(found.lead) == "What this says about the backends"
-    return [plain_text(item) for item in found.items]
+    (found,) = list_backend_conclusions(analysed(cells))
+    assert join_plain_text(found.lead) == "What this says about the backends"
+    return [join_plain_text(item) for item in found.items]
 
 
 def calls() -> list[tuple[Cell, float]]:
@@ -130,7 +130,7 @@ def test_an_upload_is_taken_apart() -> None:
 
 def test_runs_of_other_things_say_nothing_of_backends() -> None:
     assert (
-        conclude_backends(
+        list_backend_conclusions(
             analysed([(Cell("host", WorkloadSpec("exec", {"argv": ["x"]}), HOST, {}, True), 1.0)])
         )
         == []

@@ -15,7 +15,7 @@ from guestmark.engine.trial import CounterRecorder
 from guestmark.page.nodes import Part, Section
 from guestmark.report.render.terminal import draw_sections
 from guestmark.report.sections import event_counts
-from guestmark.report.sections.workloads import kind_sections
+from guestmark.report.sections.workloads import make_kind_nodes
 from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.syscalls import Syscalls
 from tests.framework import made_facts
@@ -44,7 +44,7 @@ def said(width: int, workload: WorkloadSpec, facts: Mapping[str, Fact | None]) -
     trials = [dataclasses.replace(trial, facts=known[trial.cell_id]) for trial in run.trials]
     (result,) = analyse_run(run.plan, trials).workloads
     out = io.StringIO()
-    nodes = (*kind_sections(result, run), *event_counts.make_nodes(result, run))
+    nodes = (*make_kind_nodes(result, run), *event_counts.make_nodes(result, run))
     Console(file=out, width=width).print(
         draw_sections([Section(Part.WORKLOAD, "", nodes, titled=False)], width), highlight=False
     )

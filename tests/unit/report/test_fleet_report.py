@@ -82,9 +82,9 @@ def test_that_a_class_is_not_pooled_is_told_with_its_reason() -> None:
         return [line.removeprefix("- ") for line in lines if "Class r730" in line]
 
     assert told("uml tcg", "uml tcg", "uml tcg") == []
-    assert told("uml", "uml") == ["Class r730 has 2 of the 3 machines that pooling takes"]
+    assert told("uml", "uml") == ["Class r730 has 2 of the 3 machines that pooling needs"]
     assert told("uml tcg", "uml", "uml") == [
-        "Class r730 is not pooled in tcg: 1 of its 3 machines has a ratio with an interval, and it takes 3"
+        "Class r730 is not pooled for tcg: 1 of its 3 machines has a ratio with an interval, and pooling needs 3"
     ]
     assert told("uml", "uml", "uml", shared=True) == []
     assert told("", "", "") == []  # what is compared has no interval yet, which is said above

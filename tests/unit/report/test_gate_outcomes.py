@@ -111,9 +111,11 @@ def test_what_is_shown_what_is_excluded_and_what_is_neither(
     (found,) = judged(two(ratio), limit)
     low, high = known(found.ci)
     assert found.outcome is outcome
-    ratio_beyond_limit, within = (low > 1.05, high < 1.05) if ">" in limit else (high < 0.95, low > 0.95)
+    compute_ratio_beyond_limit, within = (
+        (low > 1.05, high < 1.05) if ">" in limit else (high < 0.95, low > 0.95)
+    )
     # It decides just when the interval that is shown lies on one side.
-    assert (ratio_beyond_limit, within) == (outcome is Outcome.BROKEN, outcome is Outcome.KEPT)
+    assert (compute_ratio_beyond_limit, within) == (outcome is Outcome.BROKEN, outcome is Outcome.KEPT)
 
 
 @pytest.mark.parametrize("limit", ["> +5%", "< -5%"])
@@ -326,4 +328,4 @@ def test_no_mistake_is_taken_for_a_slow_program(
     ],
 )
 def test_only_commands_with_gates_end_as_gates_do(arguments: Sequence[str], asked: bool) -> None:
-    assert exit_status.command_line_has_gate(arguments) is asked
+    assert exit_status.has_gate_on_command_line(arguments) is asked

@@ -24,11 +24,11 @@ from guestmark.page.text import Tone
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
 from guestmark.report.full_report import make_page as page_of
-from guestmark.report.render.charts import WIDTH, raw_points, render_svg
+from guestmark.report.render.charts import WIDTH, format_raw_points, render_svg
 from guestmark.report.render.html import _keep_words_whole
 from guestmark.report.sections.results import make_nodes
 from guestmark.stats.analysis import analyse_run
-from guestmark.stats.pairwise import block_ratios
+from guestmark.stats.pairwise import list_block_ratios
 from tests.framework.runs import host_uml_tcg, memory_sweep, renamed
 
 
@@ -91,7 +91,7 @@ def test_ratios_are_those_of_the_blocks() -> None:
         failing={("tcg memory=1G", 2), ("tcg memory=4G", 5)}, values={("tcg memory=4G", 7): 0.0}
     )
     cells = {result.cell.id: result for result in analyse_run(run.plan, run.trials).cells}
-    found = block_ratios(cells["tcg memory=1G"].trials, cells["tcg memory=4G"].trials, "wall_s")
+    found = list_block_ratios(cells["tcg memory=1G"].trials, cells["tcg memory=4G"].trials, "wall_s")
     assert sorted(found) == [0, 1, 3, 4, 6, 8, 9, 10, 11]
     value = {
         (trial.cell_id, trial.block): trial.measurements[0].value
@@ -175,7 +175,7 @@ def test_what_is_folded_is_all_there() -> None:
 
 def test_raw_points_are_there_on_request() -> None:
     chart, drawing = ratios(host_uml_tcg(failing={("uml", 3)}))
-    lines = raw_points(drawing).splitlines()
+    lines = format_raw_points(drawing).splitlines()
     assert len(lines) == 35
     block, value = drawing.rows[1].blocks[0]
     assert f"tcg,{block},{value:.6g}" in lines

@@ -17,7 +17,7 @@ from guestmark.report.full_report import make_page
 from guestmark.report.render.terminal import print_page
 from guestmark.report.short_report import make_short_report
 from guestmark.stats.analysis import analyse_run
-from guestmark.stats.durability import disk_durability, row_durability
+from guestmark.stats.durability import describe_disk_durability, describe_row_durability
 from tests.framework.runs import host_uml_tcg
 
 LOST = Proven(
@@ -92,13 +92,13 @@ def test_what_is_proven_of_a_disk_is_not_proven_of_the_row(
         trials = tuple(replace(trial, facts=add_fact(trial.facts, flushing(flushes))) for trial in run.trials)
         run = replace(run, trials=trials)
     result = next(cell for cell in analyse_run(run.plan, run.trials).cells if cell.cell.id == "uml")
-    assert (row_durability(result), disk_durability(result)) == (str(word), str(disk.word))
+    assert (describe_row_durability(result), describe_disk_durability(result)) == (str(word), str(disk.word))
 
 
 def test_what_is_proven_of_the_row_stands_in_the_row() -> None:
     run = proved(uml=msgspec.structs.replace(SAFE, of_row=True))
     result = next(cell for cell in analyse_run(run.plan, run.trials).cells if cell.cell.id == "uml")
-    assert (row_durability(result), disk_durability(result)) == ("proven", "")
+    assert (describe_row_durability(result), describe_disk_durability(result)) == ("proven", "")
 
 
 def test_the_table_tells_a_row_from_its_disk() -> None:

@@ -11,10 +11,10 @@ from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Cell, Published, PublishedFigure, Question, QuestionKind, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page.nodes import Bullets
-from guestmark.page.text import plain_text
-from guestmark.report.sections.backend_conclusions import conclude_backends
+from guestmark.page.text import join_plain_text
+from guestmark.report.sections.backend_conclusions import list_backend_conclusions
 from guestmark.report.sections.conclusion import make_conclusion
-from guestmark.report.sections.filesystem_conclusions import conclude_filesystems
+from guestmark.report.sections.filesystem_conclusions import list_filesystem_conclusions
 from guestmark.stats.analysis import Analysis, analyse_run
 from tests.framework.runs import constructed
 
@@ -67,14 +67,14 @@ def found_of_filesystems(
 
 def said_of_filesystems(times: Mapping[str, float], then: Mapping[str, float], **more: Any) -> list[str]:
     """The sentences about filesystems in such a run."""
-    (bullets,) = conclude_filesystems(found_of_filesystems(times, then, **more))
-    return [plain_text(item) for item in bullets.items]
+    (bullets,) = list_filesystem_conclusions(found_of_filesystems(times, then, **more))
+    return [join_plain_text(item) for item in bullets.items]
 
 
 def test_disks_are_told_from_filesystems_where_the_plan_asks_nothing_itself() -> None:
     def leads(*asked: Question) -> list[str]:
         found = found_of_filesystems({"ext4": 1.0, "ext3": 2.0}, {}, asked=asked)
-        return [plain_text(node.lead) for node in make_conclusion(found) if isinstance(node, Bullets)]
+        return [join_plain_text(node.lead) for node in make_conclusion(found) if isinstance(node, Bullets)]
 
     head = "Is it the disk or the filesystem?"
     assert head in leads()
@@ -154,10 +154,10 @@ def test_each_backend_has_the_published_ratio_of_its_time() -> None:
     both = PublishedFigure({"workload": "calls"}, 9.0)  # about either: no ratio
     figures = (PublishedFigure({"platform": "uml"}, 8.0), PublishedFigure({"platform": "tcg"}, 5.0))
     publications = tuple(Published("then", "wall_s", "s", "time", each) for each in ((both,), figures))
-    (found,) = conclude_backends(
+    (found,) = list_backend_conclusions(
         analyse_run(replace(run.plan, published=publications), run.trials, run.unusable)
     )
-    (sentence,) = map(plain_text, found.items)
+    (sentence,) = map(join_plain_text, found.items)
     assert sentence.startswith("system calls, bare: uml takes ×")
     assert re.search(
         r"uml takes ×(3\.0|2\.9)\S* \[\S+, \S+\] the time of tcg \(published ×1\.6\); ", sentence

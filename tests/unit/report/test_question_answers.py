@@ -90,7 +90,7 @@ def test_the_best_is_found_among_cells_that_are_not_the_baseline() -> None:
 
 def test_cells_that_are_alike_have_no_fastest() -> None:
     (said,) = sentences(run_of({"ext2": 2.0, "ext3": 1.0, "ext4": 1.0}, BEST))
-    assert " leads; typical run as it: ext" in said
+    assert " leads; typical run like it: ext" in said
     assert "behind it: ext2 ×" in said
     assert "is fastest" not in said
 
@@ -258,7 +258,7 @@ def test_fewer_blocks_than_a_verdict_takes_exclude_no_published_figure(published
 def test_one_block_says_nothing_of_a_published_figure() -> None:
     run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8}, EXT3, blocks=1)
     run = replace(run, plan=replace(run.plan, published=(THEN,)))
-    assert "; published ×0.26, of which one block says nothing." in sentences(run)[0]
+    assert "; published ×0.26, about which one block says nothing." in sentences(run)[0]
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_what_is_proven_is_asked_for_and_nobody_looked() -> None:
     run = run_of({"ext2": 1.0, "ext3": 1.4}, asked)
     (said,) = sentences(run)
     assert "not answered" in said
-    assert "the power was not cut in this run; --prove does" in said
+    assert "the power was not cut in this run; --prove cuts it" in said
 
 
 @pytest.mark.parametrize("form", [Format.JSON, Format.MARKDOWN, Format.HTML], ids=str)

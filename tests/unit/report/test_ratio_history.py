@@ -94,7 +94,7 @@ def test_what_otava_and_others_read(ledger: Ledger) -> None:
     shown = guestmark("history", GUESTMARK_LEDGER=ledger.where, COLUMNS="100")
     assert shown.returncode == 0, shown.stderr
     assert "c0" in shown.stdout
-    assert "Change points were not looked for: that takes 8 runs" in shown.stdout
+    assert "Change points were not searched for: that needs 8 runs" in shown.stdout
     told = guestmark("history", "--json", "-", GUESTMARK_LEDGER=ledger.where)
     (only_one,) = json.loads(told.stdout)["series"]
     assert [point["name"] for point in only_one["points"]] == ["c0", "c1", "c2"]
@@ -138,16 +138,16 @@ def test_a_drift_is_shown_and_seldom_one_that_is_none() -> None:
 def test_how_often_pairs_are_in_the_wrong_order_by_chance() -> None:
     from itertools import permutations
 
-    from guestmark.stats.across_runs import _critical_discordances
+    from guestmark.stats.across_runs import _find_critical_discordances
 
     orders = [
         sum(a > b for i, a in enumerate(each) for b in each[i + 1 :]) for each in permutations(range(7))
     ]
-    cut = _critical_discordances(7, 0.025)
+    cut = _find_critical_discordances(7, 0.025)
     assert sum(order <= cut for order in orders) / len(orders) <= 0.025
     assert sum(order <= cut + 1 for order in orders) / len(orders) > 0.025
     assert (
-        abs(_critical_discordances(60, 0.025) - _critical_discordances(61, 0.025)) < 30
+        abs(_find_critical_discordances(60, 0.025) - _find_critical_discordances(61, 0.025)) < 30
     )  # where counting ends
 
 
@@ -189,7 +189,9 @@ def test_a_change_has_its_sides_and_what_to_do() -> None:
     (change,) = find_change_points([point.run.ratio for point in made]) or ()
     assert change.at == 8
     assert (change.before, change.after) == pytest.approx((1.0, math.exp(0.1)), rel=0.01)
-    shown = str(ratio_history._change_nodes(ratio_history.RatioSeries("uml", tuple(made), (change,)), change))
+    shown = str(
+        ratio_history._make_change_nodes(ratio_history.RatioSeries("uml", tuple(made), (change,)), change)
+    )
     assert "guestmark compare r7 r8" in shown
 
 

@@ -23,10 +23,10 @@ def test_the_files_are_made_from_the_types() -> None:
 
 
 def test_each_key_has_a_type() -> None:
-    made = schema.json_schema(schema.ResultDocument, "")
+    made = schema.make_json_schema(schema.ResultDocument, "")
     document = made["$defs"]["ResultDocument"]
     assert set(document["required"]) == set(document["properties"])
-    own = [made["$defs"][name] for name in schema.parts() if name in made["$defs"]]
+    own = [made["$defs"][name] for name in schema.list_part_names() if name in made["$defs"]]
     assert len(own) > 25
     for part in own:
         assert part["description"]

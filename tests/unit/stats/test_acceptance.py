@@ -113,7 +113,7 @@ def test_equal_cells_together_claim_no_more_than_they_did() -> None:
 def test_a_rule_that_is_twice_as_lax_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     lax = 2 * family.FAMILY_LEVEL
     monkeypatch.setattr(family, "FAMILY_LEVEL", lax)
-    monkeypatch.setattr(family.claim_questions, "__defaults__", (lax,))
+    monkeypatch.setattr(family.select_claimable_questions, "__defaults__", (lax,))
     assert claims_of_equal_cells(EACH) > TOGETHER_AT_MOST
 
 

@@ -22,22 +22,22 @@ from guestmark.stats import (
 )
 from guestmark.stats.cell_answers import withdraw_answers
 from guestmark.stats.tails import (
+    compute_effective_size,
+    compute_share_interval,
     count_slow_runs,
-    effective_size,
+    estimate_quantile_ratio,
+    estimate_share_difference,
     excess_counts_p,
     intraclass_correlation,
-    quantile_ratio,
-    share_difference,
-    share_interval,
 )
 from guestmark.stats.total import (
+    bound_unseen_share,
+    count_runs_for_equal_totals,
+    count_trials_to_see,
     fieller_interval,
     ratio_interval,
-    runs_for_equal_totals,
     total_equivalence_p,
     total_p,
-    trials_to_see,
-    unseen_share,
     widen_for_unseen,
 )
 from tests.framework.known import known
@@ -92,7 +92,7 @@ def test_equal_cells_are_equal_in_the_typical_run_alone() -> None:
     found = answers(trials(1), trials(2))
     assert found.typical.verdict is Verdict.NO_DIFFERENCE
     assert (found.total.verdict, found.slow.verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
-    assert found.total.reason == "it takes 398 blocks to exclude rare slow runs"
+    assert found.total.reason == "398 blocks are needed to exclude rare slow runs"
     assert found.slow.reason == "none seen; 59 blocks could show that"
     (low, high), (inner_low, inner_high) = known(found.total.unseen_ci), known(found.total.ci)
     assert low < inner_low < inner_high < high
@@ -198,10 +198,10 @@ def test_a_slow_trial_is_one_event_however_many_iterations_it_holds() -> None:
     assert intraclass_correlation(whole, 7) == pytest.approx(1)
     assert intraclass_correlation(scattered, 7) == 0
     assert intraclass_correlation(np.array([0.0] * 9 + [7]), 7) is None  # one event says nothing
-    assert effective_size(10, 7, 1.0) == 10
-    assert effective_size(10, 7, 0.0) == 70
-    assert effective_size(10, 7, None) == 10
-    wide, narrow = share_interval(whole, 7, 1.0), share_interval(scattered, 7, 0.0)
+    assert compute_effective_size(10, 7, 1.0) == 10
+    assert compute_effective_size(10, 7, 0.0) == 70
+    assert compute_effective_size(10, 7, None) == 10
+    wide, narrow = compute_share_interval(whole, 7, 1.0), compute_share_interval(scattered, 7, 0.0)
     assert wide[1] - wide[0] > 2 * (narrow[1] - narrow[0])
 
 
@@ -210,9 +210,9 @@ def test_the_interval_of_a_share_is_clopper_and_pearsons() -> None:
 
     counts = np.array([1.0, 0, 0, 2, 0, 0, 0, 1, 0, 0])
     expected = binomtest(4, 30).proportion_ci(method="exact")
-    assert share_interval(counts, 3, 0.0) == pytest.approx((expected.low, expected.high))
-    assert share_interval(np.zeros(10), 3, None) == pytest.approx((0.0, 1 - 0.025**0.1))
-    d, (low, high) = share_difference(counts, np.zeros(10), 3)
+    assert compute_share_interval(counts, 3, 0.0) == pytest.approx((expected.low, expected.high))
+    assert compute_share_interval(np.zeros(10), 3, None) == pytest.approx((0.0, 1 - 0.025**0.1))
+    d, (low, high) = estimate_share_difference(counts, np.zeros(10), 3)
     assert low < d < high
 
 
@@ -304,11 +304,11 @@ def test_the_interval_of_a_quantiles_ratio_holds_it() -> None:
     covered = 0
     for seed in range(200):
         cell, base = trials(2 * seed, 30, 3, 1.3, 0.05), trials(2 * seed + 1, 30, 3, 1.0, 0.05)
-        ratio, ends = quantile_ratio(cell, base)
+        ratio, ends = estimate_quantile_ratio(cell, base)
         assert ends is None or ends[0] <= ratio <= ends[1]
         covered += ends is None or ends[0] <= 1.3 <= ends[1]
     assert covered >= 186
-    assert quantile_ratio(trials(1, 3, 3), trials(2, 3, 3))[1] is None
+    assert estimate_quantile_ratio(trials(1, 3, 3), trials(2, 3, 3))[1] is None
 
 
 # --- total ---
@@ -395,18 +395,18 @@ def test_totals_test_is_exact_and_equivalence_no_certainty() -> None:
 
 @pytest.mark.parametrize("trials_run", [1, 10, 59, 99])
 def test_the_largest_share_that_stays_unseen_with_five_percent(trials_run: int) -> None:
-    assert (1 - unseen_share(trials_run)) ** trials_run == pytest.approx(0.05)
-    assert trials_to_see(unseen_share(trials_run)) == trials_run
+    assert (1 - bound_unseen_share(trials_run)) ** trials_run == pytest.approx(0.05)
+    assert count_trials_to_see(bound_unseen_share(trials_run)) == trials_run
 
 
 def test_what_could_not_be_seen_shrinks_with_the_trials() -> None:
-    assert unseen_share(0) == 1
+    assert bound_unseen_share(0) == 1
     assert widen_for_unseen((0.9, 1.1), 10, 2.0) == pytest.approx((0.9 / 1.2589, 1.1 * 1.2589), rel=1e-4)
     assert widen_for_unseen((0.9, 1.1), 10)[1] == pytest.approx(1.1 * (1 + 4 * 0.2589), rel=1e-4)
-    assert runs_for_equal_totals(0.03) == 398
-    assert runs_for_equal_totals(0.03, 2.0) == 99
+    assert count_runs_for_equal_totals(0.03) == 398
+    assert count_runs_for_equal_totals(0.03, 2.0) == 99
     with pytest.raises(ValueError, match="share"):
-        trials_to_see(0)
+        count_trials_to_see(0)
 
 
 def test_rare_iterations_and_rare_machines_are_two_things() -> None:

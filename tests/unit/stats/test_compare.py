@@ -102,7 +102,7 @@ def test_what_lies_far_beyond_any_scatter_is_told_at_once(n: int, level: float, 
         for c in compare_table(values, "base", better=better, margin=0.03).values():
             assert c.verdict is verdict
             assert c.differs
-            assert c.excludes_ratio(1)
+            assert c.is_ratio_excluded(1)
             assert known(c.q) <= 0.05 * TYPICAL  # what the typical run is held to in a report
 
 
@@ -203,14 +203,14 @@ def test_an_interval_is_widened_by_what_may_add_to_the_ratio() -> None:
 
 def test_what_an_interval_excludes_is_shown_by_enough_blocks() -> None:
     slower = compared(noisy(1, level=1.1), noisy(2))
-    assert slower.excludes_ratio(1)
-    assert not slower.excludes_ratio(known(slower.ratio))
-    assert not slower.excludes_ratio(known(slower.ci)[0])
+    assert slower.is_ratio_excluded(1)
+    assert not slower.is_ratio_excluded(known(slower.ratio))
+    assert not slower.is_ratio_excluded(known(slower.ci)[0])
     undecided = replace(slower, verdict=Verdict.INCONCLUSIVE)
-    assert undecided.excludes_ratio(1)
-    assert not replace(undecided, n=MIN_BLOCKS - 1).excludes_ratio(1)
-    assert not replace(slower, withdrawn=True).excludes_ratio(1)
-    assert not replace(slower, ci=None).excludes_ratio(1)
+    assert undecided.is_ratio_excluded(1)
+    assert not replace(undecided, n=MIN_BLOCKS - 1).is_ratio_excluded(1)
+    assert not replace(slower, withdrawn=True).is_ratio_excluded(1)
+    assert not replace(slower, ci=None).is_ratio_excluded(1)
 
 
 def test_a_total_of_rates_is_that_of_the_times_they_stand_for() -> None:

@@ -322,7 +322,7 @@ def test_rows_that_write_to_different_ground_are_named(facts: Sequence[Fact], sa
         return
     one = found["different ground"]
     assert one.severity is Severity.WARNING
-    assert one.message == f"the command writes to different ground: host, tcg to a disk; {said}"
+    assert one.message == f"the command writes to different storage: host, tcg to a disk; {said}"
 
 
 def test_commands_that_write_to_memory_everywhere_have_one_ground() -> None:

@@ -9,10 +9,10 @@ from guestmark.core.metric import Better
 from guestmark.core.metric_spec import WALL
 from guestmark.core.model import Published, PublishedFigure
 from guestmark.stats.analysis import analyse_run
-from guestmark.stats.distribution import arrange_matrix, quantiles
-from guestmark.stats.executions import collect_iterations, describe_executions, relative_speed
+from guestmark.stats.distribution import arrange_matrix, find_quartiles
+from guestmark.stats.executions import collect_iterations, compute_relative_speed, describe_executions
 from guestmark.stats.gates import MeasuredRatio, Outcome, RatioClaim, judge_ratios
-from guestmark.stats.published import convert_ratio, find_figure, is_same_work, published_ratio
+from guestmark.stats.published import compute_published_ratio, convert_ratio, find_figure, is_same_work
 from tests.framework.known import known
 from tests.framework.runs import host_uml_tcg
 
@@ -30,14 +30,14 @@ def test_executions_are_described_as_hyperfine_does() -> None:
 
 
 def test_errors_of_a_quotient_add_as_relative_errors() -> None:
-    quotient, error = relative_speed(2.0, 0.2, 1.0, 0.1)
+    quotient, error = compute_relative_speed(2.0, 0.2, 1.0, 0.1)
     assert quotient == 2.0
     assert error == pytest.approx(2 * math.hypot(0.1, 0.1))
-    assert relative_speed(2.0, None, 1.0, 0.1) == (2.0, None)
+    assert compute_relative_speed(2.0, None, 1.0, 0.1) == (2.0, None)
 
 
 def test_quantiles_are_those_of_the_values() -> None:
-    assert quantiles([4.0, 1.0, 2.0, 3.0, 5.0]) == (1.0, 2.0, 3.0, 4.0, 5.0)
+    assert find_quartiles([4.0, 1.0, 2.0, 3.0, 5.0]) == (1.0, 2.0, 3.0, 4.0, 5.0)
 
 
 def test_a_matrix_needs_two_things_that_vary() -> None:
@@ -52,8 +52,8 @@ def test_the_published_ratio_of_two_cells_needs_two_figures() -> None:
     host, uml, tcg = cells["host"], cells["uml"], cells["tcg"]
     figures = (PublishedFigure({"platform": "uml"}, 8.0, 4.0), PublishedFigure({"platform": "tcg"}, 32.0))
     published = Published("a paper", "wall_s", "s", "time", figures)
-    assert published_ratio(tcg, uml, published) == 4.0
-    assert published_ratio(tcg, host, published) is None
+    assert compute_published_ratio(tcg, uml, published) == 4.0
+    assert compute_published_ratio(tcg, host, published) is None
     assert find_figure(host, published) is None
 
 

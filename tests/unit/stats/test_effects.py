@@ -9,7 +9,7 @@ from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.report.sections.factor_effects import make_tables
 from guestmark.stats.analysis import analyse_run
-from guestmark.stats.effects import FEWEST_BLOCKS, Array, arrange_values, factorial_effects
+from guestmark.stats.effects import FEWEST_BLOCKS, Array, arrange_values, estimate_effects
 from tests.framework.runs import EXEC, constructed
 
 FACTORS = ("platform", "memory", "smp")
@@ -28,7 +28,7 @@ def matrix(seed: int, noise: float = 0.01, blocks: int = 10) -> dict[tuple[str, 
 
 
 def test_known_effects_are_found() -> None:
-    found = {effect.levels: effect for effect in factorial_effects(FACTORS, matrix(1))}
+    found = {effect.levels: effect for effect in estimate_effects(FACTORS, matrix(1))}
     assert found["uml",].ratio == pytest.approx(2 * 1.2**0.5, rel=0.02)
     assert found["1G",].ratio == pytest.approx(1.1 * 1.2**0.5, rel=0.02)
     assert found["uml", "1G"].ratio == pytest.approx(1.2, rel=0.03)
@@ -51,26 +51,26 @@ def test_all_intervals_hold_together() -> None:
         values: dict[tuple[str, ...], Array] = {
             levels: np.exp(generator.normal(0, 0.05, 8)) for levels in cells
         }
-        wrong += any(effect.is_shown for effect in factorial_effects(FACTORS, values))
+        wrong += any(effect.is_shown for effect in estimate_effects(FACTORS, values))
     assert wrong / 400 <= 0.07
 
 
 def test_what_is_no_full_matrix_has_none() -> None:
     full = matrix(2)
     assert (
-        factorial_effects(
+        estimate_effects(
             FACTORS, {levels: values for levels, values in full.items() if levels != ("tcg", "1G", "2")}
         )
         == ()
     )
-    assert factorial_effects(("smp",), {(name,): np.ones(8) for name in "ab"}) == ()
+    assert estimate_effects(("smp",), {(name,): np.ones(8) for name in "ab"}) == ()
     assert (
-        factorial_effects(FACTORS, {levels: values[: FEWEST_BLOCKS - 1] for levels, values in full.items()})
+        estimate_effects(FACTORS, {levels: values[: FEWEST_BLOCKS - 1] for levels, values in full.items()})
         == ()
     )
-    assert factorial_effects(FACTORS, {levels: values * 0 for levels, values in full.items()}) == ()
+    assert estimate_effects(FACTORS, {levels: values * 0 for levels, values in full.items()}) == ()
     full["tcg", "1G", "2"][0] = np.nan
-    assert {effect.blocks for effect in factorial_effects(FACTORS, full)} == {9}
+    assert {effect.blocks for effect in estimate_effects(FACTORS, full)} == {9}
 
 
 def test_a_report_has_the_effects_of_its_matrix() -> None:
@@ -86,6 +86,6 @@ def test_a_report_has_the_effects_of_its_matrix() -> None:
     (table,) = make_tables(workload)
     names = [row.name.short for row in table.rows]
     assert names == ["platform uml/tcg", "memory 1G/512M", "platform uml/tcg with memory 1G/512M"]
-    shown = {effect.levels: effect.ratio for effect in factorial_effects(*arrange_values(workload, "wall_s"))}
+    shown = {effect.levels: effect.ratio for effect in estimate_effects(*arrange_values(workload, "wall_s"))}
     assert shown["uml", "1G"] == pytest.approx(1.5, rel=0.03)
     assert make_tables(analyse_run(run.plan, run.trials[:10]).workloads[0]) == []

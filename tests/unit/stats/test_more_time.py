@@ -8,17 +8,17 @@ import pytest
 from guestmark.core.model import Policy, RunState, Trial
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Command, Paragraph
-from guestmark.page.text import plain_text
+from guestmark.page.text import join_plain_text
 from guestmark.report.sections.more_time import make_nodes
 from guestmark.stats import half_width
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import MIN_BLOCKS
-from guestmark.stats.stopping import MoreTime, extend_policy, forecast_more_time
+from guestmark.stats.stopping import ExtensionForecast, extend_policy, forecast_more_time
 from tests.framework.known import a, known
 from tests.framework.runs import constructed, host_uml_tcg, memory_sweep
 
 
-def told(run: StoredRun) -> MoreTime | None:
+def told(run: StoredRun) -> ExtensionForecast | None:
     return forecast_more_time(run.plan, analyse_run(run.plan, run.trials))
 
 
@@ -65,7 +65,7 @@ def test_too_few_for_a_verdict_are_made_enough() -> None:
     assert found.blocks == MIN_BLOCKS - 2
     (paragraph, then) = make_nodes(analyse_run(run.plan, run.trials), run)
     assert a(Command, then).command.endswith(f"--blocks {MIN_BLOCKS}")
-    assert f"{found.blocks} more blocks (about" in plain_text(a(Paragraph, paragraph).text)
+    assert f"{found.blocks} more blocks (about" in join_plain_text(a(Paragraph, paragraph).text)
 
 
 def precise(run: StoredRun, precision: float) -> StoredRun:
@@ -78,8 +78,8 @@ def test_the_report_says_it_with_a_command() -> None:
     paragraph, command = make_nodes(analysis, run)
     assert isinstance(paragraph, Paragraph)
     assert isinstance(command, Command)
-    assert "uml: ±" in plain_text(paragraph.text)
-    assert "4 more blocks (about 2 min" in plain_text(paragraph.text)
+    assert "uml: ±" in join_plain_text(paragraph.text)
+    assert "4 more blocks (about 2 min" in join_plain_text(paragraph.text)
     assert command.command == "guestmark resume 20261121-213000-k3f --blocks 8"
     assert make_nodes(analysis, replace(run, state=RunState.INTERRUPTED)) == []  # there it goes on anyway
 
@@ -93,7 +93,7 @@ def test_what_is_hardly_known_is_told_by_the_factor() -> None:
     odd = {("uml", 1): 2.5, ("uml", 2): 0.4}
     trials = [times(trial, odd.get((trial.cell_id, trial.block), 1.0)) for trial in run.trials]
     run = replace(run, trials=tuple(trials))
-    text = plain_text(a(Paragraph, make_nodes(analyse_run(run.plan, run.trials), run)[0]).text)
+    text = join_plain_text(a(Paragraph, make_nodes(analyse_run(run.plan, run.trials), run)[0]).text)
     assert re.match(r"uml: a factor of \d\.\d now; 4 more blocks", text)
 
 
@@ -105,7 +105,7 @@ def test_many_cells_are_told_by_the_least_known() -> None:
     found = told(run)
     assert found is not None
     worst = max(found.cells, key=lambda prospect: prospect.half_width)
-    text = plain_text(a(Paragraph, make_nodes(analyse_run(run.plan, run.trials), run)[0]).text)
+    text = join_plain_text(a(Paragraph, make_nodes(analyse_run(run.plan, run.trials), run)[0]).text)
     assert text.startswith(f"{worst.cell}: ±")
     assert f"(the least known of {len(found.cells)})" in text
 

@@ -25,7 +25,7 @@ from guestmark.stats import (
     wanted_half_width,
     warmup_needed,
 )
-from guestmark.stats.repetition import MAX_ITERATIONS, Scatter, best_iterations, estimate_scatter
+from guestmark.stats.repetition import MAX_ITERATIONS, Scatter, estimate_scatter, find_best_iterations
 from tests.framework.known import known
 
 
@@ -182,10 +182,10 @@ def test_scatter_divides_into_that_of_iterations_and_that_of_starts() -> None:
     assert math.sqrt(found.within) == pytest.approx(within, rel=0.05)
     assert math.sqrt(found.between) == pytest.approx(between, rel=0.1)
     assert (
-        best_iterations(Scatter(within**2, between**2, 9), start_s=9.0, iteration_s=1.0) == 6
+        find_best_iterations(Scatter(within**2, between**2, 9), start_s=9.0, iteration_s=1.0) == 6
     )  # √9 · 0.04 / 0.02
-    assert best_iterations(Scatter(1e-4, 1e-2, 9), start_s=9.0, iteration_s=1.0) == 1
-    assert best_iterations(Scatter(1e-2, 0.0, 9), start_s=9.0, iteration_s=1.0) == MAX_ITERATIONS
+    assert find_best_iterations(Scatter(1e-4, 1e-2, 9), start_s=9.0, iteration_s=1.0) == 1
+    assert find_best_iterations(Scatter(1e-2, 0.0, 9), start_s=9.0, iteration_s=1.0) == MAX_ITERATIONS
 
 
 def test_scatter_of_too_little_is_unknown() -> None:

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from guestmark.stats.quantiles import _enclosing_ranks, estimate_quantile, values_needed
+from guestmark.stats.quantiles import _find_enclosing_ranks, count_needed_values, estimate_quantile
 
 
 def test_how_many_values_a_quantile_takes() -> None:
     # 0.975 = 1 - p^n solved by hand: 0.99^368 = 0.0248, 0.99^367 = 0.0250.
-    assert [values_needed(share) for share in (0.5, 0.9, 0.99)] == [6, 36, 368]
+    assert [count_needed_values(share) for share in (0.5, 0.9, 0.99)] == [6, 36, 368]
 
 
 def test_too_few_values_have_no_quantile() -> None:
@@ -19,7 +19,7 @@ def test_too_few_values_have_no_quantile() -> None:
 
 def test_the_order_statistics_of_ten_values_are_those_of_the_sign_test() -> None:
     # Binomial(10, 1/2): the second and the ninth value enclose the median with 97.9 %.
-    assert _enclosing_ranks(10.0, 0.5, 0.95) == (2, 9)
+    assert _find_enclosing_ranks(10.0, 0.5, 0.95) == (2, 9)
 
 
 def test_one_block_says_nothing_of_how_others_differ() -> None:

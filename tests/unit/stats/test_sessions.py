@@ -11,7 +11,12 @@ import pytest
 
 from guestmark.ledger import open_ledger
 from guestmark.ledger.store import Ledger
-from guestmark.stats.across_runs import FEWEST_RUNS, PastRatio, mean_over_sessions, single_session_error
+from guestmark.stats.across_runs import (
+    FEWEST_RUNS,
+    PastRatio,
+    estimate_single_session_error,
+    mean_over_sessions,
+)
 from tests.framework.known import known
 from tests.framework.preloaded import call as guestmark
 from tests.unit.stats.test_history import ENVIRONMENT, a_run
@@ -45,10 +50,10 @@ def test_one_session_strays_further_one_time_in_twenty(runs: int) -> None:
     further = 0
     for _ in range(3000):
         *earlier, now = generator.normal(0, 0.02, runs + 1)
-        reach = math.log1p(known(single_session_error([past(log) for log in earlier])))
+        reach = math.log1p(known(estimate_single_session_error([past(log) for log in earlier])))
         further += abs(now) > reach
     assert further / 3000 <= 0.05
-    assert single_session_error([past(0.0)] * (FEWEST_RUNS - 1)) is None
+    assert estimate_single_session_error([past(0.0)] * (FEWEST_RUNS - 1)) is None
 
 
 @pytest.fixture

@@ -73,8 +73,8 @@ def test_the_interval_holds_what_the_test_does_not_reject(blocks: int) -> None:
 
 
 def test_below_six_blocks_there_is_no_interval() -> None:
-    assert paired.averages_outside(5, 0.95) is None
-    assert paired.averages_outside(6, 0.95) == 0
+    assert paired.count_averages_outside(5, 0.95) is None
+    assert paired.count_averages_outside(6, 0.95) == 0
     low, high = paired.signed_rank_interval(paired.walsh_averages(np.arange(5.0)))
     assert math.isnan(low)
     assert math.isnan(high)

@@ -15,8 +15,13 @@ from guestmark.stats import slow_run_power, stopping
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.cell_answers import SlowComparison, compare_slow_runs
 from guestmark.stats.family import FAMILY_LEVEL, SLOW
-from guestmark.stats.sensitivity import tells_of_slow_runs
-from guestmark.stats.slow_run_power import blocks_to_find, blocks_to_see, power_to_find, share_found
+from guestmark.stats.sensitivity import is_informative_about_slow_runs
+from guestmark.stats.slow_run_power import (
+    blocks_to_find,
+    count_blocks_to_see,
+    find_detectable_share,
+    power_to_find,
+)
 from guestmark.stats.tails import excess_counts_p
 from guestmark.workloads.exec.plan import ExecOptions, build_plan
 from tests.framework.preloaded import call as guestmark
@@ -77,13 +82,13 @@ def test_blocks_shares_and_power_agree() -> None:
             assert blocks is not None
             assert power_to_find(0.05, blocks, runs, background=background) >= 0.9
             assert power_to_find(0.05, blocks - 2, runs, background=background) < 0.91
-            share = share_found(blocks, runs, background=background)
+            share = find_detectable_share(blocks, runs, background=background)
             assert share == pytest.approx(0.05, rel=0.06)
     more = blocks_to_find(0.05, 4, cells=10)
     assert more is not None
     assert more > (blocks_to_find(0.05, 4) or 0)
-    assert share_found(7, 20) is None  # seven blocks cannot claim any
-    assert 1 - 0.95 ** (3 * blocks_to_see(0.05, 3)) >= 0.9
+    assert find_detectable_share(7, 20) is None  # seven blocks cannot claim any
+    assert 1 - 0.95 ** (3 * count_blocks_to_see(0.05, 3)) >= 0.9
 
 
 def a_pair(find: str) -> Plan:
@@ -151,8 +156,8 @@ def test_what_to_expect_is_said_from_the_fourth_block_on() -> None:
         trials = trials_of(plan, blocks, 0.0)
         analysis = analyse_run(plan, trials)
         decision = stopping.decide(plan, trials, blocks, analysis)
-        found = stopping.foresee_end(plan, trials, blocks, analysis, decision)
-        if blocks < stopping.FORESEEN:
+        found = stopping.forecast_end(plan, trials, blocks, analysis, decision)
+        if blocks < stopping.FEWEST_FOR_FORECAST:
             assert found is None
         else:
             assert found is not None
@@ -178,9 +183,9 @@ def test_a_pair_of_long_commands_does_not_speak_of_slow_runs() -> None:
         values = np.random.default_rng(1).normal(1, 0.01, (2, blocks, runs))
         return compare_slow_runs({"a": values[0], "b": values[1]}, "a", better=Better.LOWER, boots=False)["b"]
 
-    assert not tells_of_slow_runs(compared(14, 2))
-    assert not tells_of_slow_runs(compared(26, 1))
-    assert tells_of_slow_runs(compared(26, 5))
+    assert not is_informative_about_slow_runs(compared(14, 2))
+    assert not is_informative_about_slow_runs(compared(26, 1))
+    assert is_informative_about_slow_runs(compared(26, 5))
     # Eight starts could show them only if all of the eight had some.
-    assert not tells_of_slow_runs(compared(8, 8))
-    assert tells_of_slow_runs(compared(20, 7))
+    assert not is_informative_about_slow_runs(compared(8, 8))
+    assert is_informative_about_slow_runs(compared(20, 7))

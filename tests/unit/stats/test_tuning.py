@@ -198,8 +198,8 @@ def test_a_planted_winner_is_found_with_few_trials(scenario: simulation.Scenario
 
 def test_the_front_holds_what_nothing_else_beats() -> None:
     points = {"fast": (1.0, 9.0), "cheap": (5.0, 1.0), "both": (2.0, 2.0), "neither": (6.0, 6.0)}
-    assert race.pareto_front(points, (Better.LOWER, Better.LOWER)) == ["fast", "both", "cheap"]
-    assert race.pareto_front(points, (Better.HIGHER, Better.LOWER)) == ["neither", "cheap"]
+    assert race.find_pareto_front(points, (Better.LOWER, Better.LOWER)) == ["fast", "both", "cheap"]
+    assert race.find_pareto_front(points, (Better.HIGHER, Better.LOWER)) == ["neither", "cheap"]
 
 
 PLAN = """

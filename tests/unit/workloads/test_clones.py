@@ -12,7 +12,7 @@ import pytest
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.page.nodes import Note
-from guestmark.page.text import plain_text
+from guestmark.page.text import join_plain_text
 from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.clones import Control, Found, Twins, Verdict, Word, judge
 from guestmark.workloads.clones.judge import ComparedClock, ShownValues
@@ -155,7 +155,7 @@ def test_the_conclusion_says_whether_they_are_twins(word: Verdict, template: str
     (workload,) = analyse_run(run.plan, run.trials, run.unusable).workloads
     (note,) = conclude_twins(workload, run)
     assert isinstance(note, Note)
-    assert plain_text(note.text) == said
+    assert join_plain_text(note.text) == said
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])

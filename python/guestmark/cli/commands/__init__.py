@@ -1,1 +1,1 @@
-"""What each command is called with: one module for each verb, which only declares."""
+"""Declarations of the commands' options and arguments, one module for each verb."""

@@ -44,7 +44,7 @@ def run(given: Options) -> int:
         raise UsageError(
             "there is nothing to compare", hint="e.g. ab -- ./old --- ./new, or --kernel A B, --env NAME A B"
         )
-    overrides = given.overrides()
+    overrides = given.collect_overrides()
     overrides["settings"] = [*overrides["settings"], *_render_settings(pairs)]
     # Impossible levels are refused before a guest boots to find out whether KVM works.
     parse_settings(overrides["settings"])
@@ -91,7 +91,7 @@ def _render_settings(pairs: Mapping[str, tuple[str, str]]) -> list[str]:
 
 
 def _label_paths(pair: tuple[str, str]) -> tuple[str, str]:
-    """Labels both paths: where they have no labels, by what tells the paths apart, or by A and B."""
+    """Labels both paths. Paths without labels get one from what differs between them, or else A and B."""
     labelled = [_LABELLED.match(path) for path in pair]
     labels = [_derive_label(path) for path in pair]
     if any(labelled) or labels[0] == labels[1] or not all(map(_LABEL.fullmatch, labels)):
@@ -109,7 +109,7 @@ def _label_paths(pair: tuple[str, str]) -> tuple[str, str]:
 
 
 def _derive_label(path: str) -> str:
-    """Takes the file's name, or that of its directory where only the directory has a number: `6.12/vmlinuz`."""
+    """Returns the file's name, or that of its directory if only the directory has a number: `6.12/vmlinuz`."""
     folder, name = os.path.split(os.path.normpath(path))
     folder_name = os.path.basename(folder)
     name_has_number, folder_has_number = (
@@ -125,7 +125,7 @@ def _make_absolute(path: str) -> str:
 
 
 def _choose_platform(pairs: Mapping[str, tuple[str, str]], outputs: Outputs) -> str:
-    """Chooses the host where only programs or variables differ; else KVM where guests boot with it, else TCG."""
+    """Chooses the host if only programs or variables differ, else KVM if guests boot with it, else TCG."""
     if all(is_variable(name) for name in pairs):
         return "host"
     # That /dev/kvm exists proves nothing: the host may be a guest without nested virtualization.

@@ -58,7 +58,7 @@ def run(given: Options) -> int:
     folder = keeper().directory("bisect", scratch_parent())
     try:
         bisection = Bisection(Path(given.repository).resolve(), folder, given.good, given.bad)
-        with bisection.worktrees():
+        with bisection.make_worktrees():
             if failure := bisection.run_build(bisection.good_build, given.build):
                 raise UsageError(
                     f"the good commit cannot be built: {failure}", hint=f"--build {given.build!r}"
@@ -75,7 +75,7 @@ def _build_request(given: Options, limits: Sequence[str]) -> BisectionRequest:
     """Builds the request for measuring each candidate."""
     caller = Caller.current()
     # The search itself decides on the number of blocks.
-    overrides = {**given.overrides(), "precision": None, "time_limit_s": None}
+    overrides = {**given.collect_overrides(), "precision": None, "time_limit_s": None}
     on = list_platforms(given.on, given.machine) or ("host",)
     request = ExecOptions(
         on=on,
@@ -88,7 +88,7 @@ def _build_request(given: Options, limits: Sequence[str]) -> BisectionRequest:
     power = None
     if is_about_power(limits[0]):
         power = PowerCutOptions(
-            Overrides(on=on, **given.overrides()),
+            Overrides(on=on, **given.collect_overrides()),
             caller,
             given.check,
         )
@@ -101,7 +101,7 @@ def _build_request(given: Options, limits: Sequence[str]) -> BisectionRequest:
 
 
 def _choose_metrics(by: str, metrics: Sequence[str]) -> tuple[str, ...]:
-    """Chooses the metrics that may decide, the preferred one first; "" stands for what the gate or the run names."""
+    """Chooses the metrics that may decide, the preferred one first; "" stands for that of the gate or the run."""
     if by == "auto":
         return ("",) if metrics else ("", USER.name)
     names = [spec.metric.name for spec in parse_metrics(metrics)]
@@ -113,7 +113,7 @@ def _choose_metrics(by: str, metrics: Sequence[str]) -> tuple[str, ...]:
 
 def _search_commits(search: BisectionSearch, bisection: Bisection) -> GateStatus:
     """Reports each candidate's verdict as it comes, prints what was found, and returns the exit status."""
-    if search.cuts_power and not _good_commit_keeps_limit(search, bisection):
+    if search.cuts_power and not _is_good_commit_within_limit(search, bisection):
         return GateStatus.UNDECIDED
     finding_by_hash: dict[str, str] = {}
     for step in search.judge_candidates():
@@ -134,7 +134,7 @@ def _search_commits(search: BisectionSearch, bisection: Bisection) -> GateStatus
     return GateStatus.KEPT
 
 
-def _good_commit_keeps_limit(search: BisectionSearch, bisection: Bisection) -> bool:
+def _is_good_commit_within_limit(search: BisectionSearch, bisection: Bisection) -> bool:
     step = search.check_good()
     if step.judged is None or step.outcome is Outcome.KEPT:
         return True

@@ -12,7 +12,7 @@ from guestmark.workloads.boot.plan import build_plan
 
 def run(given: Options) -> int:
     """Measures the phases of each platform's start, and returns the exit status."""
-    overrides = Overrides(on=given.on or ("tcg", "uml"), **given.overrides())
+    overrides = Overrides(on=given.on or ("tcg", "uml"), **given.collect_overrides())
     plan = build_plan(
         overrides,
         given.argv or (),

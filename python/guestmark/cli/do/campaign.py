@@ -48,7 +48,7 @@ def run(given: Options) -> int:
 
 
 def _refuse_options_of_one_run(given: Options) -> None:
-    """Raises `UsageError` for options that are about one run alone."""
+    """Raises `UsageError` for options that apply to a single run only."""
     values = {
         "--fail-if": given.fail_if,
         "--junit": given.junit,
@@ -91,7 +91,7 @@ def _build_plan(argv: list[str], given: Options) -> Plan:
         metrics=given.metrics or (),
         stdin_path=given.stdin,
         caller=Caller.current(),
-        **given.overrides(),
+        **given.collect_overrides(),
     )
     plan = build_plan(request, argv)
     # Weeks may pass until the last boot; what cannot be measured is refused before the first one.
@@ -100,7 +100,7 @@ def _build_plan(argv: list[str], given: Options) -> Plan:
 
 
 def _make_absolute(ledger: str) -> str:
-    """Names the ledger so that it is found from anywhere: a unit starts in another directory."""
+    """Makes the ledger's path absolute, because a unit starts in another directory."""
     if not ledger or "://" in ledger:
         return ledger
     return os.path.abspath(ledger)
@@ -132,7 +132,7 @@ def _print_unit(campaign: Campaign) -> None:
 
 
 def _find_program() -> str:
-    """Finds the path by which a unit starts guestmark: the checkout's launcher, or what was installed."""
+    """Finds the path by which a unit starts guestmark: the checkout's launcher, or the installed program."""
     for folder in (Path(guestmark.__file__).parents[2], Path(sys.executable).parent):
         launcher = folder / "guestmark"
         if launcher.is_file() and os.access(launcher, os.X_OK):

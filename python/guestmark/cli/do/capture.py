@@ -84,7 +84,7 @@ def _check_views(given: Options, *, is_table: bool) -> None:
 
 
 def _answer_by_other_tool(given: Options, selection: Selection) -> int:
-    """Captures with a tool such as dumpcap, which is often installed with the right that we lack."""
+    """Captures with a tool such as dumpcap, which often has the capability that we lack."""
     from guestmark.agent.binary import end_command_with_us
     from guestmark.capture.live import capture_packets
 

@@ -51,13 +51,13 @@ def _clean_this_machine(given: Options) -> bool:
     for leftover in leftovers_found:
         all_removed &= _remove_leftover(leftover, dry_run=given.dry_run)
     if given.everything:
-        all_removed &= _empty_cache(dry_run=given.dry_run)
+        all_removed &= _remove_cache(dry_run=given.dry_run)
         _report_what_stays()
     return all_removed
 
 
 def _report_machine(machine: OrphanMachine, *, dry_run: bool) -> bool:
-    """Says what became of a machine of the user's own, and whether it has gone."""
+    """Reports what became of one of the user's own machines, and returns whether it is gone."""
     if machine.problem:
         say(f"cannot destroy {machine}: {machine.problem}")
         return False
@@ -94,7 +94,7 @@ def _end_orphan(orphan: Orphan, *, dry_run: bool) -> bool:
     return True
 
 
-def _empty_cache(*, dry_run: bool) -> bool:
+def _remove_cache(*, dry_run: bool) -> bool:
     """Removes the cache while nobody measures, and returns whether that worked."""
     cache = cache_directory()
     if dry_run:
@@ -112,7 +112,7 @@ def _empty_cache(*, dry_run: bool) -> bool:
 
 
 def _report_what_stays() -> None:
-    """Names what only the user can give up, with the command that removes it."""
+    """Names what is only the user's to remove, with the command that removes it."""
     places = [("runs", default_path().parent), ("keys, campaigns and reports of crashes", state_directory())]
     if (find_checkout() / "tools" / "setup.sh").is_file():
         for name in (".venv", "target", ".setup", "share"):
@@ -122,14 +122,14 @@ def _report_what_stays() -> None:
         say(f"{path} stays: {content}")
     if existing:
         say(f"to remove that, too: rm -r {shlex.join(str(path) for _, path in existing)}", prefix="  ")
-    if packages := _installed_by_set_up():
+    if packages := _list_set_up_packages():
         say(
             f"set-up of this checkout has installed {format_count(len(packages), 'package')}: {' '.join(packages)}"
         )
         say(f"to remove them, too: apt-get purge --autoremove {shlex.join(packages)}", prefix="  ")
 
 
-def _installed_by_set_up() -> list[str]:
+def _list_set_up_packages() -> list[str]:
     """Lists the system's packages that set-up has installed and that are still there."""
     recorded = list(dict.fromkeys(procfs.read_text(find_checkout() / ".setup" / "packages").split()))
     if not recorded:
@@ -146,7 +146,7 @@ def _installed_by_set_up() -> list[str]:
 
 
 def _clean_machines(names: str, *, dry_run: bool) -> bool:
-    """Cleans the machines of these names; one that cannot be cleaned does not keep the others from it."""
+    """Cleans the machines of these names. One that cannot be cleaned does not stop the others."""
     all_removed = True
     for name in filter(None, map(str.strip, names.split(","))):
         platform = registry.get_platform(name)

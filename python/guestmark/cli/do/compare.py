@@ -20,7 +20,7 @@ from guestmark.report import ci_reports, limits_between_runs, run_comparison, se
 
 
 def run(given: Options) -> int:
-    """Compares the runs as they are, by sides, or by measuring again; the exit status."""
+    """Compares the runs as they are, by sides, or by measuring again; returns the exit status."""
     if len(given.runs) < 2:
         raise UsageError("one run alone cannot be compared", hint="guestmark runs lists others")
     policy = _collect_policy(given)
@@ -111,7 +111,7 @@ def _refuse_repeated(ids: Sequence[str]) -> None:
 
 
 def _confirm_difference(given: Options, policy: Mapping[str, Any]) -> int:
-    """Plans both sides as one run, says what it can show, and measures it."""
+    """Plans both sides as one run, tells the user what it can show, and measures it."""
     if len(given.runs) != 2 or given.fail_above is not None:
         raise UsageError("--confirm takes two runs, and --fail-if instead of --fail-above")
     check_conflicts(policy)

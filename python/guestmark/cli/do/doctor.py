@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from guestmark.cli.commands.doctor import Options
-from guestmark.cli.console import Console, inert_text
+from guestmark.cli.console import Console, make_inert_text
 from guestmark.core.errors import ExitStatus
 from guestmark.core.parallel import answer_interrupt, start_call
 from guestmark.core.platform_spec import parse_platform
@@ -89,7 +89,7 @@ def examine_host(again: bool, nested: bool = False) -> dict[str, Any]:
 
 
 class _Deadline:
-    """How long guests may take to start. On a busy machine they get more time, since late is not unusable."""
+    """How long guests may take to start. On a busy machine they get more time, because a slow platform is usable."""
 
     def __init__(self, load: float | None, nested: bool) -> None:
         self._began = time.monotonic()
@@ -102,19 +102,19 @@ class _Deadline:
             say(f"{self.describe_load()}, so a guest gets up to {self.each_s:.0f} s to start")
 
     def describe_load(self) -> str:
-        """Says why guests get more time."""
+        """Describes the load because of which guests get more time."""
         processors = len(os.sched_getaffinity(0))
         return f"the machine is busy (load {self.load or 0.0:.2g} on {processors} processors)"
 
-    def remaining_s(self) -> float | None:
-        """Returns the time left for a guest inside a guest; None for as long as it takes."""
+    def compute_remaining_s(self) -> float | None:
+        """Returns the time left for a guest inside a guest; None if it may take as long as it needs."""
         return None if self._nested else self.total_s - (time.monotonic() - self._began)
 
 
 def _probe_platforms(
     names: Sequence[str], again: bool, deadline: _Deadline
 ) -> dict[str, Usable | Unusable | None]:
-    """Boots each platform; None where the time did not suffice to find out whether it is usable."""
+    """Boots each platform; None if there was not enough time to find out whether it is usable."""
     hosts = [name for name in names if not parse_platform(name).is_guest]
     guests = cast("list[Startable]", [registry.get_platform(name) for name in names if name not in hosts])
     results: dict[str, Usable | Unusable | None] = {
@@ -130,7 +130,7 @@ def _probe_platforms(
         results |= dict.fromkeys(late)
     if isinstance(results[str(parse_platform(_NESTED).outer)], Usable):
         nested = cast("Startable", registry.get_platform(_NESTED))
-        results[_NESTED] = probe.probe_nested(nested, deadline.remaining_s(), refresh=again)
+        results[_NESTED] = probe.probe_nested(nested, deadline.compute_remaining_s(), refresh=again)
     elif deadline.load is not None:
         results[_NESTED] = None
     else:
@@ -180,8 +180,8 @@ def _show_summary(report: dict[str, Any]) -> None:
     brief = [facts[name] for name in _BRIEF_FACTS if name in facts]
     if facts.get("itself a guest") == "yes":
         brief.append("itself a guest")
-    console.print(inert_text("; ".join(brief), "dim"))
-    console.print(inert_text(f"ledger {report['ledger']}", "dim"))
+    console.print(make_inert_text("; ".join(brief), "dim"))
+    console.print(make_inert_text(f"ledger {report['ledger']}", "dim"))
     console.print()
     platforms = sorted(report["platforms"], key=lambda platform: bool(platform["usable"]))
     longest = max(len(platform["name"]) for platform in platforms)
@@ -194,12 +194,12 @@ def _show_summary(report: dict[str, Any]) -> None:
             # --details has the rest of the reason.
             state = keep_clauses(state, console.width - longest - widest - len("    "))
         line = Text.assemble(
-            (f"{name:{longest}}  ", "bold"), (f"{word:{widest}}", style), "  ", inert_text(state)
+            (f"{name:{longest}}  ", "bold"), (f"{word:{widest}}", style), "  ", make_inert_text(state)
         )
         console.print(line, soft_wrap=True)
     if not all(platform["usable"] for platform in platforms):
         advice = "guestmark doctor --details says why and what to do, and lists versions"
-        console.print(inert_text(advice, "dim"))
+        console.print(make_inert_text(advice, "dim"))
 
 
 def _render_platform_state(usable: bool | None) -> Text:
@@ -212,31 +212,33 @@ def _show_details(report: dict[str, Any]) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for platform in report["platforms"]:
         if platform["usable"]:
-            state = inert_text(f"ready in {platform['ready_s']:.2g} s")
+            state = make_inert_text(f"ready in {platform['ready_s']:.2g} s")
             if platform["confined"]:
-                state.append_text(inert_text(f"; confined by {platform['confined']}", "dim"))
+                state.append_text(make_inert_text(f"; confined by {platform['confined']}", "dim"))
         else:
-            state = inert_text(platform["reason"])
+            state = make_inert_text(platform["reason"])
             if platform["hint"]:
-                state.append("\n").append_text(inert_text(platform["hint"], "dim"))
-        table.add_row(inert_text(platform["name"], "bold"), _render_platform_state(platform["usable"]), state)
+                state.append("\n").append_text(make_inert_text(platform["hint"], "dim"))
+        table.add_row(
+            make_inert_text(platform["name"], "bold"), _render_platform_state(platform["usable"]), state
+        )
     console.print(table)
     console.print()
     facts = Table(box=None, pad_edge=False, show_header=False)
     for label, value in list_facts(report["host"]):
-        facts.add_row(inert_text(label, "dim"), inert_text(value))
-    ledger = inert_text(report["ledger"])
+        facts.add_row(make_inert_text(label, "dim"), make_inert_text(value))
+    ledger = make_inert_text(report["ledger"])
     # A path that is cut could not be copied.
     ledger.overflow = "fold"
-    facts.add_row(inert_text("ledger", "dim"), ledger)
+    facts.add_row(make_inert_text("ledger", "dim"), ledger)
     for tool, version in report["tools"].items():
-        installed = inert_text(version) if version else inert_text("not installed", "yellow")
-        facts.add_row(inert_text(tool, "dim"), installed)
+        installed = make_inert_text(version) if version else make_inert_text("not installed", "yellow")
+        facts.add_row(make_inert_text(tool, "dim"), installed)
     console.print(facts)
 
 
 def list_facts(host: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Lists label and value of what people ask about a machine first, without those that are unknown."""
+    """Lists the label and value of each fact that people ask for first, except unknown ones."""
     processor, kernel = host.get("processor", {}), host.get("kernel", {})
     virtual = host.get("virtualization", {})
     facts = [
@@ -279,17 +281,17 @@ def _show_architectures(architectures: list[dict[str, Any]]) -> None:
         table.add_column(heading)
     for row in architectures:
         table.add_row(
-            inert_text(row["platform"], "bold"),
-            inert_text(row["machine_name"]),
-            inert_text("big-endian" if row["big_endian"] else "little-endian"),
-            inert_text(f"{row['page_size'] >> 10} KiB"),
-            inert_text(describe_state(row)),
+            make_inert_text(row["platform"], "bold"),
+            make_inert_text(row["machine_name"]),
+            make_inert_text("big-endian" if row["big_endian"] else "little-endian"),
+            make_inert_text(f"{row['page_size'] >> 10} KiB"),
+            make_inert_text(describe_state(row)),
         )
     Console().print(table)
 
 
 def describe_state(row: Mapping[str, Any]) -> str:
-    """Says what an architecture's guests need before they can boot here: nothing, some time, or packages."""
+    """Describes what an architecture's guests need before they can boot here: nothing, some time, or packages."""
     if row["fault"]:
         return str(row["fault"])
     if row["missing"]:

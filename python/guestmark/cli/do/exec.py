@@ -43,7 +43,7 @@ def run(given: Options) -> int:
         statuses=(0, *(statuses or ())),
         push=given.push or (),
         commands=others,
-        names=_names_of_commands(given),
+        names=_list_command_names(given),
         output=targets,
         texts=texts,
         enough_s=given.min_time,
@@ -59,7 +59,7 @@ def run(given: Options) -> int:
             cleanup=given.cleanup,
         ),
         caller=Caller.current(),
-        **given.overrides(),
+        **given.collect_overrides(),
     )
     outputs = _collect_outputs(given, show_output=show_output)
     return measure_plan(build_plan(request, first), given.ledger, outputs)
@@ -94,7 +94,7 @@ def _parse_commands(given: Options, shell: tuple[str, ...] | None) -> list[hyper
     ]
 
 
-def _names_of_commands(given: Options) -> list[str]:
+def _list_command_names(given: Options) -> list[str]:
     names = given.names or []
     if given.reference is not None:
         return [given.reference_name or "", *names]

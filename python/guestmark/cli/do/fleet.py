@@ -48,7 +48,7 @@ def run(given: Options) -> int:
 
 
 def _check_arguments(given: Options) -> list[str]:
-    """Returns the arguments of the action. Raises `UsageError` for an unknown action, or one that takes others."""
+    """Returns the arguments of the action. Raises `UsageError` if it is unknown or does not take them."""
     action, arguments = given.action, given.arguments or []
     if action not in ACTIONS:
         raise unknown_name_error("action", action, OFFERED_ACTIONS)
@@ -69,7 +69,7 @@ def _run_fleet(arguments: list[str], machines: str, given: Options) -> int:
     parsl_engine.require_parsl()
     members = lab.read_lab(machines)
     if given.action == "exec":
-        text, where = _plan_of_command(arguments), "fleet exec"
+        text, where = _render_command_plan(arguments), "fleet exec"
     else:
         text, where = library.find_plan(arguments[0])
     overrides = {
@@ -93,7 +93,7 @@ def _run_fleet(arguments: list[str], machines: str, given: Options) -> int:
         return _coordinate_machines(fleet_order, members, ledger, url, given)
 
 
-def _plan_of_command(command: Sequence[str]) -> str:
+def _render_command_plan(command: Sequence[str]) -> str:
     """Writes the TOML of a plan that measures one command, on each machine's own system unless told otherwise."""
     # A JSON string is a TOML string, too.
     words = ", ".join(json.dumps(word) for word in command)

@@ -20,7 +20,7 @@ from guestmark.ledger.postgres import ConnectionRoom, find_connection_room
 from guestmark.page.say import say, tell, tell_json
 from guestmark.page.text import last_inert_line, make_inert
 from guestmark.stats.conditions.surroundings import compare_environments
-from guestmark.stats.machines import sharing_cost_factor
+from guestmark.stats.machines import compute_sharing_cost_factor
 
 # For the answer of a machine, which boots a guest on each platform.
 _DOCTOR_S = 120.0
@@ -32,7 +32,7 @@ _FACTS = frozenset({"processor", "memory", "kernel", "system"})
 
 
 def examine_lab(machines: str, ledger_path: str | None, *, json_wanted: bool, quiet: bool) -> int:
-    """Asks all machines at once what they can measure, and the ledger's server for room; the exit status."""
+    """Asks all machines at once what they can measure, and the ledger's server for room; returns the exit status."""
     members = lab.read_lab(machines)
     if not quiet:
         say(f"asking {format_count(len(members), 'machine')} at once, {_DOCTOR_S:.0f} s at most …")
@@ -76,7 +76,7 @@ def _print_findings(
 def _describe_classes(
     members: Sequence[LabMachine], answers: Mapping[str, Any], differences: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Says for each class which machines are alike, and what sharing a plan costs them."""
+    """Describes for each class which machines are alike, and what sharing a plan costs them."""
     lines = []
     for kind in dict.fromkeys(member.kind for member in members if member.kind):
         of_class = [member.name for member in members if member.kind == kind]
@@ -91,7 +91,7 @@ def _describe_classes(
         if others:
             lines[-1] += f"; not alike, see above: {others}"
             lines.append("  what they share would be of two systems: give them another class, or use --whole")
-        factor = sharing_cost_factor(len(usable), _EXAMPLE_BLOCKS)
+        factor = compute_sharing_cost_factor(len(usable), _EXAMPLE_BLOCKS)
         lines.append(
             f"  {len(usable)} machines share {_EXAMPLE_BLOCKS} blocks in about 1/{len(usable)} of the time, with "
             f"intervals up to {factor:.1f} times as wide as one machine's, or wider where their ratios differ"
@@ -100,7 +100,7 @@ def _describe_classes(
 
 
 def _examine_ledger(path: str | None, members: Sequence[LabMachine]) -> dict[str, Any]:
-    """Finds out what `fleet run` would meet: the connections that its server has for these machines, or an `error`."""
+    """Finds out what `fleet run` would find: the connections that the server has for these machines, or an `error`."""
     where = path or str(default_path())
     if "://" not in where:
         if any(member.ssh for member in members):
@@ -125,7 +125,7 @@ def _examine_ledger(path: str | None, members: Sequence[LabMachine]) -> dict[str
 
 
 def explain_missing_room(room: ConnectionRoom, machines: int) -> tuple[str, str]:
-    """Explains a ledger's server that takes fewer connections than a fleet needs: what is wrong, and what to do."""
+    """Explains that a ledger's server takes fewer connections than a fleet needs: what is wrong, and what to do."""
     count = "1 machine needs" if machines == 1 else f"{machines} machines need"
     return (
         f"the ledger's server has {room.free} of {room.most} connections left, and {count} {room.needed}",

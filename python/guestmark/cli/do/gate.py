@@ -1,4 +1,4 @@
-"""Holds the limits that a run must keep against what it found."""
+"""Checks a run's results against the limits that it must keep."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(given: Options) -> int:
             plan = replace(stored.plan, context=replace(stored.plan.context, gates=()))
             stored = replace(stored, plan=add_gates(plan, given.fail_if))
         if not stored.plan.context.gates:
-            raise _missing_gate(stored.id)
+            raise _make_missing_gate_error(stored.id)
         analysis = run_history.analyse_with_history(ledger, stored)
     status = report_gates(stored, analysis, outputs.save_junit)
     if not given.quiet or outputs.list_files():
@@ -58,7 +58,7 @@ def _judge_sessions(
         analyses = [(session, run_history.analyse_with_history(ledger, session)) for session in stored]
         judged = limits_between_runs.judge_sessions(analyses, limits)
     if not judged:
-        raise _missing_gate(ids[0])
+        raise _make_missing_gate_error(ids[0])
     if outputs.save_junit is not None:
         outputs.save_junit(ci_reports.make_junit(judged, *stored))
     ci_reports.append_summary(judged, *stored)
@@ -71,5 +71,5 @@ def _judge_sessions(
     return derive_gate_status(judged)
 
 
-def _missing_gate(run_id: str) -> UsageError:
+def _make_missing_gate_error(run_id: str) -> UsageError:
     return UsageError(f"run {run_id} has no gate", hint="give one, e.g. --fail-if 'tcg wall_s > +5%'")

@@ -64,12 +64,12 @@ def _add_run(packed: PackedRun, ledger: Ledger, origin: RunOrigin, tags: tuple[s
 
 
 def _describe_source(source: str) -> str:
-    """Names the source as it is remembered, without a password."""
+    """Returns the source's name as it is stored, without a password."""
     return redact_url(source) if "://" in source else str(Path(source).absolute())
 
 
 def _check_can_be_shown(packed: PackedRun) -> None:
-    """Raises `LedgerError` for a run that no report can be made of, so that none is stored that cannot be shown."""
+    """Raises `LedgerError` for a run of which no report can be made, so that every stored run can be shown."""
     stored = packed.run
     try:
         analysis = analyse_run(stored.plan, stored.trials, stored.unusable, environments=stored.environments)

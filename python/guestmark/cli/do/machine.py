@@ -52,7 +52,7 @@ image = "debian:stable-slim"
 
 
 def run(given: Options) -> int:
-    """Do what the action asks for."""
+    """Does what the action asks for."""
     if given.action not in ACTIONS:
         raise unknown_name_error("action", given.action, ACTIONS)
     wanted = ACTIONS[given.action]
@@ -75,7 +75,7 @@ def run(given: Options) -> int:
 
 
 def _find_by_name_or_file(machine: str) -> Definition:
-    """Find a definition by name or by its file, which is known from then on. Raises `UsageError`."""
+    """Finds a definition by its name or its file, which is known from then on. Raises `UsageError`."""
     if "/" not in machine and not machine.endswith(".toml"):
         return find_definition(machine)
     path = Path(machine)
@@ -109,7 +109,7 @@ def _list_definitions(*, as_json: bool) -> int:
 
 
 def _write_definition(name: str, origin: str | None) -> int:
-    """Write a file to edit. Raises `UsageError` for a name that cannot be one, or is taken."""
+    """Writes a file to edit. Raises `UsageError` for a name that is invalid or taken."""
     if not NAME.fullmatch(name):
         raise UsageError(
             f"a machine cannot be named {name!r}", hint="small letters, digits, and - . _ behind the first"
@@ -135,7 +135,7 @@ def _write_definition(name: str, origin: str | None) -> int:
 
 
 def _show_definition(definition: Definition) -> int:
-    """Print the file; of one that is not trusted also what it executes, of which a file can hide a part."""
+    """Prints the file; if it is not trusted, also the commands that it executes, some of which a file can hide."""
     tell(read_toml_text(definition.path).rstrip())
     if not is_trusted(definition):
         say(

@@ -1,4 +1,4 @@
-"""Cuts the power during a guest's writes, and looks into what a cut has left."""
+"""Cuts the power during a guest's writes, and examines what is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REPLAY = "replay"
 
 
 def run(given: Options) -> int:
-    """Measures what survives, or replays a log that was kept; the exit status."""
+    """Measures what survives, or replays a log that was kept; returns the exit status."""
     # With --check a program called `replay` may be meant.
     if given.what and given.what[0] == _REPLAY and given.check is None:
         return _replay_log(given)
@@ -28,7 +28,7 @@ def run(given: Options) -> int:
             hint="guestmark powercut replay LOG",
         )
     budget_s = given.choose_budget(given.budget_s)
-    overrides = Overrides(on=given.on or ("tcg", "uml"), **given.overrides())
+    overrides = Overrides(on=given.on or ("tcg", "uml"), **given.collect_overrides())
     plan = build_plan(overrides, _build_parameters(given), Caller.current())
     return measure_plan(plan, given.ledger, collect_outputs(given, budget_s=budget_s))
 
@@ -59,7 +59,7 @@ def _build_parameters(given: Options) -> dict[str, object]:
 
 
 def _list_state_options(given: Options) -> list[str]:
-    """Lists the options that were given of those that do something with one crash state."""
+    """Lists the given options that apply to one crash state."""
     actions = {"--image": given.image is not None, "--shell": given.shell, "--rerun": given.rerun}
     return [option for option, is_given in actions.items() if is_given]
 

@@ -1,4 +1,4 @@
-"""Sets aside the host's settings that make its speed vary, and puts them back."""
+"""Changes the host settings that make its speed vary, and restores them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def run(given: Options) -> int:
         _show_status()
     elif given.action is Action.ON:
         outcome = quiet_host.quieten_host()
-        _report_outcome(quiet_host.summarise_changes(outcome.changed), outcome, "nothing had to be changed")
+        _report_outcome(quiet_host.summarize_changes(outcome.changed), outcome, "nothing had to be changed")
     else:
         outcome = quiet_host.restore_host()
         restored = [
-            f"put back: {line.partition(':')[0]}" for line in quiet_host.summarise_changes(outcome.changed)
+            f"put back: {line.partition(':')[0]}" for line in quiet_host.summarize_changes(outcome.changed)
         ]
         _report_outcome(restored, outcome, "nothing was changed by guestmark")
     return ExitStatus.ALL_MEASURED
@@ -27,7 +27,7 @@ def run(given: Options) -> int:
 def _report_outcome(changes: list[str], outcome: quiet_host.QuietOutcome, unchanged: str) -> None:
     for line in changes:
         say(line)
-    for line in quiet_host.summarise_changes(outcome.refused):
+    for line in quiet_host.summarize_changes(outcome.refused):
         say(f"refused by the host: {line}")
     if not outcome.changed:
         say(unchanged)
@@ -38,7 +38,7 @@ def _show_status() -> None:
     for name, value in set_by_us.items():
         tell(f"{name}: {value}, set by guestmark")
     noisy = list(quiet_host.find_noisy_settings())
-    for line in quiet_host.summarise_changes(noisy):
+    for line in quiet_host.summarize_changes(noisy):
         reason = next(knob.why for knob in quiet_host.HOST_SETTINGS if knob.name == line.partition(":")[0])
         tell(f"{line} would be quieter: {reason}")
     if not set_by_us and not noisy:

@@ -26,7 +26,7 @@ def run(given: Options) -> int:
     """Lists, prepares or measures the plan's cells, and returns the exit status."""
     text, where = library.find_plan(given.plan)
     overrides = Overrides(
-        on=list_platforms(given.on, given.machine) or None, only=given.only, **given.overrides()
+        on=list_platforms(given.on, given.machine) or None, only=given.only, **given.collect_overrides()
     )
     caller = Caller.current()
 

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from guestmark.cli.commands.runs import Options
-from guestmark.cli.console import Console, inert_text
+from guestmark.cli.console import Console, make_inert_text
 from guestmark.cli.outputs import write_document
 from guestmark.core.errors import ExitStatus
 from guestmark.core.units import format_count
@@ -126,10 +126,10 @@ def _build_runs_table(
         table.add_column("labels", no_wrap=True)
     table.add_column("measured", no_wrap=True)
     for number, overview in enumerate(runs):
-        cells = [inert_text(texts[number]) for texts in columns.values()]
+        cells = [make_inert_text(texts[number]) for texts in columns.values()]
         for text, width in ((labels[number], labels_width), (overview.measured, measured_width)):
             if width:
-                cell = inert_text(text)
+                cell = make_inert_text(text)
                 cell.truncate(width, overflow="ellipsis")
                 cells.append(cell)
         table.add_row(*cells)

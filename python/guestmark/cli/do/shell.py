@@ -59,17 +59,17 @@ def _build_cell(given: Options) -> Cell:
 
 
 def _check_cell(cell: Cell, argv: list[str] | None, caller: Caller) -> None:
-    """Raises what a run of this cell would raise before its machine starts; builds the kernel and root to boot."""
+    """Raises what a run of this cell would raise before its machine starts; builds the kernel and root it boots."""
     preflight.check_kernels([cell])
     for entry in preflight.find_cells_larger_than_host([cell]):
         raise PlatformUnusableError(f"{cell.id}: {entry.reason}", hint=entry.hint)
     if cell.shares_root:
-        check_command(_words_to_run(cell, argv, caller), env=caller.env, cwd=caller.cwd, typed=True)
+        check_command(_choose_command(cell, argv, caller), env=caller.env, cwd=caller.cwd, typed=True)
     if cell.platform.foreign_architecture is not None:
         _build_parts(cell)
 
 
-def _words_to_run(cell: Cell, argv: list[str] | None, caller: Caller) -> list[str]:
+def _choose_command(cell: Cell, argv: list[str] | None, caller: Caller) -> list[str]:
     if argv:
         return argv
     # Another architecture's machine has the usual shells only, and perhaps not the caller's own.
@@ -79,7 +79,7 @@ def _words_to_run(cell: Cell, argv: list[str] | None, caller: Caller) -> list[st
 
 
 def _run_on_machine(machine: Machine, cell: Cell, argv: list[str] | None, caller: Caller) -> int:
-    words = _words_to_run(cell, argv, caller)
+    words = _choose_command(cell, argv, caller)
     directory, environment = caller.cwd, caller.env
     if cell.platform.foreign_architecture is not None:
         # It has none of the caller's directories.
@@ -99,7 +99,7 @@ def _run_on_machine(machine: Machine, cell: Cell, argv: list[str] | None, caller
 
 
 def _build_parts(cell: Cell) -> None:
-    """Builds what a machine of another architecture boots. Raises `PlatformUnusableError` where it has no shell."""
+    """Builds what a machine of another architecture boots. Raises `PlatformUnusableError` if it has no shell."""
     architecture = cell.platform.foreign_architecture
     if architecture is not None and not architecture.root:
         raise PlatformUnusableError(

@@ -21,7 +21,7 @@ _DETAILS = "--details"
 
 
 def show_named_run(words: list[str]) -> int | None:
-    """Shows what `show [RUN] [--details]` names. None, and nothing is done, where several runs are named."""
+    """Shows what `show [RUN] [--details]` names. Returns None and does nothing if several runs are named."""
     names = [word for word in words if word != _DETAILS]
     if len(names) > 1:
         return None
@@ -74,7 +74,7 @@ def _show_report(
 def _load_analysed(
     name: str, ledger_path: str | None, baseline: str | None = None
 ) -> tuple[StoredRun, Analysis]:
-    """Loads the run with its analysis beside earlier runs."""
+    """Loads the run and analyses it together with earlier runs."""
     with open_ledger(ledger_path, writable=False) as ledger:
         stored = ledger.load_run(name)
         if baseline is not None:

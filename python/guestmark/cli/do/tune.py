@@ -25,7 +25,7 @@ def run(given: Options) -> int:
     budget_s = given.choose_budget(given.budget_s)
     outline = load_outline(*library.find_plan(given.plan), scale=1.0 if given.scale is None else given.scale)
     # A copy of the baseline would race as well, and could win.
-    overrides = {**given.overrides(), "null": NullCells.NONE}
+    overrides = {**given.collect_overrides(), "null": NullCells.NONE}
     outline = override_outline(
         outline, Overrides(on=list_platforms(given.on, given.machine) or None, only=given.only, **overrides)
     )

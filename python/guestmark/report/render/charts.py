@@ -1,8 +1,8 @@
-"""Charts as SVG that follows the page: its ink, its tones, light or dark; everything is seen without a script.
+"""Charts as SVG in the colours of the page, light or dark; they can be read without a script.
 
-Laid out here: all charts are lanes, with a cell's name above what is drawn of it, so that they can be read on a
-telephone, need no legend, and say nothing by colour alone. Every mark carries what it stands for as its `title`.
-`page/chart.js` shows it at once and zooms: the inner drawing moves along the axis that `data-` attributes describe.
+All charts consist of lanes, with a cell's name above its drawing, so that they can be read on a
+telephone, need no legend, and say nothing by colour alone. Every mark has its meaning as its `title`.
+`page/chart.js` shows titles at once and zooms: the inner drawing moves along the axis that `data-` attributes describe.
 """
 
 import csv
@@ -14,9 +14,9 @@ from markupsafe import Markup
 
 from guestmark.page.charts import Drawing, Picture, Ratios, Series, Spread, Stack
 from guestmark.page.nodes import Chart
-from guestmark.page.scales import Axis, ratio_axis, value_axis
+from guestmark.page.scales import Axis, make_ratio_axis, make_value_axis
 from guestmark.page.text import Tone, escape_for_csv, make_inert
-from guestmark.stats.distribution import median, quantiles
+from guestmark.stats.distribution import find_quartiles, median
 
 # Width of the drawing in its own units, which are CSS pixels on a screen of about 470.
 WIDTH = 440
@@ -52,7 +52,7 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class _Plot:
-    """What is drawn: lanes from top to bottom, their axis, and the marks, the lowest layer first."""
+    """A drawing: lanes from top to bottom, their axis, and the marks, the lowest layer first."""
 
     lanes: list[_Lane]
     axis: Axis
@@ -60,7 +60,7 @@ class _Plot:
 
 
 def render_svg(chart: Chart) -> Markup:
-    """Return the drawing, with the chart's alternative as its text."""
+    """Return the chart as SVG, with its alternative text."""
     match chart.drawing:
         case Picture() as picture:
             # Pictures are made by guestmark itself, from escaped text.
@@ -76,7 +76,7 @@ def render_svg(chart: Chart) -> Markup:
     return _render_plot(plot, make_inert(chart.alternative))
 
 
-def raw_points(drawing: Drawing) -> str:
+def format_raw_points(drawing: Drawing) -> str:
     """Return the values of a chart's marks as CSV, a line for each; empty for pictures made elsewhere."""
     rows: list[tuple[object, ...]] = []
     match drawing:
@@ -149,14 +149,14 @@ def _choose_named_ticks(axis: Axis) -> list[tuple[float, bool]]:
     named = set()
     for value in sorted(axis.ticks(), key=lambda value: (value != 1, value)):
         at, wide = axis.position(value), _CHARACTER * len(f"{axis.sign}{value:.10g}")
-        begin = {"start": at, "end": at - wide, "middle": at - wide / 2}[_tick_anchor(at)]
+        begin = {"start": at, "end": at - wide, "middle": at - wide / 2}[_choose_tick_anchor(at)]
         if all(begin >= other_end or begin + wide <= other for other, other_end in placed):
             placed.append((begin, begin + wide))
             named.add(value)
     return [(value, value in named) for value in axis.ticks()]
 
 
-def _tick_anchor(at: float) -> str:
+def _choose_tick_anchor(at: float) -> str:
     if at < _EDGE:
         return "start"
     return "end" if at > WIDTH - _EDGE else "middle"
@@ -166,7 +166,7 @@ def _render_tick(axis: Axis, value: float, height: float, named: bool) -> Markup
     at = axis.position(value)
     name = Markup(
         '<text x="{at:.1f}" y="{below}" text-anchor="{anchor}" fill="var(--soft)">{sign}{value:.10g}</text>'
-    ).format(at=at, below=height + 17, anchor=_tick_anchor(at), sign=axis.sign, value=value)
+    ).format(at=at, below=height + 17, anchor=_choose_tick_anchor(at), sign=axis.sign, value=value)
     return Markup(
         '<g class="tick"><line x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{height}" stroke="var(--line)"/>{name}</g>'
     ).format(at=at, height=height, name=name if named else "")
@@ -181,16 +181,16 @@ def _render_head(lane: _Lane, number: int, count: int) -> Markup:
         '<text x="0" y="{y:.1f}" font-weight="600">{short}<title>{label}</title></text>'
         '<text x="{width}" y="{y:.1f}" text-anchor="end" fill="{colour}">{text}</text>'
     ).format(
-        y=_lane_height(number - 0.37, count) + 4,
+        y=_compute_lane_height(number - 0.37, count) + 4,
         short=short,
         label=label,
         width=WIDTH,
-        colour=_tone_colour(lane.tone),
+        colour=_choose_tone_colour(lane.tone),
         text=make_inert(lane.text),
     )
 
 
-def _lane_height(lane: float, count: int) -> float:
+def _compute_lane_height(lane: float, count: int) -> float:
     """Return the height of a place, counted in lanes: from half a lane above the first to a little below the last."""
     return (lane + 0.5) / (count + 0.15) * (_LANE * count + 6)
 
@@ -202,7 +202,7 @@ def _join_markup(parts: Iterable[Markup]) -> Markup:
     return Markup("").join(parts)
 
 
-def _tone_colour(tone: Tone) -> str:
+def _choose_tone_colour(tone: Tone) -> str:
     return _COLOURS.get(tone, "var(--ink)")
 
 
@@ -229,13 +229,13 @@ def _render_group(parts: Iterable[Markup], opacity: float) -> Markup:
     return Markup('<g fill-opacity="{}">{}</g>').format(opacity, _join_markup(parts))
 
 
-def _dot_offset(number: int) -> float:
-    """Return by how much of a lane a dot is moved, so that neighbours do not hide each other."""
+def _compute_dot_offset(number: int) -> float:
+    """Return a dot's offset in lanes, which keeps neighbours from hiding each other."""
     return (number % 5 - 2) * 0.05 + 0.13
 
 
-def _bar_ends(lane: int, count: int) -> _Ends:
-    return _lane_height(lane - 0.1, count), _lane_height(lane + 0.36, count)
+def _compute_bar_ends(lane: int, count: int) -> _Ends:
+    return _compute_lane_height(lane - 0.1, count), _compute_lane_height(lane + 0.36, count)
 
 
 # --- each kind ----------------------------------------------------------------------------------------------
@@ -247,8 +247,8 @@ def _draw_ratios(drawing: Ratios) -> _Plot:
     for row in drawing.rows:
         values += [value for _, value in row.blocks]
         values += row.interval or (row.ratio,)
-    axis = ratio_axis(min(values), max(values), WIDTH, drawing.axis)
-    bottom = _lane_height(count - 0.35, count)
+    axis = make_ratio_axis(min(values), max(values), WIDTH, drawing.axis)
+    bottom = _compute_lane_height(count - 0.35, count)
     marks = []
     if drawing.noise_floor is not None:
         band = 1 + drawing.noise_floor
@@ -256,13 +256,13 @@ def _draw_ratios(drawing: Ratios) -> _Plot:
     marks.append(_render_rule(axis.position(1), (0, bottom), "var(--soft)"))
     bars, dots, middles = [], [], []
     for lane, row in enumerate(drawing.rows):
-        colour, y = _tone_colour(row.tone), _bar_ends(lane, count)
+        colour, y = _choose_tone_colour(row.tone), _compute_bar_ends(lane, count)
         if row.interval is not None:
             ends = axis.position(row.interval[0]), axis.position(row.interval[1])
             bars.append(_render_rect(ends, y, colour, f"{row.label}: {row.said}"))
         middles.append(_render_rule(axis.position(row.ratio), y, colour, 2))
         for block, value in row.blocks:
-            at = axis.position(value), _lane_height(lane + _dot_offset(block), count)
+            at = axis.position(value), _compute_lane_height(lane + _compute_dot_offset(block), count)
             dots.append(_render_dot(*at, colour, f"{row.label}, block {block}: ×{value:.4g}"))
     marks += [_render_group(bars, 0.28), _render_group(dots, 0.7), *middles]
     return _Plot([_Lane(row.label, row.said, row.tone) for row in drawing.rows], axis, marks)
@@ -271,16 +271,16 @@ def _draw_ratios(drawing: Ratios) -> _Plot:
 def _draw_spread(drawing: Spread) -> _Plot:
     count = len(drawing.rows)
     values = [value for row in drawing.rows for value in row.values]
-    axis = value_axis(min(values), max(values), WIDTH, drawing.axis)
+    axis = make_value_axis(min(values), max(values), WIDTH, drawing.axis)
     boxes, medians, dots = [], [], []
     for lane, row in enumerate(drawing.rows):
-        _, first, middle, third, _ = quantiles(row.values)
-        y = _bar_ends(lane, count)
+        _, first, middle, third, _ = find_quartiles(row.values)
+        y = _compute_bar_ends(lane, count)
         title = f"{row.label}: median {middle:.4g}, middle half {first:.4g} to {third:.4g}"
         boxes.append(_render_rect((axis.position(first), axis.position(third)), y, _ACCENT, title))
         medians.append(_render_rule(axis.position(middle), y, _ACCENT, 2))
         for number, value in enumerate(row.values):
-            at = axis.position(value), _lane_height(lane + _dot_offset(number), count)
+            at = axis.position(value), _compute_lane_height(lane + _compute_dot_offset(number), count)
             dots.append(_render_dot(*at, _ACCENT, f"{row.label}, trial {number + 1}: {value:.4g}"))
     marks = [_render_group(boxes, 0.22), _render_group(dots, 0.7), *medians]
     return _Plot([_Lane(row.label, row.said, Tone.SOFT) for row in drawing.rows], axis, marks)
@@ -290,7 +290,7 @@ def _draw_series(drawing: Series) -> _Plot:
     count = len(drawing.rows)
     blocks = [block for row in drawing.rows for block, _ in row.points]
     axis = Axis(min(blocks) - 0.5, max(blocks) + 0.5, WIDTH, drawing.over, whole=True)
-    bottom = _lane_height(count - 0.35, count)
+    bottom = _compute_lane_height(count - 0.35, count)
     marks = []
     for block in drawing.disturbed:
         ends = axis.position(block - 0.5), axis.position(block + 0.5)
@@ -302,16 +302,16 @@ def _draw_series(drawing: Series) -> _Plot:
         relative.append([value / middle - 1 for _, value in row.points])
     widest = max((abs(value) for values in relative for value in values), default=0.0) or 0.01
     for lane, (row, values) in enumerate(zip(drawing.rows, relative, strict=True)):
-        at = _lane_height(lane + 0.13, count)
+        at = _compute_lane_height(lane + 0.13, count)
         marks.append(_render_rect((0, WIDTH), (at - 0.5, at + 0.5), "var(--line)"))
         points, dots = [], []
         for (block, value), change in zip(row.points, values, strict=True):
-            x, y = axis.position(block), _lane_height(lane + 0.13 - change / widest * 0.23, count)
+            x, y = axis.position(block), _compute_lane_height(lane + 0.13 - change / widest * 0.23, count)
             points.append(f"{x:.1f},{y:.1f}")
             dots.append(_render_dot(x, y, _ACCENT, f"{row.label}, {drawing.over} {block}: {value:.4g}"))
         polyline = Markup('<polyline points="{}" fill="none" stroke="var(--accent)" stroke-width="1.5"/>')
         marks.append(polyline.format(" ".join(points)))
-        # Dots that are not seen still answer the pointer.
+        # Invisible dots still show their titles under the pointer.
         marks.append(_render_group(dots, 1 if len(points) <= _FEW_POINTS else 0))
     return _Plot([_Lane(row.label, row.said, Tone.SOFT) for row in drawing.rows], axis, marks)
 
@@ -322,7 +322,7 @@ def _draw_stack(drawing: Stack) -> _Plot:
     bars, letters = [], []
     for lane, row in enumerate(drawing.rows):
         end = 0.0
-        y = _lane_height(lane - 0.12, count), _lane_height(lane + 0.36, count)
+        y = _compute_lane_height(lane - 0.12, count), _compute_lane_height(lane + 0.36, count)
         for number, length in enumerate(row.parts):
             begin, end = end, end + length
             if length > 0:
@@ -331,7 +331,7 @@ def _draw_stack(drawing: Stack) -> _Plot:
                 bars.append(_render_rect(ends, y, f"var(--part-{number})", title))
             if length >= _LETTERED * axis.high:
                 letter = Markup('<text x="{:.1f}" y="{:.1f}">{}</text>')
-                x, below = axis.position(begin + length / 2), _lane_height(lane + 0.12, count) + 4
+                x, below = axis.position(begin + length / 2), _compute_lane_height(lane + 0.12, count) + 4
                 letters.append(letter.format(x, below, drawing.letters[number]))
     group = Markup('<g fill="var(--on-part)" font-weight="600" text-anchor="middle">{}</g>')
     marks: Sequence[Markup] = [*bars, group.format(_join_markup(letters))]

@@ -1,6 +1,6 @@
 """A page as self-contained HTML: no font, no address, and one script of its own that may be missing.
 
-The markup is in `templates`, where Jinja2 escapes every value; what is active in text is spelled out before that.
+The markup is in `templates`, where Jinja2 escapes every value; control characters in text are spelled out before that.
 """
 
 import functools
@@ -15,7 +15,7 @@ from guestmark.page.nodes import Chart, Node, Page, Part, Section
 from guestmark.page.tables import Align, Cell, Column, Table
 from guestmark.page.templates import make_environment
 from guestmark.page.text import make_inert
-from guestmark.report.render.charts import raw_points, render_svg
+from guestmark.report.render.charts import format_raw_points, render_svg
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _ORDER = (Part.CONCLUSION, Part.VALIDITY, Part.WORKLOAD, Part.PUBLISHED, Part.ENVIRONMENT)
 # Number of nodes that are not folded in a result without a picture.
 _LEADING = 3
-# In half digits: the style sheet has a class for each padding up to this.
+# The widest padding in half digits: the style sheet has a class for each up to this.
 _MOST_PADDING = 19
 _LAID_OUT_TOGETHER = {"note", "chart", "tables"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A section of the page: what is seen at once, and what is folded away."""
+    """A section of the page, divided into a visible and a folded part."""
 
     section: Section
     seen: Section
@@ -65,7 +65,7 @@ def render(page: Page) -> str:
 
 
 def _choose_headline(sections: Sequence[Section]) -> tuple[Table | None, Chart | None]:
-    """Return table and picture of the only workload; several have theirs below their common conclusion."""
+    """Return table and picture of the only workload; None if there are several, whose blocks show theirs."""
     results = [section for section in sections if section.part is Part.WORKLOAD and section.titled]
     if len(results) != 1:
         return None, None
@@ -105,21 +105,21 @@ def _make_environment() -> "Environment":
     made = make_environment("guestmark.report.render")
     made.globals.update(
         runs=_group_nodes,
-        kind=_node_kind,
+        kind=_name_node_kind,
         svg=render_svg,
-        raw=lambda chart: escape(raw_points(chart.drawing)),
+        raw=lambda chart: escape(format_raw_points(chart.drawing)),
         unbroken=_keep_words_whole,
         options=_keep_options_whole,
-        padding=_decimal_padding,
+        padding=_compute_decimal_padding,
         is_figure=_is_figure,
-        stacked=_stack_legend,
+        stacked=_list_stack_parts,
     )
     return made
 
 
 def _keep_words_whole(command: str) -> Markup:
     """Return a command whose lines break only between its words, as long as a word fits into a line."""
-    return Markup(" ").join(map(_whole_word, command.split(" ")))
+    return Markup(" ").join(map(_mark_whole_word, command.split(" ")))
 
 
 def _keep_options_whole(text: str) -> Markup:
@@ -132,14 +132,14 @@ def _keep_options_whole(text: str) -> Markup:
 def _mark_words(words: Iterable[str]) -> Iterable[Markup]:
     for word in words:
         is_option = word[:1] == "-" and word.lstrip("-")[:1].isalpha()
-        yield _whole_word(word) if is_option else escape(make_inert(word))
+        yield _mark_whole_word(word) if is_option else escape(make_inert(word))
 
 
-def _whole_word(text: str) -> Markup:
+def _mark_whole_word(text: str) -> Markup:
     return Markup('<span class="word">{}</span>').format(make_inert(text))
 
 
-def _node_kind(node: Node) -> str:
+def _name_node_kind(node: Node) -> str:
     return type(node).__name__.lower()
 
 
@@ -147,7 +147,7 @@ def _group_nodes(section: Section) -> list[tuple[str, list[Node]]]:
     """Return the nodes in groups of neighbours that are laid out together: charts, small tables, notes and commands."""
     groups: list[tuple[str, list[Node]]] = []
     for node in section.nodes:
-        kind = _node_kind(node)
+        kind = _name_node_kind(node)
         if kind == "command":
             kind = "note"
         elif _is_small_table(node):
@@ -168,26 +168,26 @@ def _is_figure(column: Column) -> bool:
     return column.pieces[0] is not Align.LEFT
 
 
-def _decimal_padding(table: Table, position: int, cell: Cell, number: int) -> int:
+def _compute_decimal_padding(table: Table, position: int, cell: Cell, number: int) -> int:
     """Return the half digits to leave free behind a piece, so that decimal points stand under each other."""
     column = table.columns[position]
     if cell.words or number >= len(column.pieces) or column.pieces[number] is not Align.POINT:
         return 0
     cells = [row.cells[position] for row in table.rows]
     widths = [
-        _fraction_width(each.pieces[number].text)
+        _measure_fraction(each.pieces[number].text)
         for each in cells
         if not each.words and number < len(each.pieces)
     ]
-    return min(max(widths) - _fraction_width(cell.pieces[number].text), _MOST_PADDING)
+    return min(max(widths) - _measure_fraction(cell.pieces[number].text), _MOST_PADDING)
 
 
-def _fraction_width(text: str) -> int:
+def _measure_fraction(text: str) -> int:
     """Return the width of a number's fraction in half digits; a point is half as wide as a digit."""
     _, point, digits = text.partition(".")
     return 2 * len(digits) + len(point)
 
 
-def _stack_legend(chart: Chart) -> list[tuple[int, str, str]]:
+def _list_stack_parts(chart: Chart) -> list[tuple[int, str, str]]:
     """Return number, letter and name of the parts that bars of this chart have; none for other charts."""
     return chart.drawing.used_parts if isinstance(chart.drawing, Stack) else []

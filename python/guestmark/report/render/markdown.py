@@ -43,8 +43,8 @@ def escape_text(text: str) -> str:
     return _LINE_START.sub(lambda found: re.sub(r"([^\w\s])", r"\\\1", found[0]), escaped)
 
 
-def code_span(text: str) -> str:
-    """Return a code span: also for tables, where a bar would end the cell."""
+def format_code_span(text: str) -> str:
+    """Return a code span that is safe in tables, where a vertical bar would end the cell."""
     if not text:
         return ""
     quoted = make_inert(text).replace("`", "'").replace("|", "¦")
@@ -53,7 +53,7 @@ def code_span(text: str) -> str:
 
 def _render_section(section: Section) -> Iterator[str]:
     # Titles of workloads are commands.
-    title = code_span(section.title) if section.part is Part.WORKLOAD else escape_text(section.title)
+    title = format_code_span(section.title) if section.part is Part.WORKLOAD else escape_text(section.title)
     yield f"### {title}"
     if section.subtitle:
         yield escape_text(section.subtitle)
@@ -72,7 +72,7 @@ def _render_node(node: Node) -> str:
         case Note():
             text = _render_inline(node.text)
         case Command():
-            text = f"{escape_text(node.purpose)}: {code_span(node.command)}"
+            text = f"{escape_text(node.purpose)}: {format_code_span(node.command)}"
         case Heading(heading):
             text = f"**{escape_text(heading)}**"
         case Paragraph(inline):
@@ -81,8 +81,8 @@ def _render_node(node: Node) -> str:
             text = f"{_render_inline(lead)}\n\n" if lead else ""
             text += "\n".join(f"- {_render_inline(item).strip()}" for item in items)
         case Definitions(_, rows):
-            lines = [_table_row([escape_text(name), escape_text(value)]) for name, value in rows]
-            text = "\n".join([_table_row(["", ""]), "| :-- | :-- |", *lines])
+            lines = [_format_table_row([escape_text(name), escape_text(value)]) for name, value in rows]
+            text = "\n".join([_format_table_row(["", ""]), "| :-- | :-- |", *lines])
         case Table():
             text = _render_table(node)
         case Matrix():
@@ -101,7 +101,7 @@ def _render_inline(text: Inline) -> str:
 
 def _render_span(span: Span) -> str:
     if span.tone is Tone.CODE:
-        return code_span(span.text)
+        return format_code_span(span.text)
     escaped = escape_text(span.text)
     # Markdown takes blanks inside of the asterisks for text.
     if span.tone is Tone.STRONG and escaped.strip():
@@ -113,12 +113,12 @@ def _render_span(span: Span) -> str:
 def _render_table(table: Table) -> str:
     headings = [*table.names, *(column.heading for column in table.columns)]
     aligned = [":--"] * len(table.names) + [_ALIGNED[column.pieces[0]] for column in table.columns]
-    lines = [_table_row([*map(escape_text, headings)]), f"| {' | '.join(aligned)} |"]
+    lines = [_format_table_row([*map(escape_text, headings)]), f"| {' | '.join(aligned)} |"]
     for row in table.rows:
         cells = [escape_text(part) for part in row.name.parts]
         for column, cell in zip(table.columns, row.cells, strict=True):
             cells.append(figures.draw_bar(cell.bar or 0.0, 1.0, _BAR) if column.bar else _render_cell(cell))
-        lines.append(_table_row(cells))
+        lines.append(_format_table_row(cells))
     blocks = [f"**{escape_text(table.heading)}**"] if table.heading else []
     blocks.append("\n".join(lines))
     if table.legend:
@@ -134,24 +134,26 @@ def _render_cell(cell: Cell) -> str:
 def _render_matrix(matrix: Matrix) -> str:
     corner = f"{matrix.row_factor} \\ {matrix.column_factor}"
     lines = [
-        _table_row([*map(escape_text, (corner, *matrix.column_levels))]),
+        _format_table_row([*map(escape_text, (corner, *matrix.column_levels))]),
         "| :-- |" + " --: |" * len(matrix.column_levels),
     ]
     for level, cells in zip(matrix.row_levels, matrix.cells, strict=True):
-        lines.append(_table_row([*map(escape_text, (level, *(cell.text for cell in cells)))]))
+        lines.append(_format_table_row([*map(escape_text, (level, *(cell.text for cell in cells)))]))
     return f"**{escape_text(matrix.caption)}**\n\n" + "\n".join(lines)
 
 
 def _render_stack(title: str, caption: str, stack: Stack) -> str:
-    lines = [_table_row(["", escape_text(stack.axis), ""]), "| :-- | --: | :-- |"]
+    lines = [_format_table_row(["", escape_text(stack.axis), ""]), "| :-- | --: | :-- |"]
     for row in stack.rows:
         counts = figures.split_bar(row.parts, stack.longest, _STACK)
         bar = "".join(letter * count for letter, count in zip(stack.letters, counts, strict=True))
-        lines.append(_table_row([escape_text(row.label), escape_text(row.total), code_span(bar)]))
+        lines.append(
+            _format_table_row([escape_text(row.label), escape_text(row.total), format_code_span(bar)])
+        )
     legend = ", ".join(f"{letter} {name}" for _, letter, name in stack.used_parts)
     table = "\n".join(lines)
     return f"**{escape_text(title)}**\n\n{table}\n\n{escape_text(legend)}. {escape_text(caption)}"
 
 
-def _table_row(cells: Sequence[str]) -> str:
+def _format_table_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"

@@ -25,7 +25,7 @@ from guestmark.page.nodes import (
     Paragraph,
     Section,
 )
-from guestmark.page.tables import Align, RowName, Table, TableBuilder, word_cell
+from guestmark.page.tables import Align, RowName, Table, TableBuilder, make_word_cell
 from guestmark.page.text import Inline, Tone, make_inert
 from guestmark.report.render.terminal_table import (
     draw_key,
@@ -86,7 +86,7 @@ def draw_page(page: Page, console: Console) -> str:
 
 
 def draw_results(analysis: Analysis, width: int) -> RenderableType:
-    """Return the results so far, for the screen of a run that is going on."""
+    """Return the results so far, for the screen of a run in progress."""
     # The sections of a whole report take longer to import than a short answer takes to be drawn.
     from guestmark.report.full_report import make_live_section
 
@@ -111,7 +111,7 @@ def _fold_line(line: Text, width: int) -> list[Text]:
     indent = indent if indent < width // 2 else 0
     bound = line[indent:]
     bound.plain = _UNIT.sub(_BOUND[" "], bound.plain).replace(_NO_BREAK, _BOUND[_NO_BREAK])
-    folded = list(bound.wrap(_wrapping_console(), width - indent, overflow="fold"))
+    folded = list(bound.wrap(_make_wrapping_console(), width - indent, overflow="fold"))
     for part in folded:
         part.plain = part.plain.translate(_UNBOUND)
         part.rstrip()
@@ -119,25 +119,25 @@ def _fold_line(line: Text, width: int) -> list[Text]:
 
 
 @functools.cache
-def _wrapping_console() -> Console:
+def _make_wrapping_console() -> Console:
     # Rich takes its defaults for wrapping from a console.
     return Console(width=80)
 
 
-def _bold_line(text: str) -> Text:
+def _make_bold_line(text: str) -> Text:
     return Text(make_inert(text), style="bold", overflow="fold")
 
 
-def _dim_line(text: str) -> Text:
+def _make_dim_line(text: str) -> Text:
     return Text(make_inert(text), style="dim", overflow="fold")
 
 
 def _draw_section(section: Section, width: int) -> list[Text]:
     lines: list[Text] = []
     if section.titled:
-        lines.append(_bold_line(section.title))
+        lines.append(_make_bold_line(section.title))
     if section.subtitle:
-        lines.append(_dim_line(section.subtitle))
+        lines.append(_make_dim_line(section.subtitle))
     lead = next((node for node in section.nodes if isinstance(node, Table)), None)
     numbered = needs_numbers(section.key, lead, width)
     if numbered and section.key is not None and lead is not None:
@@ -188,7 +188,7 @@ def _draw_node(node: Node, width: int, *, numbered: bool) -> list[Text]:
     lines: list[Text] = []
     match node:
         case Heading(text):
-            lines = [_bold_line(text)]
+            lines = [_make_bold_line(text)]
         case Paragraph(text):
             lines = [_draw_inline(text)]
         case Note(text, kind):
@@ -202,7 +202,7 @@ def _draw_node(node: Node, width: int, *, numbered: bool) -> list[Text]:
         case Table():
             lines = _draw_table(node, width, numbered=numbered)
         case Matrix():
-            lines = _draw_table(_matrix_as_table(node), width, numbered=False)
+            lines = _draw_table(_convert_matrix_to_table(node), width, numbered=False)
         case Chart(title, caption, _, Stack() as stack):
             lines = _draw_stack(title, caption, stack, width)
         case _:
@@ -219,7 +219,7 @@ def _draw_inline(text: Inline, style: str = "") -> Text:
 
 
 def _draw_table(table: Table, width: int, *, numbered: bool) -> list[Text]:
-    lines = [_bold_line(table.heading)] if table.heading else []
+    lines = [_make_bold_line(table.heading)] if table.heading else []
     for number, part in enumerate(draw_table(table, width, numbered=numbered)):
         if number:
             lines.append(Text())
@@ -227,10 +227,10 @@ def _draw_table(table: Table, width: int, *, numbered: bool) -> list[Text]:
     return lines + [_draw_inline(line, "dim") for line in table.legend]
 
 
-def _matrix_as_table(matrix: Matrix) -> Table:
+def _convert_matrix_to_table(matrix: Matrix) -> Table:
     table = TableBuilder((matrix.row_factor,), [RowName((level,)) for level in matrix.row_levels])
     for number, level in enumerate(matrix.column_levels):
-        cells = [word_cell(row[number].text, row[number].tone) for row in matrix.cells]
+        cells = [make_word_cell(row[number].text, row[number].tone) for row in matrix.cells]
         table.add(level if number else f"{matrix.column_factor} {level}", cells, (Align.POINT,))
     return table.build(matrix.caption, heading=matrix.caption, divisible=True)
 
@@ -240,7 +240,7 @@ def _draw_definitions(rows: Sequence[tuple[str, str]], width: int) -> list[Text]
     lines = []
     for name, value in rows:
         if width < _NARROW or room > width // 2:
-            lines += [_dim_line(name), Text(f"  {make_inert(value)}", overflow="fold")]
+            lines += [_make_dim_line(name), Text(f"  {make_inert(value)}", overflow="fold")]
             continue
         head = make_inert(name)
         for part in _fold_line(Text(make_inert(value)), width - room - 2):
@@ -282,4 +282,4 @@ def _draw_stack(title: str, caption: str, stack: Stack, width: int) -> list[Text
             line.append(letter * count, style=f"black on {colour}")
         lines.append(line)
     legend = "  ".join(f"{letter}{_NO_BREAK}{name}" for _, letter, name in stack.used_parts)
-    return [*lines, Text(legend, style="dim", overflow="fold"), _dim_line(caption)]
+    return [*lines, Text(legend, style="dim", overflow="fold"), _make_dim_line(caption)]

@@ -1,4 +1,4 @@
-"""Tables on a terminal: as wide as there is room for, and nothing that is a figure is ever cut.
+"""Tables on a terminal, fitted to its width; figures are never cut.
 
 Where room is short, bars go first, then the names of rows become numbers, then tables are divided, and at last each row
 stands by itself as a list of headings and values.
@@ -69,7 +69,7 @@ class Block:
         """Width of the whole, gaps included."""
         return sum(self.widths) + _GAP * (len(self.columns) - 1)
 
-    def lines(self) -> list[Text]:
+    def draw_lines(self) -> list[Text]:
         """Return the heading, a rule, and the rows."""
         widths = self.widths
         lines = [self._join(row, widths) for row in zip(*self.columns, strict=True)]
@@ -124,17 +124,17 @@ def needs_numbers(key: Table | None, lead: Table | None, width: int) -> bool:
     room = width
     if lead is not None:
         room -= _measure_figures(lead, noted=False) + SHORTEST_BAR
-    full = measure_width(_name_columns(key, numbered=False))
-    brief = measure_width(_name_columns(key, numbered=True))
+    full = measure_width(_list_name_columns(key, numbered=False))
+    brief = measure_width(_list_name_columns(key, numbered=True))
     return full > min(room, width // 2) and brief < _SAVES * full
 
 
 def draw_key(key: Table, width: int) -> list[Text]:
-    """Return what the numbers of rows stand for."""
-    numbers, *_ = _name_columns(key, numbered=True)
-    block = _styled_names([numbers, *_name_columns(key, numbered=False)], key)
+    """Return the numbers of rows with the names they stand for."""
+    numbers, *_ = _list_name_columns(key, numbered=True)
+    block = _style_names([numbers, *_list_name_columns(key, numbered=False)], key)
     if block.width <= width:
-        return block.lines()
+        return block.draw_lines()
     lines = []
     for number, row in zip(numbers[1:], key.rows, strict=True):
         name = make_inert(row.name.id) or name_row(key, row.name)
@@ -144,7 +144,7 @@ def draw_key(key: Table, width: int) -> list[Text]:
 
 def draw_table(table: Table, width: int, *, numbered: bool = False) -> list[list[Text]]:
     """Return the table, in parts where it is divided: each a list of lines no wider than `width`."""
-    names = _name_columns(table, numbered=numbered)
+    names = _list_name_columns(table, numbered=numbered)
     if table.divisible:
         widths = [measure_width([_make_column(table, position)]) for position in range(len(table.columns))]
         room = max(width // 2, min(width - max(widths, default=0), _SHORT_NAME))
@@ -158,7 +158,7 @@ def draw_table(table: Table, width: int, *, numbered: bool = False) -> list[list
     block = _make_block(table, names, range(len(table.columns)), bar=bar, noted=noted)
     if block.width > width and not numbered:
         return [_stack_rows(table)]
-    parts = [block.lines()]
+    parts = [block.draw_lines()]
     if block.width > width:
         # The numbers alone say which row it is.
         parts = _divide_table(table, names[:1], width, numbered=True)
@@ -181,7 +181,7 @@ def name_row(table: Table, name: RowName) -> str:
 # --- columns of text ----------------------------------------------------------------------------------------
 
 
-def _name_columns(table: Table, *, numbered: bool) -> list[list[str]]:
+def _list_name_columns(table: Table, *, numbered: bool) -> list[list[str]]:
     if numbered and all(row.name.number for row in table.rows):
         numbers = [str(row.name.number) for row in table.rows]
         room = max(map(len, numbers), default=1)
@@ -195,14 +195,14 @@ def _name_columns(table: Table, *, numbered: bool) -> list[list[str]]:
     ]
 
 
-def _row_style(row: Row) -> str:
+def _choose_row_style(row: Row) -> str:
     if row.strong:
         return "bold"
     return "dim" if row.soft else ""
 
 
-def _styled_names(names: Sequence[Sequence[str]], table: Table) -> Block:
-    styles = ["", *map(_row_style, table.rows)]
+def _style_names(names: Sequence[Sequence[str]], table: Table) -> Block:
+    styles = ["", *map(_choose_row_style, table.rows)]
     block = Block([], [])
     for column in names:
         texts = [Text(text, style=style) for text, style in zip(column, styles, strict=True)]
@@ -214,7 +214,7 @@ def _make_block(
     table: Table, names: Sequence[Sequence[str]], wanted: Sequence[int], *, bar: int = 0, noted: bool = False
 ) -> Block:
     """Return names and the `wanted` columns; bars are `bar` wide, and left out where that is too short."""
-    block = _styled_names(names, table)
+    block = _style_names(names, table)
     for position in wanted:
         column = table.columns[position]
         if column.bar and bar < SHORTEST_BAR:
@@ -234,7 +234,7 @@ def _make_column(table: Table, position: int, *, bar: int = 0, noted: bool = Fal
         return [Text(""), *(Text(drawn, style="blue") for drawn in bars)]
     texts = [Text(make_inert(column.heading))]
     for row, cell, pieces in zip(table.rows, cells, _pad_pieces(column, cells), strict=True):
-        text = Text(style=_row_style(row))
+        text = Text(style=_choose_row_style(row))
         for number, (span, piece) in enumerate(zip(cell.pieces, pieces, strict=True)):
             text.append(f"{' ' if number else ''}{piece}", style=STYLES[span.tone])
         text.rstrip()
@@ -292,7 +292,7 @@ def _divide_table(
         block = _make_block(table, names, chosen)
         if block.width > width:
             return [_stack_rows(table, numbered=numbered)]
-        parts.append(block.lines())
+        parts.append(block.draw_lines())
     return parts
 
 
@@ -333,8 +333,8 @@ def _draw_plot(table: Table, width: int) -> list[Text]:
         return []
     first = replace(table.columns[0], pieces=table.columns[0].pieces[:1])
     plotted = replace(table, columns=(first, Column("", bar=True)), rows=tuple(rows))
-    names = shorten_columns(_name_columns(plotted, numbered=True), width // 2)
+    names = shorten_columns(_list_name_columns(plotted, numbered=True), width // 2)
     room = width - measure_width(names) - measure_width([_make_column(plotted, 0)])
     if room < SHORTEST_BAR:
         return []
-    return _make_block(plotted, names, (0, 1), bar=room).lines()
+    return _make_block(plotted, names, (0, 1), bar=room).draw_lines()

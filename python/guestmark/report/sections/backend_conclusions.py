@@ -1,6 +1,6 @@
-"""Concludes from a comparison of backends, in the words of the result published in 2013 (libguestfs 1.23.16).
+"""Conclusions from a comparison of backends, in the terms of the result published in 2013 (libguestfs 1.23.16).
 
-Who is faster bare and nested, where start-up goes, and what an upload consists of.
+They say which backend is faster bare and nested, where start-up time goes, and what an upload consists of.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from guestmark.page.text import Inline, Tone, line
 from guestmark.report.sections.nested import format_block_ratio
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.durability import find_durability
-from guestmark.stats.nested import ratio_over_blocks
+from guestmark.stats.nested import compute_block_ratio
 from guestmark.stats.pairwise import find_shown_leader
 from guestmark.stats.published import find_figure
 from guestmark.workloads import boot
@@ -29,7 +29,7 @@ _APPLIANCE = (*_KERNEL, boot.MODULES, boot.ROOT, boot.AGENT)
 _ON_DISK = frozenset({Durability.PROVEN, Durability.PART, Durability.REACHED})
 
 
-def conclude_backends(analysis: Analysis) -> list[Bullets]:
+def list_backend_conclusions(analysis: Analysis) -> list[Bullets]:
     """Return the conclusions that the run's cells allow; empty when it compares no backends with each other."""
     lines: list[Inline] = []
     for workload in analysis.workloads:
@@ -37,8 +37,8 @@ def conclude_backends(analysis: Analysis) -> list[Bullets]:
             lines += _compare_with_uml(workload, analysis)
     for workload in analysis.workloads:
         if find_topic(workload.workload) is Topic.START:
-            lines += _divide_start_up(workload)
-    lines += _conclude_uploads(analysis)
+            lines += _describe_start_up(workload)
+    lines += _list_upload_conclusions(analysis)
     return [Bullets(line("What this says about the backends", Tone.STRONG), tuple(lines))] if lines else []
 
 
@@ -77,7 +77,7 @@ def _describe_uml_ratios(
 ) -> list[str]:
     ratios = []
     for other in others:
-        ratio = ratio_over_blocks(uml, other, metric.name)
+        ratio = compute_block_ratio(uml, other, metric.name)
         if ratio is not None:
             published = _describe_published(uml, other, analysis)
             ratios.append(f"{format_block_ratio(ratio)} the time of {other.cell.platform}{published}")
@@ -95,7 +95,7 @@ def _describe_published(uml: CellResult, other: CellResult, analysis: Analysis) 
 # --- where start-up goes ------------------------------------------------------------------------------------
 
 
-def _divide_start_up(workload: WorkloadResult) -> list[Inline]:
+def _describe_start_up(workload: WorkloadResult) -> list[Inline]:
     lines = []
     for result in workload.shown_cells:
         ready = result.summary.get(boot.READY.name)
@@ -115,7 +115,7 @@ def _divide_start_up(workload: WorkloadResult) -> list[Inline]:
         lines.append(
             line(
                 f"Start-up of {result.cell.platform}: of {_format_seconds(ready.typical)}, hypervisor and firmware "
-                f"have {first} and the appliance {second} (its kernel alone {kernel})."
+                f"take {first} and the appliance {second} (its kernel alone {kernel})."
             )
         )
     return lines
@@ -128,14 +128,14 @@ def _sum_phases(result: CellResult, phases: Sequence[Metric]) -> float:
 # --- channel against disk -----------------------------------------------------------------------------------
 
 
-def _conclude_uploads(analysis: Analysis) -> list[Inline]:
-    """Return what the channel and the disk take of an upload on each platform where both were measured alone."""
-    variants = _upload_variants(analysis)
+def _list_upload_conclusions(analysis: Analysis) -> list[Inline]:
+    """Return the times of channel and disk in an upload on each platform where both were measured separately."""
+    variants = _group_upload_variants(analysis)
     complete = {name: parts for name, parts in variants.items() if {"channel", "disk"} <= parts.keys()}
     lines = []
     for name, parts in complete.items():
         channel, disk, full = parts["channel"], parts["disk"], parts.get("full")
-        ratio = ratio_over_blocks(channel, disk, WALL.name)
+        ratio = compute_block_ratio(channel, disk, WALL.name)
         if ratio is None:
             continue
         whole = f" (the whole upload {_format_wall(full)})" if full else ""
@@ -149,7 +149,7 @@ def _conclude_uploads(analysis: Analysis) -> list[Inline]:
     return [*lines, *_compare_channels(channels, analysis)]
 
 
-def _upload_variants(analysis: Analysis) -> dict[str, dict[str, CellResult]]:
+def _group_upload_variants(analysis: Analysis) -> dict[str, dict[str, CellResult]]:
     """Return the cells of uploads by platform and variant: full, or a part of it."""
     variants: dict[str, dict[str, CellResult]] = {}
     for result in analysis.cells:
@@ -163,7 +163,7 @@ def _upload_variants(analysis: Analysis) -> dict[str, dict[str, CellResult]]:
 
 
 def _compare_channels(channels: Mapping[str, CellResult], analysis: Analysis) -> list[Inline]:
-    """Return how many times the quickest channel the others take, bare and nested apart."""
+    """Return how much longer the other channels take than the quickest, bare and nested separately."""
     lines = []
     for nested in (False, True):
         results = [result for name, result in channels.items() if parse_platform(name).is_nested is nested]
@@ -172,7 +172,7 @@ def _compare_channels(channels: Mapping[str, CellResult], analysis: Analysis) ->
         best = min(results, key=lambda result: result.summary[WALL.name].typical)
         ratios = []
         for result in results:
-            ratio = None if result is best else ratio_over_blocks(result, best, WALL.name)
+            ratio = None if result is best else compute_block_ratio(result, best, WALL.name)
             if ratio is not None:
                 ratios.append(f"{result.cell.platform}'s takes {format_block_ratio(ratio)} as long")
         if not ratios:

@@ -11,11 +11,11 @@ from guestmark.page.names import name_in_sentences
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Paragraph
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.report.sections import earlier_runs, nested
-from guestmark.report.sections.backend_conclusions import conclude_backends
-from guestmark.report.sections.filesystem_conclusions import conclude_filesystems
+from guestmark.report.sections.backend_conclusions import list_backend_conclusions
+from guestmark.report.sections.filesystem_conclusions import list_filesystem_conclusions
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Verdict, label_verdict
-from guestmark.stats.sensitivity import missed_share
+from guestmark.stats.sensitivity import bound_missed_share
 from guestmark.stats.tails import SHARE_MARGIN, CellRuns
 
 _OPPOSITE = {
@@ -32,36 +32,36 @@ _SLOW_RUN_WORDS = {
     Verdict.NO_DIFFERENCE: f"shares within {figures.format_percent(SHARE_MARGIN)} of each other",
     Verdict.INCONCLUSIVE: "too few to call",
 }
-_MOST_NAMED = 3  # more cells than these are counted
+_MOST_NAMED = 3  # of more cells, only the number is given
 _Compared = Sequence[tuple[CellResult, Comparison]]
 
 
 def make_conclusion(analysis: Analysis) -> list[Node]:
-    """Return how the baselines did, also beside earlier runs, what nesting costs, and what follows for backends.
+    """Return conclusions about baselines, earlier runs, the cost of nesting, backends and filesystems.
 
     Empty when nothing was compared.
     """
     return [
-        *conclude_workloads(analysis),
+        *list_workload_conclusions(analysis),
         *earlier_runs.make_nodes(analysis),
         *nested.make_tables(analysis),
-        *conclude_backends(analysis),
-        *([] if analysis.plan.questions else conclude_filesystems(analysis)),
+        *list_backend_conclusions(analysis),
+        *([] if analysis.plan.questions else list_filesystem_conclusions(analysis)),
     ]
 
 
-def conclude_workloads(analysis: Analysis) -> list[Node]:
-    """Return for each workload how the baseline did against every cell in its primary metric."""
+def list_workload_conclusions(analysis: Analysis) -> list[Node]:
+    """Return for each workload how the baseline compares with every cell in the primary metric."""
     nodes: list[Node] = []
     for workload in analysis.workloads:
-        conclusion = _conclude_workload(workload, analysis.plan.policy.margin)
+        conclusion = _list_conclusions_of_workload(workload, analysis.plan.policy.margin)
         if conclusion and len(analysis.workloads) > 1:
             nodes.append(Paragraph(line(workload.title, Tone.STRONG)))
         nodes += conclusion
     return nodes
 
 
-def _conclude_workload(workload: WorkloadResult, margin: float) -> list[Node]:
+def _list_conclusions_of_workload(workload: WorkloadResult, margin: float) -> list[Node]:
     baseline = workload.baseline
     if not workload.metrics or baseline is None:
         return []
@@ -83,12 +83,12 @@ def _conclude_workload(workload: WorkloadResult, margin: float) -> list[Node]:
         nodes.append(Paragraph(line(claim)))
     if alike := [result for result, found in compared if found.alike]:
         nodes.append(_describe_alike(workload, baseline, alike, margin))
-    nodes += describe_undecided(compared, names)
+    nodes += make_undecided_notes(compared, names)
     nodes += [node for node, _ in describe_slow_runs(workload, baseline)]
     return nodes
 
 
-def describe_undecided(compared: _Compared, names: Mapping[str, str]) -> list[Note]:
+def make_undecided_notes(compared: _Compared, names: Mapping[str, str]) -> list[Note]:
     """Return a line for each reason why cells could not be told from the baseline; many cells are only counted."""
     cells: dict[str, list[str]] = {}
     for result, comparison in compared:
@@ -108,13 +108,13 @@ def describe_undecided(compared: _Compared, names: Mapping[str, str]) -> list[No
 def _describe_alike(
     workload: WorkloadResult, baseline: CellResult, alike: Sequence[CellResult], margin: float
 ) -> Paragraph:
-    """Return the cells whose typical run does not differ, and what so few starts or runs cannot show."""
+    """Return the cells whose typical run does not differ, and which rare events so few starts or runs may miss."""
     names = name_in_sentences(workload)
     claim = Claim.ALIKE.format(
         baseline=names[baseline.cell.id],
         margin=figures.format_percent(margin),
         cells=", ".join(names[result.cell.id] for result in alike),
-        rare=figures.format_percent(missed_share(workload, alike)),
+        rare=figures.format_percent(bound_missed_share(workload, alike)),
         units="starts" if boots_any_machine(result.cell for result in workload.cells) else "runs",
     )
     return Paragraph(line(claim))
@@ -157,7 +157,7 @@ def _describe_factors(
     """Return how many times faster or slower the baseline is than each cell, the smallest factor first."""
     rows = []
     for result, comparison in differing:
-        size, ci = figures.ratio_above_one(comparison.ratio or 1.0, comparison.ci)
+        size, ci = figures.turn_ratio_above_one(comparison.ratio or 1.0, comparison.ci)
         factor = figures.format_ratio(size, ci).removeprefix("×")
         rows.append((size, factor, comparison.verdict, names[result.cell.id]))
     # Signs of equal width make the factors stand under each other.

@@ -1,4 +1,4 @@
-"""What became of the machines of the user's own that a run asked for, and what they cost."""
+"""How many machines of the user's own a run started, how many never answered, and what they cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from guestmark.page.claims import Claim
 from guestmark.page.figures import format_percent
 from guestmark.stats.creations import Creations, count_creations
 
-_SHOWN = 3  # reasons
+_MOST_REASONS = 3
 
 
 def describe_creations(run: StoredRun) -> dict[str, str]:
@@ -26,8 +26,8 @@ def _describe_platform(found: Creations) -> str:
     if found.failed:
         said = f"{found.failed} of {found.tried} never answered, {format_percent(found.share)} "
         said += f"[{100 * low:.0f}, {100 * high:.0f}]"
-        reasons = [f"{count} × {reason}" for reason, count in found.reasons[:_SHOWN]]
-        if others := sum(count for _, count in found.reasons[_SHOWN:]):
+        reasons = [f"{count} × {reason}" for reason, count in found.reasons[:_MOST_REASONS]]
+        if others := sum(count for _, count in found.reasons[_MOST_REASONS:]):
             reasons.append(f"{others} × other reasons")
         said += f": {'; '.join(reasons)}"
     else:

@@ -1,16 +1,16 @@
-"""Disk images that guests booted from, as they were found."""
+"""Descriptions of the disk images that guests booted from."""
 
 from __future__ import annotations
 
 from guestmark.core.machine_facts import DiskImage, GuestMachine, ImageFirmware, NestedMachine
 from guestmark.ledger.model import StoredRun
 
-_SHOWN = 12  # characters of a digest
+_DIGEST_CHARACTERS = 12  # that are shown
 _FIRMWARE = {ImageFirmware.BIOS: "BIOS", ImageFirmware.UEFI: "UEFI"}
 
 
 def describe_images(run: StoredRun) -> dict[str, str]:
-    """Return what each image of the run holds, by file name; all that a changed file has held."""
+    """Return a description of each image of the run, by file name; of a changed file, all its versions."""
     described: dict[str, dict[str, None]] = {}
     for trial in run.trials:
         nested = trial.facts.find_fact(NestedMachine)
@@ -27,6 +27,6 @@ def _describe_image(image: DiskImage, kernel: str) -> str:
         f"its own kernel {kernel}",
         f"booted by {_FIRMWARE[image.firmware]}",
         f"agent in {image.entered.value}",
-        f"SHA-256 {image.sha256[:_SHOWN]}…",
+        f"SHA-256 {image.sha256[:_DIGEST_CHARACTERS]}…",
     ]
     return ", ".join(part for part in parts if part)

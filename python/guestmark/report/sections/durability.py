@@ -17,7 +17,7 @@ from guestmark.workloads.powercut.sections import (
 )
 
 MEANING = (
-    "durability of what the row itself flushed: proven by power cuts, of the synced part only if it left more, seen to "
+    "durability of what the row itself flushed: proven by power cuts (if some was never synced, of the rest), seen to "
     "reach the kernel, claimed by the hypervisor, lost, in memory"
 )
 DISK_MEANING = (
@@ -28,7 +28,7 @@ DISK_MEANING = (
 def make_proof_nodes(workload: WorkloadResult) -> list[Node]:
     """Return what power cuts have shown of the disks of a workload that measures something else (`--prove`).
 
-    The table has a row for each proof, which several cells may share; below it is why a disk is not proven.
+    The table has a row for each proof, which several cells may share; notes below it say why a disk is not proven.
     """
     shared: list[tuple[Proven, list[CellResult]]] = []
     for result in workload.shown_cells:

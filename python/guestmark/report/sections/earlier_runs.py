@@ -1,4 +1,4 @@
-"""Compares this run with earlier ones of the same host: results for the same ratios, and what has changed since."""
+"""Comparison of this run with earlier ones of the same host: the same ratios, and what has changed since."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def make_nodes(analysis: Analysis) -> list[Node]:
             compared.append((result, earlier))
     if not compared:
         return []
-    # Of many cells only those are listed of which a change is shown.
+    # Of many cells, only those with a shown change are listed.
     few = len(compared) <= _MOST_UNCHANGED
     listed = [(result, earlier) for result, earlier in compared if few or earlier.has_changed]
     names: dict[str, str] = {}
@@ -37,10 +37,13 @@ def make_nodes(analysis: Analysis) -> list[Node]:
         others = "the others" if listed else "all cells"
         items.append(line(f"{others} ({rest}): no change shown since earlier runs, or too few of them"))
     any_changed = any(earlier.has_changed for _, earlier in compared)
-    return [Bullets(line("Measured here before:"), tuple(items)), *_host_changes(analysis, any_changed)]
+    return [
+        Bullets(line("Measured here before:"), tuple(items)),
+        *_make_host_change_notes(analysis, any_changed),
+    ]
 
 
-def _host_changes(analysis: Analysis, any_changed: bool) -> list[Node]:
+def _make_host_change_notes(analysis: Analysis, any_changed: bool) -> list[Node]:
     nodes: list[Node] = []
     changed, between = analysis.history.changed, analysis.history.between
     if changed:
@@ -54,7 +57,7 @@ def _host_changes(analysis: Analysis, any_changed: bool) -> list[Node]:
 
 
 def make_document(result: CellResult, analysis: Analysis) -> dict[str, Any] | None:
-    """Return the earlier runs of a cell's ratio for the result document; None when there are none."""
+    """Return the earlier runs that measured a cell's ratio, for the result document; None without any."""
     earlier = compare_earlier_runs(result, analysis)
     if earlier is None:
         return None
@@ -70,7 +73,7 @@ def make_document(result: CellResult, analysis: Analysis) -> dict[str, Any] | No
 
 
 def _describe_cell(name: str, earlier: EarlierComparison) -> Inline:
-    low, high = _short_ratio(earlier.lowest_run), _short_ratio(earlier.highest_run)
+    low, high = _format_past_value(earlier.lowest_run), _format_past_value(earlier.highest_run)
     ratios = low if low == high else f"{low} to {high}"
     past = f": {format_count(len(earlier.past), 'earlier run')} here, {ratios}"
     change = earlier.change
@@ -81,7 +84,7 @@ def _describe_cell(name: str, earlier: EarlierComparison) -> Inline:
     return spans(Span(name, Tone.NAME), Span(text, Tone.WARNING if earlier.has_changed else Tone.PLAIN))
 
 
-def _short_ratio(run: PastRatio) -> str:
+def _format_past_value(run: PastRatio) -> str:
     return (
         f"×{figures.format_number(run.ratio, figures.count_ratio_decimals(run.ratio, (run.low, run.high)))}"
     )

@@ -1,4 +1,4 @@
-"""What a reader must know about the machine before believing a figure, and proof that both sides ran the same program.
+"""Facts about the machine that a reader needs to judge a figure, and proof that both sides ran the same program.
 
 The list is the one that the author of a published comparison kept: processor, frequency scaling, memory, disks, the
 hypervisor's command line, the guest's missing processor features, and whether both sides had the same binary.
@@ -28,7 +28,7 @@ _Rows = Iterable[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A measured program: digests by where they were taken, and how many trials reported one."""
+    """A measured program: its digests by the place where they were taken, and how many trials reported one."""
 
     path: str
     digests: Mapping[str, tuple[str, ...]]  # of each platform, and of this host as the control plane sees it
@@ -42,7 +42,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class MachineKind:
-    """The machines of a platform, from the first trial that got far enough."""
+    """The machines of a platform, as described by the first trial whose machine started."""
 
     platform: str
     command_line: tuple[str, ...]
@@ -74,7 +74,7 @@ def find_machines(run: StoredRun) -> list[MachineKind]:
     """Return the guests of each platform."""
     machines: dict[str, MachineKind] = {}
     by_id = {cell.id: cell for cell in run.plan.cells}
-    # A failed trial's machine may never have come up: good trials are asked first.
+    # A failed trial's machine may never have come up, so good trials come first.
     for trial in sorted(run.trials, key=lambda trial: trial.status is not TrialStatus.OK):
         cell = by_id.get(trial.cell_id)
         if cell is None or not cell.platform.is_guest or not trial.command_line:
@@ -89,7 +89,7 @@ def find_machines(run: StoredRun) -> list[MachineKind]:
 
 def make_rows(run: StoredRun, *, whole: bool = False) -> list[tuple[str, str]]:
     """Return names and values for a table; `whole` gives every flag and digest in full."""
-    rows = [*_host_rows(run.environment), ("placement", locations.describe_placement(run.trials))]
+    rows = [*_yield_host_rows(run.environment), ("placement", locations.describe_placement(run.trials))]
     rows += remote_machines.describe_machines(run).items()
     rows += describe_images(run).items()
     rows += describe_creations(run).items()
@@ -105,14 +105,14 @@ def make_rows(run: StoredRun, *, whole: bool = False) -> list[tuple[str, str]]:
 
 
 def make_definitions(run: StoredRun) -> Definitions | None:
-    """Return everything, in full; None when nothing is known."""
+    """Return all facts in full, as definitions; None if nothing is known."""
     rows = make_rows(run, whole=True)
     return Definitions("What it was measured on", tuple(rows)) if rows else None
 
 
 def describe_host(run: StoredRun) -> str:
     """Return the host in one line; empty when nothing is known."""
-    known = dict(_host_rows(run.environment))
+    known = dict(_yield_host_rows(run.environment))
     processor = run.environment.get("processor", {})
     return _join_known(
         processor.get("model"),
@@ -146,12 +146,12 @@ def make_document(run: StoredRun) -> dict[str, Any]:
     }
 
 
-def _host_rows(environment: Mapping[str, Any]) -> _Rows:
-    yield from _processor_rows(environment)
+def _yield_host_rows(environment: Mapping[str, Any]) -> _Rows:
+    yield from _yield_processor_rows(environment)
     yield "quiet host", "; ".join(f"{name}: {value}" for name, value in environment.get("quiet", {}).items())
     swap = _label_value("swap", _format_bytes(environment.get("swap_bytes")))
     yield "memory", _join_known(_format_bytes(environment.get("memory_bytes")), swap)
-    yield from _disk_rows(environment)
+    yield from _yield_disk_rows(environment)
     kernel = environment.get("kernel", {})
     yield "kernel", _join_known(kernel.get("release"), environment.get("distribution"))
     virtualization = environment.get("virtualization", {})
@@ -162,7 +162,7 @@ def _host_rows(environment: Mapping[str, Any]) -> _Rows:
     yield "versions", "; ".join(_describe_versions(environment.get("programs", {})))
 
 
-def _processor_rows(environment: Mapping[str, Any]) -> _Rows:
+def _yield_processor_rows(environment: Mapping[str, Any]) -> _Rows:
     processor = environment.get("processor", {})
     smt = {"1": "on", "0": "off"}.get(processor.get("smt", ""))
     yield (
@@ -185,7 +185,7 @@ def _processor_rows(environment: Mapping[str, Any]) -> _Rows:
     yield "frequency", scaling or ("scaling is not visible here" if processor else "")
 
 
-def _disk_rows(environment: Mapping[str, Any]) -> _Rows:
+def _yield_disk_rows(environment: Mapping[str, Any]) -> _Rows:
     for disk in environment.get("disks", ()):
         kind = {True: "rotational", False: "not rotational"}.get(disk.get("rotational"))
         scheduler = _label_value("scheduler", disk.get("scheduler"))
@@ -206,7 +206,7 @@ def _describe_versions(programs_seen: Mapping[str, object]) -> Iterable[str]:
 
 
 def _describe_mitigations(flaws: Mapping[str, str]) -> str:
-    """Return what the kernel reports about each flaw the processor has, and how many it does not have."""
+    """Return the kernel's mitigation for each flaw of the processor, and the number of flaws that it does not have."""
     texts = [f"{name}: {state}" for name, state in flaws.items() if state != _NOT_AFFECTED]
     free = len(flaws) - len(texts)
     if free and texts:

@@ -5,22 +5,24 @@ from collections.abc import Sequence
 from guestmark.core.rare import SLOW
 from guestmark.page import figures
 from guestmark.page.names import name_in_sentences, name_rows
-from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure_cell
+from guestmark.page.tables import Align, Cell, Table, TableBuilder, make_figure_cell
 from guestmark.page.text import Inline, Span, Tone, line
-from guestmark.report.sections.verdict_words import LEGEND, mark_verdict, verdict_tone
+from guestmark.report.sections.verdict_words import LEGEND, choose_verdict_tone, mark_verdict
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.cell_answers import Answers, SlowComparison
 from guestmark.stats.compare import Comparison
-from guestmark.stats.estimands import median_first_run
-from guestmark.stats.sensitivity import tells_of_slow_runs
+from guestmark.stats.estimands import find_median_first_run
+from guestmark.stats.sensitivity import is_informative_about_slow_runs
 from guestmark.stats.tails import CellRuns
 from guestmark.stats.total import LARGEST_EVENT
 
 _RATIO = (Align.POINT, Align.LEFT, Align.LEFT)  # ×1.05 [1.04, 1.06] *
 _TOTALS = (
-    "total: what so many runs cost in all; the details say how far it could lie if rare events were missed"
+    "total: the cost of all runs together; the details say how far off it could be if rare events were missed"
 )
-_LEGEND = f"slow runs: the share of runs over {SLOW:g} times what is normal for both, less the baseline's"
+_LEGEND = (
+    f"slow runs: the share of runs over {SLOW:g} times what is normal for both, minus the baseline's share"
+)
 _Answered = Sequence[tuple[CellResult, Answers]]
 
 
@@ -32,25 +34,27 @@ def make_tables(workload: WorkloadResult, *, details: bool) -> list[Table]:
     answered = []
     for result in workload.shown_cells:
         answers = result.answers
-        if answers is not None and (_known_total(answers) or _known_slow_runs(answers) or answers.first):
+        if answers is not None and (
+            _find_known_total(answers) or _find_known_slow_runs(answers) or answers.first
+        ):
             answered.append((result, answers))
     if not answered or not (details or any(answers.differing_questions for _, answers in answered)):
         return []
-    tables = [_answers_table(workload, answered)]
-    return [*tables, *_runs_tables(workload, answered)] if details else tables
+    tables = [_make_answers_table(workload, answered)]
+    return [*tables, *_make_runs_tables(workload, answered)] if details else tables
 
 
-def _answers_table(workload: WorkloadResult, answered: _Answered) -> Table:
+def _make_answers_table(workload: WorkloadResult, answered: _Answered) -> Table:
     table = TableBuilder(*name_rows(workload, [result for result, _ in answered]))
-    table.add("typical run", [_ratio_cell(answers.typical) for _, answers in answered], _RATIO)
-    totals = [_known_total(answers) for _, answers in answered]
+    table.add("typical run", [_make_judged_ratio_cell(answers.typical) for _, answers in answered], _RATIO)
+    totals = [_find_known_total(answers) for _, answers in answered]
     if any(totals):
-        table.add("total", map(_ratio_cell, totals), _RATIO)
-    slow_runs = [_known_slow_runs(answers) for _, answers in answered]
+        table.add("total", map(_make_judged_ratio_cell, totals), _RATIO)
+    slow_runs = [_find_known_slow_runs(answers) for _, answers in answered]
     if any(slow_runs):
-        table.add("slow runs, points", map(_difference_cell, slow_runs), _RATIO)
+        table.add("slow runs, points", map(_make_difference_cell, slow_runs), _RATIO)
     if any(answers.first for _, answers in answered):
-        table.add("first run", [_ratio_cell(answers.first) for _, answers in answered], _RATIO)
+        table.add("first run", [_make_judged_ratio_cell(answers.first) for _, answers in answered], _RATIO)
     against = (
         ""
         if workload.baseline is None
@@ -65,74 +69,74 @@ def _answers_table(workload: WorkloadResult, answered: _Answered) -> Table:
     )
 
 
-def _known_total(answers: Answers) -> Comparison | None:
+def _find_known_total(answers: Answers) -> Comparison | None:
     total = answers.total
     return total if total is not None and total.has_enough_blocks else None
 
 
-def _known_slow_runs(answers: Answers) -> SlowComparison | None:
+def _find_known_slow_runs(answers: Answers) -> SlowComparison | None:
     slow = answers.slow
-    return slow if slow is not None and tells_of_slow_runs(slow) else None
+    return slow if slow is not None and is_informative_about_slow_runs(slow) else None
 
 
-def _ratio_cell(comparison: Comparison | None) -> Cell:
+def _make_judged_ratio_cell(comparison: Comparison | None) -> Cell:
     if comparison is None or comparison.ratio is None:
-        return figure_cell("–")
-    return _judged_cell(figures.ratio_pieces(comparison.ratio, comparison.ci), comparison)
+        return make_figure_cell("–")
+    return _make_judged_cell(figures.format_ratio_pieces(comparison.ratio, comparison.ci), comparison)
 
 
-def _difference_cell(slow: SlowComparison | None) -> Cell:
+def _make_difference_cell(slow: SlowComparison | None) -> Cell:
     if slow is None:
-        return figure_cell("–")
+        return make_figure_cell("–")
     low, middle, high = (100 * share for share in (slow.ci[0], slow.difference, slow.ci[1]))
     places = min(figures.count_decimals((high - low) / 2, middle), 1)
     sign = "+" if middle > 0 else ""
     interval = f"[{figures.format_number(low, places)}, {figures.format_number(high, places)}]"
-    return _judged_cell((f"{sign}{figures.format_number(middle, places)}", interval), slow)
+    return _make_judged_cell((f"{sign}{figures.format_number(middle, places)}", interval), slow)
 
 
-def _judged_cell(pieces: Sequence[str], comparison: Comparison | SlowComparison) -> Cell:
-    return figure_cell(*pieces, mark_verdict(comparison), last=verdict_tone(comparison))
+def _make_judged_cell(pieces: Sequence[str], comparison: Comparison | SlowComparison) -> Cell:
+    return make_figure_cell(*pieces, mark_verdict(comparison), last=choose_verdict_tone(comparison))
 
 
 # --- the figures behind them ------------------------------------------------------------------------------------------
 
 
-def _runs_tables(workload: WorkloadResult, answered: _Answered) -> list[Table]:
-    """Return all measured runs of each cell, and how far the total could lie if events were missed."""
+def _make_runs_tables(workload: WorkloadResult, answered: _Answered) -> list[Table]:
+    """Return a table of all measured runs of each cell, and how far off the total could be if events were missed."""
     slow_runs = [answers.slow for _, answers in answered if answers.slow is not None]
     if not slow_runs:
         return []
-    rows = _described_runs(workload, answered, slow_runs[0])
+    rows = _list_described_runs(workload, answered, slow_runs[0])
     metric = workload.metrics[0]
     unit = figures.choose_table_unit(metric.unit, [runs.typical for _, runs, _ in rows])
     point = (Align.POINT,)
     table = TableBuilder(*name_rows(workload, [result for result, *_ in rows]))
-    table.add("typical", [_amount_cell(runs.typical, unit) for _, runs, _ in rows], point)
-    table.add("mean", [_amount_cell(runs.total, unit) for _, runs, _ in rows], point)
-    table.add("95 % within", [_amount_cell(runs.p95, unit) for _, runs, _ in rows], point)
-    table.add("slowest", [_amount_cell(runs.worst, unit) for _, runs, _ in rows], point)
+    table.add("typical", [_make_amount_cell(runs.typical, unit) for _, runs, _ in rows], point)
+    table.add("mean", [_make_amount_cell(runs.total, unit) for _, runs, _ in rows], point)
+    table.add("95 % within", [_make_amount_cell(runs.p95, unit) for _, runs, _ in rows], point)
+    table.add("slowest", [_make_amount_cell(runs.worst, unit) for _, runs, _ in rows], point)
     table.add(
-        "slow", [figure_cell(f"{runs.slow} of {runs.iterations}") for _, runs, _ in rows], (Align.RIGHT,)
+        "slow", [make_figure_cell(f"{runs.slow} of {runs.iterations}") for _, runs, _ in rows], (Align.RIGHT,)
     )
-    table.add("over twice", [figure_cell(str(runs.over_twice)) for _, runs, _ in rows], (Align.RIGHT,))
-    firsts = [median_first_run(metric.name, result.trials) for result, *_ in rows]
+    table.add("over twice", [make_figure_cell(str(runs.over_twice)) for _, runs, _ in rows], (Align.RIGHT,))
+    firsts = [find_median_first_run(metric.name, result.trials) for result, *_ in rows]
     if any(first is not None for first in firsts):
-        table.add("first run", [_amount_cell(first, unit) for first in firsts], point)
-    table.add("total, pessimistic", [_pessimistic_cell(answers) for *_, answers in rows])
-    heading = figures.column_heading(metric, unit)
+        table.add("first run", [_make_amount_cell(first, unit) for first in firsts], point)
+    table.add("total, pessimistic", [_make_pessimistic_cell(answers) for *_, answers in rows])
+    heading = figures.format_column_heading(metric, unit)
     return [
         table.build(
             f"All runs of {workload.title}, {heading}",
             heading=f"Runs: {heading}",
-            legend=_runs_legend(slow_runs),
+            legend=_make_runs_legend(slow_runs),
             divisible=True,
             strong=[position for position, (result, *_) in enumerate(rows) if result.cell.baseline],
         )
     ]
 
 
-def _described_runs(
+def _list_described_runs(
     workload: WorkloadResult, answered: _Answered, first: SlowComparison
 ) -> list[tuple[CellResult, CellRuns, Answers | None]]:
     rows: list[tuple[CellResult, CellRuns, Answers | None]] = []
@@ -146,7 +150,7 @@ def _described_runs(
     return rows
 
 
-def _runs_legend(slow_runs: Sequence[SlowComparison]) -> tuple[Inline, ...]:
+def _make_runs_legend(slow_runs: Sequence[SlowComparison]) -> tuple[Inline, ...]:
     fewest = min(slow_runs, key=lambda slow: slow.n)
     starts, runs = (
         figures.format_percent(share) for share in (fewest.unseen.machines, fewest.unseen.iterations)
@@ -159,13 +163,19 @@ def _runs_legend(slow_runs: Sequence[SlowComparison]) -> tuple[Inline, ...]:
     return ((Span(missed, Tone.SOFT),), (Span(pessimistic, Tone.SOFT),))
 
 
-def _amount_cell(value: float | None, unit: figures.Unit) -> Cell:
-    return figure_cell("–") if value is None else figure_cell(figures.format_three_digits(value / unit.size))
+def _make_amount_cell(value: float | None, unit: figures.Unit) -> Cell:
+    return (
+        make_figure_cell("–")
+        if value is None
+        else make_figure_cell(figures.format_three_digits(value / unit.size))
+    )
 
 
-def _pessimistic_cell(answers: Answers | None) -> Cell:
+def _make_pessimistic_cell(answers: Answers | None) -> Cell:
     if answers is None or answers.total is None or answers.total.unseen_ci is None:
         return Cell()
     low, high = answers.total.unseen_ci
     places = figures.count_ratio_decimals(low, (low, high))
-    return figure_cell(f"×{figures.format_number(low, places)} to ×{figures.format_number(high, places)}")
+    return make_figure_cell(
+        f"×{figures.format_number(low, places)} to ×{figures.format_number(high, places)}"
+    )

@@ -1,4 +1,4 @@
-"""What the hypervisor did meanwhile: the events that were counted in each iteration."""
+"""Counts of the hypervisor's events in each iteration."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,7 +13,7 @@ from guestmark.workloads.syscalls.sections import average_calls
 
 
 def make_nodes(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Return a line for each cell with counts; nothing where each system call has a row of its own."""
+    """Return a line for each cell with counts; nothing if each system call has a row of its own."""
     items: list[Inline] = []
     for result in workload.shown_cells:
         if average_calls(result):

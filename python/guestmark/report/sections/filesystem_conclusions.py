@@ -1,4 +1,4 @@
-"""Whether a difference is the disk's or the filesystem's: cells that differ in nothing but the filesystem."""
+"""Conclusions on whether disk or filesystem makes a difference, from cells that differ in the filesystem alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, permutations
@@ -15,7 +15,7 @@ from guestmark.stats.published import FasterClaim, find_figure, judge_faster_cla
 
 _METRIC = "throughput"
 _SHARED = frozenset(filesystem for filesystem in Filesystem if filesystem.is_directory)
-# The key of the workload in a plan that measures what the host itself can do.
+# The key of the workload that measures the disk on the host, without a guest.
 _CEILING = "ceiling"
 _MB = 1e6
 _CLAIM_WORDS = {
@@ -27,13 +27,13 @@ _CLAIM_WORDS = {
 }
 
 
-def conclude_filesystems(analysis: Analysis) -> list[Bullets]:
+def list_filesystem_conclusions(analysis: Analysis) -> list[Bullets]:
     """Return the conclusions that the run's cells allow; empty when no guest was measured with several filesystems."""
     ceiling = _find_ceiling(analysis)
     lines: list[Inline] = []
     for workload in analysis.workloads:
         for results in _group_by_platform(workload):
-            lines += _conclude_group(workload, results, ceiling, analysis)
+            lines += _yield_group_conclusions(workload, results, ceiling, analysis)
     return [Bullets(line("Is it the disk or the filesystem?", Tone.STRONG), tuple(lines))] if lines else []
 
 
@@ -52,7 +52,7 @@ def _group_by_platform(workload: WorkloadResult) -> Iterator[list[CellResult]]:
             yield sorted(group, key=lambda result: -result.summary[_METRIC].typical)
 
 
-def _conclude_group(
+def _yield_group_conclusions(
     workload: WorkloadResult, results: Sequence[CellResult], ceiling: CellResult | None, analysis: Analysis
 ) -> Iterator[Inline]:
     fastest, slowest = results[0], results[-1]
@@ -66,9 +66,9 @@ def _conclude_group(
     yield line(
         f"{where}: the same disk moves {_format_rate(fastest)} with {_name_filesystem(fastest)} and "
         f"{_format_rate(slowest)} with {_name_filesystem(slowest)}, {_format_ratio(extremes)}. "
-        f"{_blame_filesystem(extremes, analysis.plan.policy.margin)}"
+        f"{_describe_filesystem_share(extremes, analysis.plan.policy.margin)}"
     )
-    for faster, slower, then in _published_pairs(results, analysis):
+    for faster, slower, then in _yield_published_pairs(results, analysis):
         comparison = _find_comparison(faster, slower, compared)
         if comparison is not None:
             outcome = _CLAIM_WORDS[judge_faster_claim(comparison, then)]
@@ -84,7 +84,7 @@ def _conclude_group(
         )
 
 
-def _published_pairs(
+def _yield_published_pairs(
     results: Sequence[CellResult], analysis: Analysis
 ) -> Iterator[tuple[CellResult, CellResult, float]]:
     """Yield pairs of cells, the one that was faster in the publication first, with the published ratio."""
@@ -112,7 +112,7 @@ def _format_ratio(comparison: Comparison) -> str:
     return figures.format_ratio(comparison.ratio or 1.0, comparison.ci)
 
 
-def _blame_filesystem(extremes: Comparison, margin: float) -> str:
+def _describe_filesystem_share(extremes: Comparison, margin: float) -> str:
     if extremes.verdict is Verdict.FASTER:
         return Claim.FILESYSTEM_DIFFERS
     if extremes.typical_is_equal:

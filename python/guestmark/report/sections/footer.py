@@ -13,14 +13,14 @@ from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Command, Node, Note, NoteKind
 from guestmark.page.text import Span, Tone, line, spans
-from guestmark.report.commands import resume_command
+from guestmark.report.commands import format_resume_command
 from guestmark.report.sections import locations, remote_machines
 from guestmark.report.sections.creations import describe_creations
 from guestmark.report.sections.disk_images import describe_images
 from guestmark.report.sections.environment import describe_host, find_binaries
 from guestmark.stats.analysis import Analysis, WorkloadResult
 from guestmark.stats.compare import Verdict, null_differs
-from guestmark.stats.sensitivity import findable_share, undetected_difference
+from guestmark.stats.sensitivity import estimate_findable_share, estimate_undetected_difference
 from guestmark.stats.validity import ALPHA
 from guestmark.workloads.boot import TOTAL
 from guestmark.workloads.exec.plan import spell_named_commands
@@ -36,12 +36,12 @@ _CAUSES = {  # by name in `stats.THRESHOLDS`
     "psi_memory_some": "memory pressure",
     "run_queue_delay": "hypervisor waiting for a processor",
     "foreign_cpu": "other programs on the machines' processors",
-    "steal": "time stolen by the host's own host",
+    "steal": "time stolen by the hypervisor below this host (steal)",
     "frequency_drop": "frequency dropped",
     "throttled": "thermal throttling",
     "swapped_pages": "swapping",
 }
-# A finding about the whole run says what others took of the processors.
+# Findings about the whole run report these, as they say how much of the processors other programs took.
 _SAID_ELSEWHERE = frozenset({"foreign_cpu", "steal", "psi_cpu_some", "run_queue_delay"})
 
 
@@ -52,18 +52,18 @@ def make_footer_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     # All copies of a report share one error rate, or reports with many copies would warn without a cause.
     level = ALPHA / max(copies, 1)
     for workload in analysis.workloads:
-        nodes += _describe_copies(workload, level)
-        nodes += _describe_sensitivity(workload, many=len(analysis.workloads) > 1)
-    nodes += _build_warnings(analysis, run)
+        nodes += _make_copy_notes(workload, level)
+        nodes += _make_sensitivity_notes(workload, many=len(analysis.workloads) > 1)
+    nodes += _make_warning_notes(analysis, run)
     if not any(result.summary for result in analysis.cells):
         nodes.append(Note(line("Nothing was measured", Tone.ERROR), NoteKind.ERROR))
-    nodes += map(_small_note, _list_circumstances(analysis, run))
+    nodes += map(_make_small_note, _list_circumstances(analysis, run))
     if run.id:
-        nodes.append(_small_note(f"Run {run.id}, {run.state.describe_state(len(run.trials))}"))
+        nodes.append(_make_small_note(f"Run {run.id}, {run.state.describe_state(len(run.trials))}"))
         if run.state in _ENDED:
             nodes.append(Command("See again", f"guestmark show {run.id}"))
         else:
-            nodes.append(Command("Continue", resume_command(run)))
+            nodes.append(Command("Continue", format_resume_command(run)))
     return nodes
 
 
@@ -95,16 +95,16 @@ def describe_time_spent(trials: Sequence[Trial], elapsed_s: float | None = None)
     total = within if elapsed_s is None else max(elapsed_s, within)
     if total <= 0:
         return ""
-    starting = sum(map(_starting_s, trials))
-    measuring = sum(map(_measuring_s, trials))
+    starting = sum(map(_sum_starting_s, trials))
+    measuring = sum(map(_sum_measuring_s, trials))
     rest = max(0.0, total - starting - measuring)
     parts = (("starting", starting), ("measuring", measuring), ("warm-up and harness", rest))
     shares = ", ".join(f"{figures.format_percent(part / total)} {name}" for name, part in parts)
     return f"Time spent {format_duration(total)}: {shares}"
 
 
-def _measuring_s(trial: Trial) -> float:
-    """Return the seconds of its measured iterations: what they measured where that is time, else how long they ran."""
+def _sum_measuring_s(trial: Trial) -> float:
+    """Return the seconds of the measured iterations: their values if these are times, else how long they ran."""
     timed = [
         measurement.iterations for measurement in trial.measurements if measurement.metric.name in _MEASURED
     ]
@@ -114,10 +114,10 @@ def _measuring_s(trial: Trial) -> float:
     return sum(trial.run_s[-iterations:]) if iterations else 0.0
 
 
-def _starting_s(trial: Trial) -> float:
-    """Return the seconds from asking for the machine until its agent answered, and of making its template.
+def _sum_starting_s(trial: Trial) -> float:
+    """Return the seconds from the request for the machine until its agent answered, and those of making its template.
 
-    On the host that is next to nothing. Where the start itself was measured it counts as measuring.
+    They are 0 if the start itself was measured, as it then counts as measuring.
     """
     if not trial.phases or any(measurement.metric == TOTAL for measurement in trial.measurements):
         return 0.0
@@ -128,8 +128,8 @@ def _starting_s(trial: Trial) -> float:
     return float(trial.phases.get("ready", max(trial.phases.values()))) + template_s
 
 
-def _describe_copies(workload: WorkloadResult, level: float) -> list[Node]:
-    """Return copies beside the cells they copy; a warning about those that differ at `level`, which a report shares."""
+def _make_copy_notes(workload: WorkloadResult, level: float) -> list[Node]:
+    """Return a note on each copy's ratio to the cell it copies; a warning if they differ at the level `level`."""
     if not workload.metrics:
         return []
     metric = workload.metrics[0]
@@ -146,28 +146,30 @@ def _describe_copies(workload: WorkloadResult, level: float) -> list[Node]:
             )
             nodes.append(Note(line(claim), NoteKind.WARNING))
         elif comparison.verdict is Verdict.NO_DIFFERENCE:
-            nodes.append(_small_note(Claim.COPIES_ALIKE.format(copy=copy, cell=original, ratio=ratio)))
+            nodes.append(_make_small_note(Claim.COPIES_ALIKE.format(copy=copy, cell=original, ratio=ratio)))
         else:
             few = "" if comparison.has_enough_blocks else f", {format_count(comparison.n, 'block')}"
-            nodes.append(_small_note(f"Copies of one cell, {copy} to {original}: {ratio}{few}"))
+            nodes.append(_make_small_note(f"Copies of one cell, {copy} to {original}: {ratio}{few}"))
     return nodes
 
 
-def _describe_sensitivity(workload: WorkloadResult, *, many: bool) -> list[Node]:
-    """Return which slow runs and which difference such a run would have found."""
+def _make_sensitivity_notes(workload: WorkloadResult, *, many: bool) -> list[Node]:
+    """Return notes on the rarest slow runs and the smallest difference that such a run would have found."""
     if not workload.metrics:
         return []
     nodes: list[Node] = []
-    share, difference = findable_share(workload), undetected_difference(workload)
+    share, difference = estimate_findable_share(workload), estimate_undetected_difference(workload)
     if share is not None:
-        nodes.append(_small_note(Claim.FINDABLE.format(share=figures.format_percent(share))))
+        nodes.append(_make_small_note(Claim.FINDABLE.format(share=figures.format_percent(share))))
     if difference is not None:
         where = f" ({workload.title})" if many else ""
-        nodes.append(_small_note(Claim.DETECTABLE.format(size=figures.format_percent(difference)) + where))
+        nodes.append(
+            _make_small_note(Claim.DETECTABLE.format(size=figures.format_percent(difference)) + where)
+        )
     return nodes
 
 
-def _build_warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
+def _make_warning_notes(analysis: Analysis, run: StoredRun) -> list[Node]:
     texts = []
     for binary in find_binaries(run):
         # Binaries of other architectures are known to differ, and each table names them.
@@ -182,10 +184,10 @@ def _build_warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
     texts += [
         f"{warning} ({format_count(count, 'trial')})" for warning, count in counts.most_common(_MOST_WARNINGS)
     ]
-    nodes: list[Node] = [_warning_note(text) for text in texts]
+    nodes: list[Node] = [_make_warning_note(text) for text in texts]
     if len(counts) > _MOST_WARNINGS:
         others = len(counts) - _MOST_WARNINGS
-        nodes.append(_small_note(f"… and {others} other warnings; guestmark export has them all"))
+        nodes.append(_make_small_note(f"… and {others} other warnings; guestmark export has them all"))
     causes = [
         f"{_CAUSES.get(name, name)} in {count}"
         for name, count in analysis.disturbances.items()
@@ -193,13 +195,13 @@ def _build_warnings(analysis: Analysis, run: StoredRun) -> list[Node]:
     ]
     if causes:
         blocks = format_count(analysis.blocks, "block")
-        nodes.append(_warning_note(f"of {blocks}: {', '.join(causes)}; all are kept"))
+        nodes.append(_make_warning_note(f"of {blocks}: {', '.join(causes)}; all are kept"))
     return nodes
 
 
-def _warning_note(text: str) -> Note:
+def _make_warning_note(text: str) -> Note:
     return Note(spans(Span("Warning: ", Tone.WARNING), text), NoteKind.WARNING)
 
 
-def _small_note(text: str) -> Note:
+def _make_small_note(text: str) -> Note:
     return Note(line(text))

@@ -10,10 +10,14 @@ from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Command, Node, Note
 from guestmark.page.text import Inline, Span, Tone, line, spans
-from guestmark.report.commands import resume_command
-from guestmark.stats.across_runs import PastRatio, detectable_over_sessions, single_session_error
+from guestmark.report.commands import format_resume_command
+from guestmark.stats.across_runs import (
+    PastRatio,
+    compute_detectable_over_sessions,
+    estimate_single_session_error,
+)
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.gates import JudgedGate, Outcome, judge_gates, ratio_beyond_limit
+from guestmark.stats.gates import JudgedGate, Outcome, compute_ratio_beyond_limit, judge_gates
 
 _SESSIONS = (3, 5, 10)
 _WORDS = {Outcome.KEPT: Claim.GATE_KEPT.value, Outcome.BROKEN: Claim.GATE_BROKEN.value}
@@ -31,25 +35,25 @@ def judge_own_gates(analysis: Analysis) -> tuple[JudgedGate, ...]:
 
 
 def make_nodes(gates: tuple[JudgedGate, ...], analysis: Analysis, run: StoredRun) -> list[Node]:
-    """Return a line for each gate and cell, and by how much one session may mislead; empty without gates."""
+    """Return a line for each gate and cell, and notes on how far a single session may be off; empty without gates."""
     if not gates:
         return []
-    nodes: list[Node] = [list_gates(gates), *_session_notes(gates, analysis)]
+    nodes: list[Node] = [list_gates(gates), *_make_session_notes(gates, analysis)]
     forecasts = [gate.blocks for gate in gates if gate.blocks]
     if forecasts and run.id:
         more = max(forecasts)
-        command = resume_command(run, f"--blocks {analysis.blocks + more}")
+        command = format_resume_command(run, f"--blocks {analysis.blocks + more}")
         nodes.append(Command(f"To decide, {format_count(more, 'more block')}", command))
     return nodes
 
 
 def list_gates(gates: Sequence[JudgedGate]) -> Bullets:
-    """Return what became of each gate."""
+    """Return a list of the gates with their outcomes."""
     return Bullets(line("Gates:"), tuple(map(_describe_gate, gates)))
 
 
-def _session_notes(gates: tuple[JudgedGate, ...], analysis: Analysis) -> list[Node]:
-    """Return how far single runs have strayed here, for those cells that were measured often enough."""
+def _make_session_notes(gates: tuple[JudgedGate, ...], analysis: Analysis) -> list[Node]:
+    """Return notes on how far single runs were off here, for cells that were measured often enough."""
     if not analysis.plan.metrics:
         return []
     primary = analysis.plan.metrics[0].name
@@ -57,7 +61,7 @@ def _session_notes(gates: tuple[JudgedGate, ...], analysis: Analysis) -> list[No
     for cell in dict.fromkeys(gate.cell for gate in gates if gate.metric == primary):
         # Blocks of one session share its boot and its host's state, so they cannot show how far sessions differ.
         earlier = analysis.history.ratios.get(cell, ())
-        size = single_session_error(earlier)
+        size = estimate_single_session_error(earlier)
         if size is None:
             continue
         claim = Claim.ONE_SESSION.format(size=figures.format_percent(size))
@@ -68,10 +72,10 @@ def _session_notes(gates: tuple[JudgedGate, ...], analysis: Analysis) -> list[No
 
 
 def _describe_sessions(gate: Gate, earlier: Sequence[PastRatio]) -> str:
-    """Return from which ratio on more sessions would find a limit broken."""
+    """Return the ratio from which on 3, 5 and 10 sessions would find a limit broken."""
     parts = []
     for sessions in _SESSIONS:
-        size = ratio_beyond_limit(gate, detectable_over_sessions(earlier, sessions))
+        size = compute_ratio_beyond_limit(gate, compute_detectable_over_sessions(earlier, sessions))
         if size:
             parts.append(f"{sessions} from {figures.format_limit(gate.limit, size)} on")
     return Claim.SESSIONS_FIND.format(gate=gate.text, sizes=", ".join(parts) or "none of 10 or fewer")
@@ -99,7 +103,7 @@ def explain_outcome(gate: JudgedGate) -> str:
     if gate.finds and gate.outcome in {Outcome.KEPT, Outcome.UNDECIDED}:
         parts.append(Claim.GATE_FINDS.format(size=figures.format_limit(gate.gate.limit, gate.finds)))
     if gate.blocks:
-        parts.append(f"about {format_count(gate.blocks, 'more block')} would do")
+        parts.append(f"about {format_count(gate.blocks, 'more block')} would decide it")
     return "; ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Where machines ran and where their disks were, in words: from what the trials found out."""
+"""Descriptions of where machines ran and where their disks were, from the facts of trials."""
 
 from collections.abc import Iterable, Iterator
 
@@ -24,7 +24,7 @@ _MOST_OPTIONS = 60
 
 def describe_placement(trials: Iterable[Trial]) -> str:
     """Return `pinned: 1 processor each, CPU 1; control plane CPU 0`; several when they differ, empty when unknown."""
-    # Where emulators' own threads were, by what else is known of the placement.
+    # Places of the emulators' own threads, by the rest of the placement.
     emulators: dict[tuple[str, str], dict[str, None]] = {}
     for trial in trials:
         placed = attested_placement(trial.facts)
@@ -41,7 +41,7 @@ def describe_placement(trials: Iterable[Trial]) -> str:
 
 def describe_storage(result: CellResult) -> str:
     """Return `on /var/tmp: ext4` or `on /dev/shm: memory`; empty for cells without disks."""
-    places = (place for trial in result.trials for place in _storage_places(trial, result))
+    places = (place for trial in result.trials for place in _yield_storage_places(trial, result))
     return ", ".join(dict.fromkeys(places))
 
 
@@ -80,7 +80,7 @@ def describe_build(result: CellResult) -> str:
 
 
 def find_inner_guest(facts: Facts) -> Inside | None:
-    """Return what is known of the innermost guest; nothing of one that firmware booted inside."""
+    """Return the facts of the innermost guest; None if firmware booted another inside, about which nothing is known."""
     nested, netboot = facts.find_fact(NestedMachine), facts.find_fact(Netboot)
     if netboot is not None and netboot.inner is not None:
         return None
@@ -97,7 +97,7 @@ def _describe_processors(placed: Placed) -> tuple[str, str]:
     return head, "; ".join(["", f"control plane CPU {placed.control}", *(placed.remarks or ())])
 
 
-def _storage_places(trial: Trial, result: CellResult) -> Iterator[str]:
+def _yield_storage_places(trial: Trial, result: CellResult) -> Iterator[str]:
     stored, flushes = trial.facts.find_fact(Storage), trial.facts.find_fact(Flushes)
     if stored is not None:
         for disk in stored.disks.values():

@@ -7,7 +7,7 @@ from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Command, Node, Paragraph
 from guestmark.page.text import line
-from guestmark.report.commands import resume_command
+from guestmark.report.commands import format_resume_command
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.stopping import forecast_more_time
 
@@ -35,5 +35,5 @@ def make_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     cost = f"{blocks} (about {format_duration(forecast.seconds)})"
     return [
         Paragraph(line(f"{now} now{others}; {cost} {gives}")),
-        Command("For that", resume_command(run, f"--blocks {analysis.blocks + forecast.blocks}")),
+        Command("For that", format_resume_command(run, f"--blocks {analysis.blocks + forecast.blocks}")),
     ]

@@ -2,8 +2,8 @@
 
 from guestmark.core.metric import Metric
 from guestmark.page import figures
-from guestmark.page.names import workload_label
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell
+from guestmark.page.names import format_workload_label
+from guestmark.page.tables import Align, Column, Row, RowName, Table, make_figure_cell
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.nested import BlockRatio, pair_nested_with_bare
 
@@ -17,12 +17,12 @@ def make_tables(analysis: Analysis) -> list[Table]:
         if pair.ratio is None:
             continue
         name = RowName(
-            (workload_label(pair.bare), f"{pair.bare.cell.platform} → {pair.nested.cell.platform}")
+            (format_workload_label(pair.bare), f"{pair.bare.cell.platform} → {pair.nested.cell.platform}")
         )
         cells = (
-            figure_cell(*format_typical(pair.bare, pair.metric)),
-            figure_cell(*format_typical(pair.nested, pair.metric)),
-            figure_cell(*figures.ratio_pieces(pair.ratio.value, pair.ratio.ci)),
+            make_figure_cell(*format_typical(pair.bare, pair.metric)),
+            make_figure_cell(*format_typical(pair.nested, pair.metric)),
+            make_figure_cell(*figures.format_ratio_pieces(pair.ratio.value, pair.ratio.ci)),
         )
         rows.append(Row(name, cells))
     if not rows:

@@ -10,18 +10,26 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.names import name_across_workloads, name_rows
 from guestmark.page.nodes import Bullets, Node
-from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure_cell, make_grid_table, word_cell
+from guestmark.page.tables import (
+    Align,
+    Cell,
+    Table,
+    TableBuilder,
+    make_figure_cell,
+    make_grid_table,
+    make_word_cell,
+)
 from guestmark.page.text import line
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison
 from guestmark.stats.published import (
     Repetition,
+    compute_ratio_to_baseline,
     convert_ratio,
     find_figure,
     is_about,
     is_same_work,
     judge_repetition,
-    ratio_to_baseline,
 )
 
 _MEANING = {
@@ -54,29 +62,29 @@ def make_tables(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         cells = [result for result in workload.cells if result.cell.null_of is None]
         pairs = [_Pair(result, find_figure(result.cell, published)) for result in cells]
         if any(pair.figure for pair in pairs):
-            tables.append(_publication_table(workload, pairs, published, run.plan))
+            tables.append(_make_publication_table(workload, pairs, published, run.plan))
     return tables
 
 
-def _publication_table(
+def _make_publication_table(
     workload: WorkloadResult, pairs: Sequence[_Pair], published: Published, plan: Plan
 ) -> Table:
     known = (metric for metric in plan.metrics if metric.name == published.metric)
     metric = next(known, Metric(published.metric, published.unit))
     unit = figures.Unit(unit_size(published.unit, metric.unit), published.unit)
-    now = [_measured_ratio(pair.result, metric) for pair in pairs]
-    then = [ratio_to_baseline(pair.figure) for pair in pairs]
+    now = [_find_measured_ratio(pair.result, metric) for pair in pairs]
+    then = [compute_ratio_to_baseline(pair.figure) for pair in pairs]
     table = TableBuilder(*name_rows(workload, [pair.result for pair in pairs]))
-    values = [_measured_cell(pair.result, metric, unit) for pair in pairs]
+    values = [_make_measured_cell(pair.result, metric, unit) for pair in pairs]
     for label, column, ratios in (
         ("now", values, now),
-        ("then", [_published_cell(pair.figure) for pair in pairs], then),
+        ("then", [_make_published_cell(pair.figure) for pair in pairs], then),
     ):
-        changes = [_change_cell(ratio, published.percent_of, metric) for ratio in ratios]
+        changes = [_make_change_cell(ratio, published.percent_of, metric) for ratio in ratios]
         table.add(f"{label}, {unit.name}", column, (Align.POINT,))
-        table.add("×base", map(_ratio_cell, ratios), (Align.POINT,))
+        table.add("×base", map(_make_short_ratio_cell, ratios), (Align.POINT,))
         table.add("change", changes, (Align.RIGHT,))
-    title = f"Then and now: {figures.column_heading(metric, unit)}"
+    title = f"Then and now: {figures.format_column_heading(metric, unit)}"
     if published.name:
         title += f" ({published.name})"
     legend = tuple(map(line, _explain_publication(pairs, published, plan)))
@@ -112,7 +120,7 @@ def make_overview(analysis: Analysis) -> Table | None:
         # Times and throughputs of the same work have inverse ratios, which would say the same twice.
         if metric is None or any(is_same_work(published, other) for other in shown):
             continue
-        ratios = _published_ratios(published, analysis)
+        ratios = _list_published_ratios(published, analysis)
         names = name_across_workloads([result for result, _ in ratios])
         for result, ratio in ratios:
             name = names[result.cell.id]
@@ -126,10 +134,10 @@ def make_overview(analysis: Analysis) -> Table | None:
     legend = [_SIGNS_LEGEND, *(f"then: {source}" for source in dict.fromkeys(each.source for each in shown))]
     size = "" if plan.context.scale == 1.0 else f" at {plan.context.scale:g} of the sizes"
     title = f"Now{size} and then, ×base"
-    return _overview_table(title, pairs, plan.policy.margin, legend)
+    return _make_overview_table(title, pairs, plan.policy.margin, legend)
 
 
-def _overview_table(
+def _make_overview_table(
     title: str,
     pairs: dict[tuple[str, str], tuple[Comparison | None, float]],
     margin: float,
@@ -143,63 +151,65 @@ def _overview_table(
     in_column = all(len(ratios) == 1 for ratios in published.values())
     cells = {}
     for at, (comparison, then) in pairs.items():
-        pieces = [_ratio_today(comparison), _SIGNS[judge_repetition(comparison, then, margin)]]
+        pieces = [_format_ratio_today(comparison), _SIGNS[judge_repetition(comparison, then, margin)]]
         cells[at] = (
-            figure_cell(*pieces) if in_column else figure_cell(*pieces, figures.format_short_ratio(then))
+            make_figure_cell(*pieces)
+            if in_column
+            else make_figure_cell(*pieces, figures.format_short_ratio(then))
         )
     if in_column:
         columns.append("then")
         for name, (then,) in published.items():
-            cells[name, "then"] = figure_cell(figures.format_short_ratio(then))
+            cells[name, "then"] = make_figure_cell(figures.format_short_ratio(then))
     aligned = (Align.POINT, Align.LEFT, Align.POINT)[: 2 if in_column else 3]
     return make_grid_table(title, columns, aligned, cells, tuple(map(line, legend)))
 
 
-def _published_ratios(published: Published, analysis: Analysis) -> list[tuple[CellResult, float]]:
+def _list_published_ratios(published: Published, analysis: Analysis) -> list[tuple[CellResult, float]]:
     ratios = []
     for result in analysis.cells:
-        ratio = ratio_to_baseline(find_figure(result.cell, published))
+        ratio = compute_ratio_to_baseline(find_figure(result.cell, published))
         if ratio is not None and not result.cell.baseline:
             ratios.append((result, ratio))
     return ratios
 
 
-def _ratio_today(comparison: Comparison | None) -> str:
+def _format_ratio_today(comparison: Comparison | None) -> str:
     if comparison is None or comparison.ratio is None:
         return "–"
-    return figures.ratio_pieces(comparison.ratio, comparison.ci)[0]
+    return figures.format_ratio_pieces(comparison.ratio, comparison.ci)[0]
 
 
-def _measured_cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
+def _make_measured_cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
-        return word_cell("–" if result.status is CellStatus.OK else result.status.value)
-    return figure_cell(figures.format_estimate(summary.typical, summary.typical_ci, unit)[0])
+        return make_word_cell("–" if result.status is CellStatus.OK else result.status.value)
+    return make_figure_cell(figures.format_estimate(summary.typical, summary.typical_ci, unit)[0])
 
 
-def _published_cell(published: PublishedFigure | None) -> Cell:
-    return figure_cell("–" if published is None else _format_published(published))
+def _make_published_cell(published: PublishedFigure | None) -> Cell:
+    return make_figure_cell("–" if published is None else _format_published(published))
 
 
 def _format_published(published: PublishedFigure) -> str:
     return figures.format_number(published.value, figures.count_published_decimals(published.value))
 
 
-def _measured_ratio(result: CellResult, metric: Metric) -> float | None:
+def _find_measured_ratio(result: CellResult, metric: Metric) -> float | None:
     if result.cell.baseline:
         return 1.0 if metric.name in result.summary else None
     comparison = result.comparison.get(metric.name)
     return None if comparison is None else comparison.ratio
 
 
-def _ratio_cell(ratio: float | None) -> Cell:
-    return figure_cell("–" if ratio is None else figures.format_short_ratio(ratio))
+def _make_short_ratio_cell(ratio: float | None) -> Cell:
+    return make_figure_cell("–" if ratio is None else figures.format_short_ratio(ratio))
 
 
-def _change_cell(ratio: float | None, percent_of: str, metric: Metric) -> Cell:
+def _make_change_cell(ratio: float | None, percent_of: str, metric: Metric) -> Cell:
     if ratio is None or ratio <= 0:
-        return figure_cell("–")
-    return figure_cell(figures.format_change(convert_ratio(ratio, percent_of, metric.better)))
+        return make_figure_cell("–")
+    return make_figure_cell(figures.format_change(convert_ratio(ratio, percent_of, metric.better)))
 
 
 def list_unmeasured(analysis: Analysis) -> list[Bullets]:

@@ -1,6 +1,6 @@
-"""What a plan asked and what its run answers, in sentences; a table where several rankings are of the same cells.
+"""Questions of a plan and the answers of its run, in sentences; a table if several rankings share their cells.
 
-Every kind of answer has two lengths: all of it, and what a screen has room for.
+Every kind of answer has a full form, and a brief one for the screen.
 """
 
 from __future__ import annotations
@@ -24,16 +24,22 @@ from guestmark.page.tables import (
     Row,
     RowName,
     Table,
-    figure_cell,
+    make_figure_cell,
     make_grid_table,
-    word_cell,
+    make_word_cell,
 )
-from guestmark.page.text import Inline, Span, Tone, line, plain_text, spans
+from guestmark.page.text import Inline, Span, Tone, join_plain_text, line, spans
 from guestmark.report.sections.nested import format_typical
-from guestmark.report.sections.verdict_words import LEGEND, MARKS, mark_verdict, verdict_tone, verdict_word
+from guestmark.report.sections.verdict_words import (
+    LEGEND,
+    MARKS,
+    choose_verdict_tone,
+    format_verdict,
+    mark_verdict,
+)
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.compare import Comparison, Verdict, label_verdict
-from guestmark.stats.durability import is_about_row, row_durability
+from guestmark.stats.durability import describe_row_durability, is_about_row
 from guestmark.stats.published import Agreement, Conclusion, judge_agreement
 from guestmark.stats.questions import (
     Breakdown,
@@ -43,7 +49,7 @@ from guestmark.stats.questions import (
     QuestionAnswer,
     Ranking,
     answer_plan_questions,
-    forecast_blocks,
+    forecast_more_blocks,
 )
 from guestmark.workloads.powercut.sections import describe_unsynced
 
@@ -54,14 +60,14 @@ _MOST_LINES = 3  # of comparisons, in place of a table
 # With more platforms beside each other, 80 columns leave no room for intervals.
 _MOST_WITH_INTERVALS = 2
 _SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better": "best"}
-_RANKING_LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   ≈ typical run as its   ? not told apart"
+_RANKING_LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   ≈ typical run alike   ? not told apart"
 _UNIT_SUFFIXES = ("_s", "_ns", "_bytes")
-_OUT_OF_TIME = "its time was up; guestmark resume --time-limit 5m goes on"
+_OUT_OF_TIME = "the time was up; guestmark resume --time-limit 5m continues"
 _UNANSWERED = {
     QuestionKind.BEST: "this run has none of its cells",
     QuestionKind.COMPARE: "no two cells of this run differ only in that",
     QuestionKind.PARTS: "no cell has values of two of these parts",
-    QuestionKind.DURABILITY: "whether anything was flushed was not checked; --prove cuts the power",
+    QuestionKind.DURABILITY: "flushes were not checked; --prove cuts the power",
 }
 _DURABILITY_MEANINGS = {
     Durability.PART: "what was never synced may be gone",
@@ -101,13 +107,13 @@ def group_nodes(analysis: Analysis, *, brief: bool = False) -> list[list[Node]]:
     """Return the nodes of `make_nodes`, those of each question together, the question first."""
     answers = answer_plan_questions(analysis)
     if not brief:
-        return [_full_nodes(answer) for answer in answers]
+        return [_make_full_nodes(answer) for answer in answers]
     groups: list[list[Node]] = []
     # The signs of comparisons are explained once, below the last of them.
     comparing = [answer for answer in answers if _has_only(answer, PairAnswer)]
     for answer in answers:
         if _has_only(answer, PairAnswer):
-            groups.append(_brief_comparisons(answer, with_legend=answer is comparing[-1]))
+            groups.append(_make_brief_comparisons(answer, with_legend=answer is comparing[-1]))
         else:
             groups.append(_join_question(answer, _answer_sentences(answer, brief=True)))
     return groups
@@ -120,18 +126,18 @@ def make_document(analysis: Analysis) -> list[dict[str, Any]]:
             "ask": answer.question.ask,
             "wants": answer.question.wants.value,
             "answered": answer.answered,
-            "answers": [_finding_document(finding) for finding in answer.findings],
-            "sentences": [plain_text(sentence) for sentence in _answer_sentences(answer)],
+            "answers": [_make_finding_document(finding) for finding in answer.findings],
+            "sentences": [join_plain_text(sentence) for sentence in _answer_sentences(answer)],
         }
         for answer in answer_plan_questions(analysis)
     ]
 
 
-def _full_nodes(answer: QuestionAnswer) -> list[Node]:
+def _make_full_nodes(answer: QuestionAnswer) -> list[Node]:
     sentences = (*_answer_sentences(answer), *_describe_dropped(answer))
     nodes: list[Node] = [Bullets(line(answer.question.ask, Tone.STRONG), sentences)]
     rankings = [finding for finding in answer.findings if isinstance(finding, Ranking) and finding.cells]
-    table = _ranking_table(rankings)
+    table = _make_ranking_table(rankings)
     if table is not None:
         nodes += [table, Note(line(_RANKING_LEGEND))]
     return nodes
@@ -141,13 +147,13 @@ def _join_question(answer: QuestionAnswer, sentences: Sequence[Inline]) -> list[
     """Return the question and its answers without room between; a single short answer beside the question."""
     ask = answer.question.ask
     sentences = [*sentences, *_describe_dropped(answer)]
-    if len(sentences) == 1 and len(ask) + len(plain_text(sentences[0])) < _NARROW:
+    if len(sentences) == 1 and len(ask) + len(join_plain_text(sentences[0])) < _NARROW:
         return [Paragraph(spans(f"{ask} ", *sentences[0]))]
     return [Paragraph(line(ask)), *(Paragraph(spans("  ", *sentence)) for sentence in sentences)]
 
 
 def _describe_dropped(answer: QuestionAnswer) -> list[Inline]:
-    """Name the cells that it asks about and that time ran short for; nothing without any."""
+    """Return a sentence that names the cells for which there was no time; none if some time was left for all."""
     if not (answer.no_time and answer.findings):
         return []
     return [
@@ -166,7 +172,7 @@ def _answer_sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[In
         reason = _OUT_OF_TIME if answer.no_time else _UNANSWERED[answer.question.wants]
         return [line(f"Not answered: {reason}.")]
     brief = brief and (_has_only(answer, Ranking) or _has_only(answer, Breakdown))
-    names = _pair_names(answer)
+    names = _choose_pair_names(answer)
     breakdowns = [finding.result for finding in answer.findings if isinstance(finding, Breakdown)]
     short_names = _name_breakdowns(breakdowns) if brief else {}
     sentences = []
@@ -201,7 +207,7 @@ def _describe_ranking(ranking: Ranking, *, brief: bool) -> Inline:
     best, left_out = ranking.best, _describe_left_out(ranking)
     if best is None:
         return line(f"{where}not answered. {left_out}")
-    names = _ranking_names(ranking)
+    names = _name_ranked_cells(ranking)
     name = names[best.cell.id]
     if brief and len(ranking.cells) > 1:
         name = shorten_levels(name, best.cell)
@@ -221,12 +227,12 @@ def _describe_ranking(ranking: Ranking, *, brief: bool) -> Inline:
     return spans(where, span, _join_sentences(f"{verb}{others}.{_describe_doubt(ranking)}", left_out))
 
 
-def _ranking_names(ranking: Ranking) -> dict[str, str]:
+def _name_ranked_cells(ranking: Ranking) -> dict[str, str]:
     return name_apart([*ranking.cells, *ranking.excluded, *ranking.missing])
 
 
 def _describe_levels(ranking: Ranking) -> str:
-    """Return what the ranking is about: `sysbench on tcg`, `upload, nothing written (nested)`."""
+    """Return the levels that the ranking is for: `sysbench on tcg`, `upload, nothing written (nested)`."""
     *names, last = ranking.levels
     if not names:
         return last
@@ -245,11 +251,13 @@ def _describe_rest_of_ranking(ranking: Ranking, names: Mapping[str, str]) -> lis
     behind = [
         result for result in ranking.cells if result is not ranking.best and result not in ranking.contenders
     ]
-    groups = (("typical run as", alike), ("not told apart from", unclear), ("behind", behind))
-    return [f"{title} it: {_list_cells(results, names, ranking)}" for title, results in groups if results]
+    groups = (("typical run like", alike), ("not told apart from", unclear), ("behind", behind))
+    return [
+        f"{title} it: {_format_cell_list(results, names, ranking)}" for title, results in groups if results
+    ]
 
 
-def _list_cells(results: Sequence[CellResult], names: Mapping[str, str], ranking: Ranking) -> str:
+def _format_cell_list(results: Sequence[CellResult], names: Mapping[str, str], ranking: Ranking) -> str:
     shown = []
     for result in results[:_MOST_NAMED]:
         comparison = ranking.against_best.get(result.cell.id)
@@ -272,7 +280,7 @@ def _describe_doubt(ranking: Ranking) -> str:
         return ""
     reasons = ", ".join(dict.fromkeys(comparison.reason for comparison in unclear if comparison.reason))
     # A forecast is given only if it helps with all of them.
-    forecasts = [forecast_blocks(comparison) for comparison in unclear]
+    forecasts = [forecast_more_blocks(comparison) for comparison in unclear]
     known = [blocks for blocks in forecasts if blocks]
     helps = _describe_forecast(max(known)) if known and len(known) == len(forecasts) else ""
     return f" Reason: {reasons or 'the intervals are too wide'}{helps}."
@@ -284,12 +292,12 @@ def _describe_forecast(blocks: int | None) -> str:
 
 def _describe_left_out(ranking: Ranking) -> str:
     """Return which cells were not measured, or are not what was asked for."""
-    names = _ranking_names(ranking)
+    names = _name_ranked_cells(ranking)
     sentences = []
     if ranking.excluded:
-        groups = _group_names(ranking.excluded, names, _durability_or_unknown)
+        groups = _group_names(ranking.excluded, names, _describe_row_durability)
         listed = "; ".join(f"{word}: {_list_few(group)}" for word, group in groups.items())
-        sentences.append(f"Left out: {listed}{_power_not_cut(ranking.excluded)}.")
+        sentences.append(f"Left out: {listed}{_note_if_power_not_cut(ranking.excluded)}.")
     if ranking.missing:
         groups = _group_names(ranking.missing, names, _shorten_reason)
         parts = [
@@ -309,18 +317,18 @@ def _group_names(
     return groups
 
 
-def _power_not_cut(results: Iterable[CellResult]) -> str:
+def _note_if_power_not_cut(results: Iterable[CellResult]) -> str:
     if any(trial.facts.find_fact(Proof) for result in results for trial in result.trials):
         return ""
-    return " (the power was not cut in this run; --prove does)"
+    return " (the power was not cut in this run; --prove cuts it)"
 
 
-def _durability_or_unknown(result: CellResult) -> str:
-    return row_durability(result) or "unknown"
+def _describe_row_durability(result: CellResult) -> str:
+    return describe_row_durability(result) or "unknown"
 
 
 def _shorten_reason(result: CellResult) -> str:
-    """Return why a cell has no values, without the program's own words behind it, which the report quotes elsewhere."""
+    """Return why a cell has no values, without the program's own words, which the report quotes elsewhere."""
     parts = result.reason.split(": ")
     return ": ".join(parts[: 2 if result.status in {CellStatus.FAILED, CellStatus.PARTIAL} else 1])
 
@@ -330,11 +338,11 @@ def _list_few(names: Sequence[str]) -> str:
     return ", ".join([*names[:_MOST_IN_LIST], *([f"{more} more"] if more > 0 else [])])
 
 
-def _ranking_table(rankings: Sequence[Ranking]) -> Table | None:
+def _make_ranking_table(rankings: Sequence[Ranking]) -> Table | None:
     """Return a column for each ranking; None unless they share at least two names of cells and their metric."""
     names = [name_apart(ranking.cells) for ranking in rankings]
     rows = dict.fromkeys(name for of_ranking in names for name in of_ranking.values())
-    # Beside each other only rankings are of use that share cells.
+    # Only rankings that share cells are worth a common table.
     shared = sum(sum(name in of_ranking.values() for of_ranking in names) > 1 for name in rows)
     if shared < 2 or len({ranking.metric for ranking in rankings}) > 1:
         return None
@@ -347,30 +355,30 @@ def _ranking_table(rankings: Sequence[Ranking]) -> Table | None:
         heading = _describe_levels(ranking)
         columns.append(Column(heading, (Align.POINT, Align.LEFT)))
         for result in ranking.cells:
-            cells[of_ranking[result.cell.id], len(columns)] = _ranked_cell(result, ranking, unit)
-    none = figure_cell("–", "")
+            cells[of_ranking[result.cell.id], len(columns)] = _make_ranked_cell(result, ranking, unit)
+    none = make_figure_cell("–", "")
     body = tuple(
         Row(RowName((name,)), tuple(cells.get((name, at), none) for at in range(1, len(columns) + 1)))
         for name in rows
     )
-    return Table("the same in figures", (figures.column_heading(metric, unit),), tuple(columns), body)
+    return Table("the same in figures", (figures.format_column_heading(metric, unit),), tuple(columns), body)
 
 
-def _ranked_cell(result: CellResult, ranking: Ranking, unit: figures.Unit) -> Cell:
+def _make_ranked_cell(result: CellResult, ranking: Ranking, unit: figures.Unit) -> Cell:
     summary = result.summary[ranking.metric.name]
     shown, _ = figures.format_estimate(summary.typical, summary.typical_ci, unit)
     if result is ranking.best:
-        return figure_cell(shown, "best")
+        return make_figure_cell(shown, "best")
     if ranking.is_alike(result):
-        return figure_cell(shown, "≈")
+        return make_figure_cell(shown, "≈")
     verdict = ranking.verdict(result)
-    return figure_cell(shown, MARKS[verdict] if verdict else "")
+    return make_figure_cell(shown, MARKS[verdict] if verdict else "")
 
 
 # --- pairs of cells -----------------------------------------------------------------------------------------
 
 
-def _pair_names(answer: QuestionAnswer) -> PairNames:
+def _choose_pair_names(answer: QuestionAnswer) -> PairNames:
     firsts = [finding.first.cell for finding in answer.findings if isinstance(finding, PairAnswer)]
     return PairNames(answer.question.compare.keys() | answer.question.against.keys(), firsts)
 
@@ -388,10 +396,10 @@ def _describe_pair(pair: PairAnswer, names: PairNames) -> Inline:
         )
     doubt = ""
     if comparison.is_undecided and not comparison.is_bounded:
-        doubt = f" ({comparison.reason}{_describe_forecast(forecast_blocks(comparison))})"
+        doubt = f" ({comparison.reason}{_describe_forecast(forecast_more_blocks(comparison))})"
     return spans(
         f"{where}{first_name} is {_format_ratio(comparison)} of {second_name} in {figures.name_metric(pair.metric)}: ",
-        Span(verdict_word(comparison, pair.metric), verdict_tone(comparison)),
+        Span(format_verdict(comparison, pair.metric), choose_verdict_tone(comparison)),
         f"{doubt}{_compare_with_published(comparison, pair.published)}.",
     )
 
@@ -401,12 +409,12 @@ def _compare_with_published(comparison: Comparison, then: float | None) -> str:
         return ""
     agreement = judge_agreement(comparison, then)
     if agreement is Agreement.UNKNOWN:
-        return f"; published ×{then:.2g}, of which one block says nothing"
+        return f"; published ×{then:.2g}, about which one block says nothing"
     return f"; published ×{then:.2g}, {_AGREEMENTS[agreement]}"
 
 
 def _describe_conclusion(answer: QuestionAnswer, names: PairNames) -> Inline | None:
-    """Return what became of the published conclusion, if the question has one and the run cells that it is about."""
+    """Return whether a publication's conclusion holds; None if the question has none, or the run no cells for it."""
     places: dict[Conclusion, list[str]] = {}
     for finding in answer.findings:
         if isinstance(finding, PairAnswer) and finding.published is not None:
@@ -424,15 +432,15 @@ def _describe_conclusion(answer: QuestionAnswer, names: PairNames) -> Inline | N
 
 
 def _describe_differing_factor(pair: PairAnswer) -> str:
-    """Return both ratios where the conclusion holds, but with another factor than the published one."""
+    """Return both ratios if the conclusion holds with another factor than the published one; else nothing."""
     comparison, then = pair.comparison, pair.published
     if comparison is None or then is None or pair.conclusion is not Conclusion.HOLDS:
         return ""
-    return f" (×{comparison.ratio:.2g}, published ×{then:.2g})" if comparison.excludes_ratio(then) else ""
+    return f" (×{comparison.ratio:.2g}, published ×{then:.2g})" if comparison.is_ratio_excluded(then) else ""
 
 
-def _brief_comparisons(answer: QuestionAnswer, *, with_legend: bool) -> list[Node]:
-    """Return the ratio of each comparison: a row for each kind of cell, a column for each platform; of few, lines."""
+def _make_brief_comparisons(answer: QuestionAnswer, *, with_legend: bool) -> list[Node]:
+    """Return a table of ratios, a row for each kind of cell, a column for each platform; lines if there are few."""
     every = [finding for finding in answer.findings if isinstance(finding, PairAnswer)]
     # What was not measured would be rows and columns of dashes; the details have them.
     pairs = [
@@ -444,8 +452,8 @@ def _brief_comparisons(answer: QuestionAnswer, *, with_legend: bool) -> list[Nod
     cells = {}
     for pair in pairs:
         at = (names[pair.first.cell.id], str(pair.first.cell.platform))
-        cells[at] = _brief_ratio(pair.comparison, len(pieces))
-    conclusion = _describe_conclusion(answer, _pair_names(answer))
+        cells[at] = _make_brief_ratio_cell(pair.comparison, len(pieces))
+    conclusion = _describe_conclusion(answer, _choose_pair_names(answer))
     sentences = [] if conclusion is None else [conclusion]
     rows = list(dict.fromkeys(name for name, _ in cells))
     if len(rows) > _MOST_LINES:
@@ -462,11 +470,11 @@ def _brief_comparisons(answer: QuestionAnswer, *, with_legend: bool) -> list[Nod
     return [*nodes, Note(line(LEGEND))] if with_legend else nodes
 
 
-def _brief_ratio(comparison: Comparison | None, pieces: int) -> Cell:
+def _make_brief_ratio_cell(comparison: Comparison | None, pieces: int) -> Cell:
     if comparison is None or comparison.ratio is None:
-        return word_cell("–")
-    number, *interval = figures.ratio_pieces(comparison.ratio, comparison.ci)
-    return figure_cell(*(number, mark_verdict(comparison), *(interval or [""]))[:pieces])
+        return make_word_cell("–")
+    number, *interval = figures.format_ratio_pieces(comparison.ratio, comparison.ci)
+    return make_figure_cell(*(number, mark_verdict(comparison), *(interval or [""]))[:pieces])
 
 
 def _format_ratio(comparison: Comparison) -> str:
@@ -479,7 +487,8 @@ def _format_ratio(comparison: Comparison) -> str:
 def _describe_breakdown(breakdown: Breakdown, short_name: str | None) -> Inline:
     """Return the shares of the parts; in full also which is the largest, and the total."""
     shares = ", ".join(
-        f"{_part_name(metric.name)} {figures.format_percent(share)}" for metric, share in breakdown.shares
+        f"{_format_part_name(metric.name)} {figures.format_percent(share)}"
+        for metric, share in breakdown.shares
     )
     if short_name is not None:
         return line(f"{short_name}: {shares}")
@@ -488,11 +497,11 @@ def _describe_breakdown(breakdown: Breakdown, short_name: str | None) -> Inline:
     total = f"{figures.format_three_digits(breakdown.total / unit.size)} {unit.name}".strip()
     name = breakdown.result.cell.id
     return line(
-        f"{name}: the largest part of these runs is {_part_name(largest.name)} (of {total}: {shares})."
+        f"{name}: the largest part of these runs is {_format_part_name(largest.name)} (of {total}: {shares})."
     )
 
 
-def _part_name(metric: str) -> str:
+def _format_part_name(metric: str) -> str:
     for suffix in _UNIT_SUFFIXES:
         metric = metric.removesuffix(suffix)
     return metric.replace("_", " ")
@@ -538,7 +547,7 @@ def _join_sentences(sentence: str, more: str) -> str:
 # --- for the result document --------------------------------------------------------------------------------
 
 
-def _finding_document(finding: Finding) -> dict[str, Any]:
+def _make_finding_document(finding: Finding) -> dict[str, Any]:
     match finding:
         case Ranking():
             compared = finding.against_best.items()
@@ -549,8 +558,8 @@ def _finding_document(finding: Finding) -> dict[str, Any]:
                 "best": finding.best.cell.id if finding.best else None,
                 "not_worse": [result.cell.id for result in finding.contenders],
                 "order": [result.cell.id for result in finding.cells],
-                "against_best": {cell: _comparison_document(comparison) for cell, comparison in compared},
-                "left_out": {result.cell.id: _durability_or_unknown(result) for result in finding.excluded},
+                "against_best": {cell: _make_pair_document(comparison) for cell, comparison in compared},
+                "left_out": {result.cell.id: _describe_row_durability(result) for result in finding.excluded},
                 "missing": {result.cell.id: result.reason for result in finding.missing},
             }
         case PairAnswer():
@@ -560,7 +569,7 @@ def _finding_document(finding: Finding) -> dict[str, Any]:
                 "cell": finding.first.cell.id,
                 "against": finding.second.cell.id,
                 "published": finding.published,
-                **({} if finding.comparison is None else _comparison_document(finding.comparison)),
+                **({} if finding.comparison is None else _make_pair_document(finding.comparison)),
             }
         case Breakdown():
             return {
@@ -574,7 +583,7 @@ def _finding_document(finding: Finding) -> dict[str, Any]:
             }
 
 
-def _comparison_document(comparison: Comparison) -> dict[str, Any]:
+def _make_pair_document(comparison: Comparison) -> dict[str, Any]:
     return {
         "ratio": comparison.ratio,
         "ci": None if comparison.ci is None else list(comparison.ci),
@@ -583,5 +592,5 @@ def _comparison_document(comparison: Comparison) -> dict[str, Any]:
         "verdict": comparison.verdict.value,
         "alike": comparison.alike,
         "reason": comparison.reason,
-        "more_blocks": forecast_blocks(comparison) if comparison.is_undecided else None,
+        "more_blocks": forecast_more_blocks(comparison) if comparison.is_undecided else None,
     }

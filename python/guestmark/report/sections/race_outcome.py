@@ -1,4 +1,4 @@
-"""The result of a race: the best, who was dropped when and why, what each factor does, and at what price."""
+"""The result of a race: the best cell, when and why others were dropped, effects of factors, and prices."""
 
 from __future__ import annotations
 
@@ -13,39 +13,48 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Node, Note
-from guestmark.page.tables import Align, Column, Row, RowName, Table, TableBuilder, figure_cell, word_cell
+from guestmark.page.tables import (
+    Align,
+    Column,
+    Row,
+    RowName,
+    Table,
+    TableBuilder,
+    make_figure_cell,
+    make_word_cell,
+)
 from guestmark.page.text import line
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.stats.tuning.outcome import (
     RaceOutcome,
-    best_by_price,
+    compute_mean_by_cell,
+    convert_distance_to_ratio,
+    find_best_by_price,
     follow_race,
-    largest_interactions,
-    level_effects,
-    mean_by_cell,
-    ratio_to_leader,
+    list_largest_interactions,
+    list_level_effects,
 )
 from guestmark.stats.tuning.race import DropReason, Race, Stage
 
 
 def make_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
-    """Return the whole result of a race; nothing for other runs."""
+    """Return the result of a race; nothing for other runs."""
     outcome = _find_outcome(run)
     if outcome is None:
         return []
     objective = outcome.settings.objective
     metric = next(metric for metric in run.plan.metrics if metric.name == objective)
     nodes: list[Node] = [Note(line(sentence)) for sentence in describe_outcome(outcome)]
-    nodes += _front_table(outcome, metric)
-    nodes += _effect_nodes(outcome)
-    nodes += _price_table(outcome, metric)
-    nodes += _dropped_nodes(outcome)
+    nodes += _make_front_table(outcome, metric)
+    nodes += _make_level_effect_nodes(outcome)
+    nodes += _make_price_table(outcome, metric)
+    nodes += _make_dropped_nodes(outcome)
     return nodes
 
 
 def make_document(run: StoredRun) -> dict[str, Any] | None:
-    """Return the race for result documents: the best, and who was dropped when and why; None for other runs."""
+    """Return the race for result documents: the best cells, and why others were dropped; None for other runs."""
     outcome = _find_outcome(run)
     if outcome is None:
         return None
@@ -81,7 +90,7 @@ def _find_outcome(run: StoredRun) -> RaceOutcome | None:
 
 
 def describe_outcome(outcome: RaceOutcome) -> list[str]:
-    """Return the answer in sentences, and what it took."""
+    """Return the answer in sentences, and how much was measured for it."""
     race, settings = outcome.race, outcome.settings
     among = _describe_limits(outcome)
     took = f"{format_count(len(outcome.cells), 'cell')}, {format_count(len(outcome.trials), 'trial')}"
@@ -129,7 +138,7 @@ def _describe_limits(outcome: RaceOutcome) -> str:
 
 
 def _describe_evidence(race: Race) -> str:
-    """Return what the answer rests on, in the words of every run."""
+    """Return whether fresh blocks confirm the answer, in the terms of every run."""
     if race.is_confirmed:
         done = "confirmed" if race.leads_alone else "measured again"
         return f"{done} in {race.fresh} fresh blocks"
@@ -139,17 +148,17 @@ def _describe_evidence(race: Race) -> str:
     return "not confirmed: no other candidate is left to compare it with in fresh blocks"
 
 
-def _front_table(outcome: RaceOutcome, metric: Metric) -> list[Node]:
-    race, means = outcome.race, outcome.front_runners()
+def _make_front_table(outcome: RaceOutcome, metric: Metric) -> list[Node]:
+    race, means = outcome.race, outcome.list_front_runners()
     if not means:
         return []
     unit = figures.choose_table_unit(metric.unit, list(means.values()))
     table = TableBuilder(("cell",), [RowName((name,)) for name in means])
-    values = [figure_cell(f"{mean / unit.size:.4g}") for mean in means.values()]
-    table.add(figures.column_heading(metric, unit), values, (Align.POINT,))
-    distances = [figure_cell(_describe_distance(outcome, name)) for name in means]
+    values = [make_figure_cell(f"{mean / unit.size:.4g}") for mean in means.values()]
+    table.add(figures.format_column_heading(metric, unit), values, (Align.POINT,))
+    distances = [make_figure_cell(_describe_distance(outcome, name)) for name in means]
     table.add("vs the first", distances, (Align.POINT, Align.LEFT))
-    table.add_words("its disk", [_disk_word(name, outcome.trials) for name in means])
+    table.add_words("its disk", [_find_disk_word(name, outcome.trials) for name in means])
     title = f"Best configurations, {_describe_evidence(race)}"
     if race.stage is not Stage.DONE:
         title = "Still in the race"
@@ -163,54 +172,57 @@ def _describe_distance(outcome: RaceOutcome, name: str) -> str:
     interval = outcome.race.distances.get(name)
     if interval is None:
         return ""
-    shown = figures.format_ratio(*ratio_to_leader(interval, outcome.settings.better))
+    shown = figures.format_ratio(*convert_distance_to_ratio(interval, outcome.settings.better))
     return shown if interval.verdict is None else f"{shown} {interval.verdict}"
 
 
-def _disk_word(name: str, trials: Sequence[Trial]) -> str:
+def _find_disk_word(name: str, trials: Sequence[Trial]) -> str:
     proofs = [trial.facts.find_fact(Proof) for trial in trials if trial.cell_id == name]
     words_found = [Durability(proof.proven.word) for proof in proofs if proof is not None]
     return str(words_found[-1]) if words_found else ""
 
 
-def _effect_nodes(outcome: RaceOutcome) -> list[Node]:
+def _make_level_effect_nodes(outcome: RaceOutcome) -> list[Node]:
     """Return main effects over what was measured, and the largest interactions."""
     rows = [
-        Row(RowName((factor, level or "(none)")), (figure_cell(f"×{effect:.2f}"),))
-        for factor, level, effect in level_effects(outcome)
+        Row(RowName((factor, level or "(none)")), (make_figure_cell(f"×{effect:.2f}"),))
+        for factor, level, effect in list_level_effects(outcome)
     ]
     if not rows:
         return []
     title = f"Main effects on {outcome.settings.objective}, other factors held equal"
     columns = (Column("effect", (Align.POINT,)),)
     nodes: list[Node] = [Table(title, ("factor", "level"), columns, tuple(rows), heading=title)]
-    pairs = [f"{' with '.join(levels)} ×{effect:.2f}" for levels, effect in largest_interactions(outcome)]
+    pairs = [
+        f"{' with '.join(levels)} ×{effect:.2f}" for levels, effect in list_largest_interactions(outcome)
+    ]
     if pairs:
         nodes.append(Note(line(f"Beyond main effects: {'; '.join(pairs)}.")))
     return nodes
 
 
-def _price_table(outcome: RaceOutcome, metric: Metric) -> list[Table]:
+def _make_price_table(outcome: RaceOutcome, metric: Metric) -> list[Table]:
     """Return the cells that no other beats in both speed and price."""
-    found = best_by_price(outcome)
+    found = find_best_by_price(outcome)
     if found is None:
         return []
     price, cells = found
-    unit = figures.choose_table_unit(metric.unit, mean_by_cell(outcome.trials, metric.name).values())
+    unit = figures.choose_table_unit(metric.unit, compute_mean_by_cell(outcome.trials, metric.name).values())
     table = TableBuilder(("cell",), [RowName((name,)) for name in cells])
-    values = [figure_cell(f"{value / unit.size:.4g}") for value, _ in cells.values()]
-    table.add(figures.column_heading(metric, unit), values, (Align.POINT,))
-    table.add(price, [figure_cell(f"{cost:.4g}") for _, cost in cells.values()], (Align.POINT,))
+    values = [make_figure_cell(f"{value / unit.size:.4g}") for value, _ in cells.values()]
+    table.add(figures.format_column_heading(metric, unit), values, (Align.POINT,))
+    table.add(price, [make_figure_cell(f"{cost:.4g}") for _, cost in cells.values()], (Align.POINT,))
     title = f"No configuration beats these in both {outcome.settings.objective} and {price}"
     return [table.build(title, heading=title)]
 
 
-def _dropped_nodes(outcome: RaceOutcome) -> list[Node]:
+def _make_dropped_nodes(outcome: RaceOutcome) -> list[Node]:
     dropped = outcome.race.dropped
     if not dropped:
         return []
     rows = tuple(
-        Row(RowName((entry.id,)), (figure_cell(str(entry.blocks)), word_cell(entry.why))) for entry in dropped
+        Row(RowName((entry.id,)), (make_figure_cell(str(entry.blocks)), make_word_cell(entry.why)))
+        for entry in dropped
     )
     title = Claim.RACE_DROPPED.value
     columns = (Column("blocks", (Align.POINT,)), Column("why"))
@@ -219,7 +231,8 @@ def _dropped_nodes(outcome: RaceOutcome) -> list[Node]:
         nodes.append(
             Note(
                 line(
-                    f"Before {MIN_BLOCKS} blocks the race's own rule drops cells, not a verdict. In simulation, under "
+                    f"Before {MIN_BLOCKS} blocks the race drops cells by its own rule, not by a verdict. In "
+                    "simulation, under "
                     "5 % of races drop one within the margin of the best."
                 )
             )

@@ -1,4 +1,4 @@
-"""Other machines of a run, as their own agents saw them: what they are, and how far away their clocks are."""
+"""Other machines of a run, as their own agents saw them, with their round trips and clock rates."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 from guestmark.stats.exec_cost import pool_exec_costs
 
-# Seconds per second. A clock's rate that is less certain than this is not worth a figure.
+# In seconds per second. A clock rate with a larger error is not shown.
 _KNOWN_WITHIN = 500e-6
 # Characters of a digest that tell two files apart.
 _DIGEST = 12
 
 
 def describe_machines(run: StoredRun) -> dict[str, str]:
-    """Return what is known of each machine, by platform; of one that changed during the run, everything it was."""
+    """Return a description of each machine, by platform; if it changed during the run, of each of its states."""
     machines: dict[str, list[RemoteMachine]] = {}
-    for platform, machine in _remote_machines(run):
+    for platform, machine in _yield_remote_machines(run):
         machines.setdefault(platform, []).append(machine)
     descriptions = {}
     for platform, seen in machines.items():
         kinds = "; then ".join(dict.fromkeys(map(_describe_remote_machine, seen)))
         freshness = _describe_freshness(dict.fromkeys(machine.fresh for machine in seen))
-        distance = _describe_distance([machine.connection for machine in seen])
+        distance = _describe_round_trip([machine.connection for machine in seen])
         descriptions[platform] = f"{kinds}, {freshness}{distance}{_describe_exec_cost(run, platform)}"
     return descriptions
 
 
 def _describe_exec_cost(run: StoredRun, platform: str) -> str:
-    """Return what commands cost that are timed from outside, over the run's trials; empty for all others."""
+    """Return the cost of an empty command, pooled over the trials, if commands are timed from outside; else nothing."""
     cells = {cell.id for cell in run.plan.cells if str(cell.platform) == platform}
     cost = pool_exec_costs(trial for trial in run.trials if trial.cell_id in cells)
     if cost is None:
@@ -45,11 +45,11 @@ def _describe_exec_cost(run: StoredRun, platform: str) -> str:
 
 
 def find_mitigations(run: StoredRun) -> dict[str, dict[str, str]]:
-    """Return what each machine's kernel does about flaws of its processor, by platform; of the last trial."""
-    return {platform: machine.mitigations for platform, machine in _remote_machines(run)}
+    """Return each kernel's mitigations of processor flaws by platform, as of the last trial."""
+    return {platform: machine.mitigations for platform, machine in _yield_remote_machines(run)}
 
 
-def _remote_machines(run: StoredRun) -> Iterator[tuple[str, RemoteMachine]]:
+def _yield_remote_machines(run: StoredRun) -> Iterator[tuple[str, RemoteMachine]]:
     platform_of = {cell.id: str(cell.platform) for cell in run.plan.cells}
     for trial in run.trials:
         machine = (
@@ -78,7 +78,7 @@ def _describe_remote_machine(machine: RemoteMachine) -> str:
 
 
 def _describe_own_machine(machine: OwnMachine) -> str:
-    """Return what was found inside a machine of the user's own: what it may use, and whose kernel answers it."""
+    """Return a description of a machine of the user's own from inside: its resources, and whose kernel it runs on."""
     inside = machine.inside
     processors = (
         format_count(int(inside.processors), "processor")
@@ -130,7 +130,7 @@ def _describe_domain(machine: LibvirtMachine) -> str:
     return f"domain {domain.domain} ({', '.join(part for part in parts if part)})"
 
 
-def _describe_distance(connections: Sequence[Connection]) -> str:
+def _describe_round_trip(connections: Sequence[Connection]) -> str:
     """Return the typical round trip, and the clock's rate where the trials were long enough to tell it."""
     round_trips = sorted(connection.round_trip_ns for connection in connections)
     middle = round_trips[len(round_trips) // 2]

@@ -9,16 +9,16 @@ from guestmark.page import figures
 from guestmark.page.charts import RatioRow, Ratios
 from guestmark.page.names import name_in_chart, name_in_sentences, name_rows
 from guestmark.page.nodes import Chart, Node, Note
-from guestmark.page.tables import Align, Cell, Table, TableBuilder, figure_cell, word_cell
+from guestmark.page.tables import Align, Cell, Table, TableBuilder, make_figure_cell, make_word_cell
 from guestmark.page.text import Tone, line
 from guestmark.report.sections import locations
 from guestmark.report.sections.durability import DISK_MEANING, MEANING
-from guestmark.report.sections.verdict_words import LEGEND, mark_verdict, verdict_tone, verdict_word
+from guestmark.report.sections.verdict_words import LEGEND, choose_verdict_tone, format_verdict, mark_verdict
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison
-from guestmark.stats.durability import disk_durability, row_durability
+from guestmark.stats.durability import describe_disk_durability, describe_row_durability
 from guestmark.stats.paired import Summary
-from guestmark.stats.pairwise import block_ratios
+from guestmark.stats.pairwise import list_block_ratios
 
 ESTIMATE = (Align.POINT, Align.LEFT, Align.POINT)  # 1.24 ± 0.04
 RATIO = (Align.POINT, Align.LEFT)  # ×1.05 [1.04, 1.06]
@@ -29,7 +29,7 @@ def make_nodes(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Return the table of the primary metric, what its units mean, and the ratios as a chart."""
     if not workload.metrics:
         return []
-    return [make_table(workload), *explain_units(workload), *_ratio_charts(workload)]
+    return [make_table(workload), *explain_units(workload), *_make_ratio_charts(workload)]
 
 
 def make_table(workload: WorkloadResult) -> Table:
@@ -42,32 +42,32 @@ def make_table(workload: WorkloadResult) -> Table:
     unit = figures.choose_table_unit(metric.unit, [value for value in typical if value])
     largest = max(typical, default=0.0)
     table = TableBuilder(*name_rows(workload, shown))
-    estimates = [estimate_cell(result, metric, unit) for result in shown]
-    table.add(figures.column_heading(metric, unit), estimates, ESTIMATE)
+    estimates = [make_estimate_cell(result, metric, unit) for result in shown]
+    table.add(figures.format_column_heading(metric, unit), estimates, ESTIMATE)
     comparisons = [result.comparison.get(metric.name) for result in shown]
-    ratios = [_ratio_cell(result, found) for result, found in zip(shown, comparisons, strict=True)]
-    table.add(_baseline_heading(workload), ratios, RATIO)
-    table.add_words("durability", [row_durability(result) for result in shown])
-    table.add_words("its disk", [disk_durability(result) for result in shown])
+    ratios = [_make_ratio_cell(result, found) for result, found in zip(shown, comparisons, strict=True)]
+    table.add(_format_baseline_heading(workload), ratios, RATIO)
+    table.add_words("durability", [describe_row_durability(result) for result in shown])
+    table.add_words("its disk", [describe_disk_durability(result) for result in shown])
     # Where a table is too wide its last columns go below it, so the verdict comes before what explains it.
-    table.add("", [_bar_cell(result, metric, largest) for result in shown], bar=True)
-    table.add("verdict", [_verdict_cell(found, metric) for found in comparisons])
-    for heading, texts in _unequal_circumstances(shown).items():
+    table.add("", [_make_bar_cell(result, metric, largest) for result in shown], bar=True)
+    table.add("verdict", [_make_verdict_cell(found, metric) for found in comparisons])
+    for heading, texts in _list_unequal_circumstances(shown).items():
         table.add_words(heading, texts)
     return table.build(
-        f"{figures.column_heading(metric, unit)} of {workload.title}, with ratios to the baseline",
+        f"{figures.format_column_heading(metric, unit)} of {workload.title}, with ratios to the baseline",
         strong=[position for position, result in enumerate(shown) if result.cell.baseline],
         soft=[position for position, result in enumerate(shown) if metric.name not in result.summary],
     )
 
 
-def _bar_cell(result: CellResult, metric: Metric, largest: float) -> Cell:
+def _make_bar_cell(result: CellResult, metric: Metric, largest: float) -> Cell:
     summary = result.summary.get(metric.name)
     return Cell(bar=summary.typical / largest if summary and largest > 0 else None)
 
 
-def _unequal_circumstances(shown: Sequence[CellResult]) -> dict[str, list[str]]:
-    """Return columns for what should be equal in cells that are compared, where it is not."""
+def _list_unequal_circumstances(shown: Sequence[CellResult]) -> dict[str, list[str]]:
+    """Return columns for circumstances that should be equal in compared cells and are not."""
     columns = {
         "processors": [str(locations.count_processors(result) or "") for result in shown],
         "where": [locations.describe_storage(result) for result in shown],
@@ -76,53 +76,57 @@ def _unequal_circumstances(shown: Sequence[CellResult]) -> dict[str, list[str]]:
     return {heading: texts for heading, texts in columns.items() if len(set(filter(None, texts))) > 1}
 
 
-def _baseline_heading(workload: WorkloadResult) -> str:
+def _format_baseline_heading(workload: WorkloadResult) -> str:
     if workload.baseline is None:
         return ""
     name = name_in_sentences(workload)[workload.baseline.cell.id]
     return f"vs {name}" if len(name) <= _LONGEST_BASELINE else "vs baseline"
 
 
-def estimate_cell(result: CellResult, metric: Metric, unit: figures.Unit, failed: Tone = Tone.PLAIN) -> Cell:
+def make_estimate_cell(
+    result: CellResult, metric: Metric, unit: figures.Unit, failed: Tone = Tone.PLAIN
+) -> Cell:
     """Return a cell's typical value with half of its interval; without a value its status, in the tone `failed`."""
     summary = result.summary.get(metric.name)
     if summary is None:
-        return word_cell(result.status.value, failed)
-    return figure_cell(*figures.estimate_pieces(summary.typical, summary.typical_ci, unit))
+        return make_word_cell(result.status.value, failed)
+    return make_figure_cell(*figures.format_estimate_pieces(summary.typical, summary.typical_ci, unit))
 
 
-def _ratio_cell(result: CellResult, comparison: Comparison | None) -> Cell:
+def _make_ratio_cell(result: CellResult, comparison: Comparison | None) -> Cell:
     if result.cell.baseline:
-        return word_cell("baseline")
+        return make_word_cell("baseline")
     if comparison is None or comparison.ratio is None:
         return Cell()
-    return figure_cell(*figures.ratio_pieces(comparison.ratio, comparison.ci))
+    return make_figure_cell(*figures.format_ratio_pieces(comparison.ratio, comparison.ci))
 
 
-def _verdict_cell(comparison: Comparison | None, metric: Metric) -> Cell:
+def _make_verdict_cell(comparison: Comparison | None, metric: Metric) -> Cell:
     if comparison is None:
         return Cell()
-    return word_cell(verdict_word(comparison, metric), verdict_tone(comparison), comparison.reason)
+    return make_word_cell(
+        format_verdict(comparison, metric), choose_verdict_tone(comparison), comparison.reason
+    )
 
 
 def explain_units(workload: WorkloadResult) -> list[Note]:
-    """Explain units and words that people understand differently, and where disks and commands were."""
+    """Return a note on ambiguous units and words, and on where disks and commands were."""
     remarks = []
     if any(metric.unit == "B/s" for metric in workload.metrics):
         remarks.append("1 MB = 10^6 bytes")
-    if any(row_durability(result) for result in workload.shown_cells):
+    if any(describe_row_durability(result) for result in workload.shown_cells):
         remarks.append(MEANING)
-    if any(disk_durability(result) for result in workload.shown_cells):
+    if any(describe_disk_durability(result) for result in workload.shown_cells):
         remarks.append(DISK_MEANING)
     stored = {where for result in workload.shown_cells if (where := locations.describe_storage(result))}
     # Of several places the table has a column.
     if len(stored) == 1:
         remarks.append(f"disks {stored.pop()}")
-    remarks += _working_directories(workload)
+    remarks += _describe_working_directories(workload)
     return [Note(line("; ".join(remarks)))] if remarks else []
 
 
-def _working_directories(workload: WorkloadResult) -> list[str]:
+def _describe_working_directories(workload: WorkloadResult) -> list[str]:
     """Return on which mounts commands ran; with their cells where these are several."""
     cells: dict[str, list[str]] = {}
     for result in workload.shown_cells:
@@ -136,7 +140,7 @@ def _working_directories(workload: WorkloadResult) -> list[str]:
 # --- the chart: for every cell the ratio of each block, and the interval of their mean --------------------------------
 
 
-def _ratio_charts(workload: WorkloadResult) -> list[Chart]:
+def _make_ratio_charts(workload: WorkloadResult) -> list[Chart]:
     metric, baseline = workload.metrics[0], workload.baseline
     compared = []
     for result in workload.cells:
@@ -150,12 +154,12 @@ def _ratio_charts(workload: WorkloadResult) -> list[Chart]:
     for result, comparison, ratio in compared:
         # A copy is compared with the cell it copies: their ratio is noise alone.
         reference = by_id.get(result.cell.null_of or "", baseline)
-        blocks = block_ratios(reference.trials, result.trials, metric.name)
+        blocks = list_block_ratios(reference.trials, result.trials, metric.name)
         text = figures.format_ratio(ratio, comparison.ci)
         rows.append(
             RatioRow(
                 name_in_chart(result, workload),
-                verdict_tone(comparison),
+                choose_verdict_tone(comparison),
                 tuple((block + 1, value) for block, value in blocks.items()),
                 ratio,
                 text,
@@ -165,10 +169,10 @@ def _ratio_charts(workload: WorkloadResult) -> list[Chart]:
         texts.append(f"{name_in_sentences(workload)[result.cell.id]} {text}")
     floor = workload.noise_floors.get(metric.name)
     reference_name = name_in_sentences(workload)[baseline.cell.id]
-    name = figures.column_heading(metric, figures.Unit(1.0, ""))
+    name = figures.format_column_heading(metric, figures.Unit(1.0, ""))
     caption = "A dot for each block, a bar for the 95 % interval of the ratio."
     if floor is not None:
-        caption += " The band is how far copies of one cell differed, or may have."
+        caption += " The band shows how far copies of one cell differed, or may have."
     if workload.null_cells:
         caption += " Null cells are compared with the cells they copy."
     return [
@@ -194,29 +198,29 @@ def make_further_tables(workload: WorkloadResult, run: StoredRun) -> Sequence[No
     for metric in others:
         summaries = [result.summary.get(metric.name) for result in shown]
         unit = figures.choose_table_unit(metric.unit, (summary.typical for summary in summaries if summary))
-        cells = [_further_cell(result, metric, unit) for result in shown]
-        table.add(figures.column_heading(metric, unit), cells, (Align.POINT, Align.LEFT))
+        cells = [_make_further_cell(result, metric, unit) for result in shown]
+        table.add(figures.format_column_heading(metric, unit), cells, (Align.POINT, Align.LEFT))
     title = f"Further metrics of {workload.title}"
     return [table.build(title, legend=(line(LEGEND),), divisible=True)]
 
 
-def _further_cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
+def _make_further_cell(result: CellResult, metric: Metric, unit: figures.Unit) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
-        return figure_cell("–")
-    mean = _short_mean(summary, unit)
+        return make_figure_cell("–")
+    mean = _format_short_mean(summary, unit)
     comparison = result.comparison.get(metric.name)
     if comparison is None or comparison.ratio is None:
-        return figure_cell(mean)
+        return make_figure_cell(mean)
     places = figures.count_ratio_decimals(comparison.ratio, comparison.ci)
     # Beside many other metrics two decimals are enough to see which ones differ.
     if comparison.ratio >= 0.095:
         places = min(places, 2)
     ratio = f"×{figures.format_number(comparison.ratio, places)}{mark_verdict(comparison)}"
-    return figure_cell(mean, ratio, last=verdict_tone(comparison))
+    return make_figure_cell(mean, ratio, last=choose_verdict_tone(comparison))
 
 
-def _short_mean(summary: Summary, unit: figures.Unit) -> str:
+def _format_short_mean(summary: Summary, unit: figures.Unit) -> str:
     """Return a mean among others: at most five digits, however narrow its interval."""
     half = None if summary.ci is None else (summary.ci[1] - summary.ci[0]) / 2 / unit.size
     value = summary.typical / unit.size

@@ -15,12 +15,12 @@ from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Cell, RowName, Table, TableBuilder, word_cell
-from guestmark.page.text import Span, Tone, line, plain_text, spans
-from guestmark.report.commands import resume_command
+from guestmark.page.tables import Cell, RowName, Table, TableBuilder, make_word_cell
+from guestmark.page.text import Span, Tone, join_plain_text, line, spans
+from guestmark.report.commands import format_resume_command
 from guestmark.report.sections import validity
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult, analyse_run
-from guestmark.stats.cost import Cost, clear_costs, cost_of_cell, costliest_workloads
+from guestmark.stats.cost import Cost, compute_cell_cost, list_clear_costs, rank_workloads_by_cost
 
 _TITLE = "What virtualization costs here"
 _MOST_PLANS = 1  # that are named
@@ -55,7 +55,7 @@ def make_page(run: StoredRun, findings: Sequence[PlatformFinding], analysis: Ana
     found = analysis or analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
     usable = [finding.platform for finding in findings if finding.usable]
     costs: list[Node] = [
-        _cost_table(found, usable),
+        _make_cost_table(found, usable),
         *_list_failures(found),
         *_list_extremes(found),
         *_list_limits(found),
@@ -66,7 +66,7 @@ def make_page(run: StoredRun, findings: Sequence[PlatformFinding], analysis: Ana
         _TITLE,
         run.id,
         (
-            Section(Part.CONCLUSION, "What can be used here", _platform_notes(findings), titled=False),
+            Section(Part.CONCLUSION, "What can be used here", _make_platform_notes(findings), titled=False),
             Section(Part.CONCLUSION, "What to run next", tuple(commands), titled=False),
             Section(Part.CONCLUSION, _TITLE, tuple(costs)),
         ),
@@ -79,33 +79,33 @@ def _list_limits(analysis: Analysis) -> list[Note]:
     if not limits:
         return []
     label, *rest = limits[0].text
-    reason = plain_text(rest).partition(". ")[0].partition(" (")[0]
+    reason = join_plain_text(rest).partition(". ")[0].partition(" (")[0]
     more = f" (and {len(limits) - 1} more)" if len(limits) > 1 else ""
     return [Note(spans(label, f"{reason}{more}"), limits[0].kind)]
 
 
-def _cost_table(analysis: Analysis, platforms: Sequence[str]) -> Table:
+def _make_cost_table(analysis: Analysis, platforms: Sequence[str]) -> Table:
     workloads = analysis.workloads
     table = TableBuilder(("",), [RowName((workload.title,), workload.title) for workload in workloads])
     by_platform = [{str(result.cell.platform): result for result in each.shown_cells} for each in workloads]
     for platform in platforms:
         cells = [
-            _cost_cell(results.get(platform), workload)
+            _make_cost_cell(results.get(platform), workload)
             for results, workload in zip(by_platform, workloads, strict=True)
         ]
         table.add(platform, cells)
     return table.build(_TITLE)
 
 
-def _cost_cell(result: CellResult | None, workload: WorkloadResult) -> Cell:
+def _make_cost_cell(result: CellResult | None, workload: WorkloadResult) -> Cell:
     if result is None:
-        return word_cell("–", Tone.SOFT)
+        return make_word_cell("–", Tone.SOFT)
     if not workload.metrics or workload.metrics[0].name not in result.summary:
-        return word_cell("failed" if result.status is CellStatus.FAILED else "not yet", Tone.ERROR)
+        return make_word_cell("failed" if result.status is CellStatus.FAILED else "not yet", Tone.ERROR)
     metric = workload.metrics[0]
-    cost = cost_of_cell(result, workload)
+    cost = compute_cell_cost(result, workload)
     if cost is None:
-        return word_cell(_format_value(result.summary[metric.name].typical, metric), Tone.STRONG)
+        return make_word_cell(_format_value(result.summary[metric.name].typical, metric), Tone.STRONG)
     tone = Tone.PLAIN
     if not cost.is_clear:
         tone = Tone.UNCLEAR
@@ -113,7 +113,7 @@ def _cost_cell(result: CellResult | None, workload: WorkloadResult) -> Cell:
         tone = Tone.SLOWER
     elif cost.is_gain:
         tone = Tone.FASTER
-    return word_cell(describe_cost(cost), tone)
+    return make_word_cell(describe_cost(cost), tone)
 
 
 def describe_cost(cost: Cost) -> str:
@@ -157,7 +157,7 @@ def _list_failures(analysis: Analysis) -> list[Note]:
 def _list_extremes(analysis: Analysis) -> list[Paragraph]:
     """Return a sentence for each guest: where it costs least and most, of what is clear."""
     sentences = []
-    for platform, costs in clear_costs(analysis).items():
+    for platform, costs in list_clear_costs(analysis).items():
         if len(costs) < 2:
             continue
         (least, cheapest), (most, dearest) = costs[0], costs[-1]
@@ -166,7 +166,7 @@ def _list_extremes(analysis: Analysis) -> list[Paragraph]:
     return sentences
 
 
-def _platform_notes(findings: Sequence[PlatformFinding]) -> tuple[Node, ...]:
+def _make_platform_notes(findings: Sequence[PlatformFinding]) -> tuple[Node, ...]:
     """Return what works, and what does not with the beginning of its reason; `guestmark doctor` has all of it."""
     works = [finding.platform for finding in findings if finding.usable]
     nodes: list[Node] = [Note(spans(Span("works here: ", Tone.FASTER), ", ".join(works)))]
@@ -187,19 +187,19 @@ def suggest_commands(
     guests = [platform for platform in usable if parse_platform(platform).is_guest]
     everywhere = ",".join(usable)
     commands = [(f"guestmark exec --on {everywhere} -- COMMAND", "a command of your own")]
-    for key in _keys_worth_a_look(analysis)[:_MOST_PLANS]:
+    for key in _list_suggested_workloads(analysis)[:_MOST_PLANS]:
         plan, purpose = DEEPER[key]
         where = ",".join(guests) if key in _IN_GUESTS else everywhere
         commands.append((f"guestmark run {plan} --on {where}", purpose))
     if run.state is RunState.INTERRUPTED:
-        commands.insert(0, (resume_command(run), "the rest of this tour"))
+        commands.insert(0, (format_resume_command(run), "the rest of this tour"))
     commands.append((f"guestmark show {run.id}", "all figures of this tour"))
     return commands
 
 
-def _keys_worth_a_look(analysis: Analysis) -> list[str]:
+def _list_suggested_workloads(analysis: Analysis) -> list[str]:
     """Return the keys of the two workloads that cost most in guests, then of how files get into guests."""
-    return [key for key in [*costliest_workloads(analysis)[:2], "upload"] if key in DEEPER]
+    return [key for key in [*rank_workloads_by_cost(analysis)[:2], "upload"] if key in DEEPER]
 
 
 def _describe_rounds(run: StoredRun, analysis: Analysis) -> str:

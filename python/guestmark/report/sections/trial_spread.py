@@ -7,15 +7,21 @@ from guestmark.core.metric import Metric
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import Series, SeriesRow, Spread, SpreadRow
-from guestmark.page.names import display_platform, name_in_chart, name_rows, varying_factors, workload_label
+from guestmark.page.names import (
+    format_platform,
+    format_workload_label,
+    list_factors_that_vary,
+    name_in_chart,
+    name_rows,
+)
 from guestmark.page.nodes import Chart, Matrix, MatrixCell, Node
-from guestmark.page.tables import Align, Table, TableBuilder, figure_cell
+from guestmark.page.tables import Align, Table, TableBuilder, make_figure_cell
 from guestmark.page.text import Tone, line
-from guestmark.report.sections.verdict_words import mark_verdict, verdict_tone
+from guestmark.report.sections.verdict_words import choose_verdict_tone, mark_verdict
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.distribution import arrange_matrix, median, quantiles
+from guestmark.stats.distribution import arrange_matrix, find_quartiles, median
 from guestmark.stats.noise import find_disturbed_blocks
-from guestmark.stats.pairwise import values_by_block
+from guestmark.stats.pairwise import list_values_by_block
 
 _FEWEST_BLOCKS = 3  # that show a spread
 _HEADINGS = ("lowest", "25 %", "median", "75 %", "highest")
@@ -42,11 +48,11 @@ class _SpreadNodes:
         self._workload = workload
         self._shown = shown
         self._run = run
-        self._values = {result.cell.id: values_by_block(result.trials, metric.name) for result in shown}
+        self._values = {result.cell.id: list_values_by_block(result.trials, metric.name) for result in shown}
         self._blocks = sorted({block for values in self._values.values() for block in values})
         typical = [result.summary[metric.name].typical for result in shown]
         self._unit = figures.choose_table_unit(metric.unit, typical)
-        self._heading = figures.column_heading(metric, self._unit)
+        self._heading = figures.format_column_heading(metric, self._unit)
 
     def make(self) -> list[Node]:
         """Return the table and two charts; nothing below three blocks."""
@@ -58,14 +64,16 @@ class _SpreadNodes:
             for result, (low, _, middle, _, high) in zip(self._shown, texts, strict=True)
         )
         return [
-            self._table(texts),
-            self._distribution_chart(texts, described),
-            self._course_chart(texts, described),
+            self._make_spread_table(texts),
+            self._make_distribution_chart(texts, described),
+            self._make_course_chart(texts, described),
         ]
 
     def _format_quantiles(self, result: CellResult) -> list[str]:
-        ends = [value / self._unit.size for value in quantiles(list(self._values[result.cell.id].values()))]
-        # A twentieth of the range can be told apart.
+        ends = [
+            value / self._unit.size for value in find_quartiles(list(self._values[result.cell.id].values()))
+        ]
+        # Enough digits to tell a twentieth of the range apart.
         half = (ends[4] - ends[0]) / 20
         return [
             figures.format_number(
@@ -74,18 +82,20 @@ class _SpreadNodes:
             for end in ends
         ]
 
-    def _table(self, texts: Sequence[Sequence[str]]) -> Table:
+    def _make_spread_table(self, texts: Sequence[Sequence[str]]) -> Table:
         table = TableBuilder(*name_rows(self._workload, self._shown))
         for name, column in zip(_HEADINGS, zip(*texts, strict=True), strict=True):
-            table.add(name, map(figure_cell, column), (Align.POINT,))
+            table.add(name, map(make_figure_cell, column), (Align.POINT,))
         courses = []
         for result in self._shown:
             values = self._values[result.cell.id]
-            courses.append(figure_cell(figures.draw_sparkline([values.get(block) for block in self._blocks])))
+            courses.append(
+                make_figure_cell(figures.draw_sparkline([values.get(block) for block in self._blocks]))
+            )
         table.add("block by block", courses)
         legend = "block by block: from each row's own lowest to its own highest"
-        if (step := figures.values_per_tick(len(self._blocks))) > 1:
-            legend += f"; {step} blocks in one sign"
+        if (step := figures.count_values_per_tick(len(self._blocks))) > 1:
+            legend += f"; {step} blocks per sign"
         return table.build(
             f"Spread of {self._heading}, over trials",
             heading=f"Trials: {self._heading}",
@@ -93,7 +103,7 @@ class _SpreadNodes:
             divisible=True,
         )
 
-    def _distribution_chart(self, texts: Sequence[Sequence[str]], described: str) -> Chart:
+    def _make_distribution_chart(self, texts: Sequence[Sequence[str]], described: str) -> Chart:
         rows = []
         for result, (_, _, middle, _, _) in zip(self._shown, texts, strict=True):
             points = tuple(value / self._unit.size for value in self._values[result.cell.id].values())
@@ -105,7 +115,7 @@ class _SpreadNodes:
             Spread(tuple(rows), self._heading),
         )
 
-    def _course_chart(self, texts: Sequence[Sequence[str]], described: str) -> Chart:
+    def _make_course_chart(self, texts: Sequence[Sequence[str]], described: str) -> Chart:
         rows = []
         for result, (low, _, _, _, high) in zip(self._shown, texts, strict=True):
             values = self._values[result.cell.id]
@@ -141,18 +151,20 @@ def _find_disturbed_blocks(run: StoredRun) -> tuple[int, ...]:
 
 def _build_matrices(workload: WorkloadResult, shown: Sequence[CellResult], metric: Metric) -> list[Matrix]:
     plain = [result for result in shown if result.cell.null_of is None]
-    factors = varying_factors(plain)
+    factors = list_factors_that_vary(plain)
     cells = [result for result in plain if all(name in result.cell.factors for name in factors)]
     axes = [
-        ("workload", {result.cell.id: workload_label(result) for result in cells}),
-        ("platform", {result.cell.id: display_platform(result.cell) for result in cells}),
+        ("workload", {result.cell.id: format_workload_label(result) for result in cells}),
+        ("platform", {result.cell.id: format_platform(result.cell) for result in cells}),
         *((name, {result.cell.id: result.cell.factors[name] for result in cells}) for name in factors),
     ]
     found = arrange_matrix(axes, cells, metric)
     if found is None:
         return []
     places = {
-        at: _matrix_cell(found.cells[at], metric, found.heats[at]) if at in found.cells else MatrixCell("–")
+        at: _make_matrix_cell(found.cells[at], metric, found.heats[at])
+        if at in found.cells
+        else MatrixCell("–")
         for at in product(found.row_levels, found.column_levels)
     }
     baseline = workload.baseline.cell.id if workload.baseline else "the baseline"
@@ -168,11 +180,11 @@ def _build_matrices(workload: WorkloadResult, shown: Sequence[CellResult], metri
     ]
 
 
-def _matrix_cell(result: CellResult, metric: Metric, heat: float | None) -> MatrixCell:
+def _make_matrix_cell(result: CellResult, metric: Metric, heat: float | None) -> MatrixCell:
     if result.cell.baseline:
         return MatrixCell("baseline", Tone.STRONG, 0.0)
     comparison = result.comparison.get(metric.name)
     if comparison is None or comparison.ratio is None:
         return MatrixCell("–")
-    shown = figures.ratio_pieces(comparison.ratio, comparison.ci)[0]
-    return MatrixCell(f"{shown}{mark_verdict(comparison)}", verdict_tone(comparison), heat)
+    shown = figures.format_ratio_pieces(comparison.ratio, comparison.ci)[0]
+    return MatrixCell(f"{shown}{mark_verdict(comparison)}", choose_verdict_tone(comparison), heat)

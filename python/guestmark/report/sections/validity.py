@@ -7,7 +7,7 @@ from guestmark.core.units import join_names
 from guestmark.page.nodes import Note, NoteKind
 from guestmark.page.text import Span, Tone, spans
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.validity import Finding, Severity, severe_by_cell
+from guestmark.stats.validity import Finding, Severity, list_severe_by_cell
 
 _TONES = {Severity.SEVERE: Tone.ERROR, Severity.WARNING: Tone.WARNING, Severity.NOTE: Tone.SOFT}
 _KINDS = {
@@ -23,7 +23,7 @@ def make_notes(analysis: Analysis, *, whole: bool = True) -> list[Note]:
     Unless `whole`, notes do not say what to do.
     """
     titles: dict[tuple[Severity, str, str], list[str]] = {}
-    for title, finding in _all_findings(analysis):
+    for title, finding in _yield_all_findings(analysis):
         of_finding = titles.setdefault((finding.severity, finding.message, finding.advice), [])
         of_finding += [title] if title else []
     order = list(Severity)
@@ -50,17 +50,17 @@ def make_document(analysis: Analysis) -> list[dict[str, Any]]:
             "workload": title or None,
             "inconclusive": list(finding.cells) if finding.severity is Severity.SEVERE else [],
         }
-        for title, finding in _all_findings(analysis)
+        for title, finding in _yield_all_findings(analysis)
     ]
 
 
 def name_doubts(analysis: Analysis) -> dict[str, str]:
-    """Return by cell the names of the severe findings that take its verdicts back."""
-    severe = severe_by_cell(finding for _, finding in _all_findings(analysis))
+    """Return by cell the names of the severe findings that withdraw its verdicts."""
+    severe = list_severe_by_cell(finding for _, finding in _yield_all_findings(analysis))
     return {cell: "; ".join(names) for cell, names in severe.items()}
 
 
-def _all_findings(analysis: Analysis) -> Iterator[tuple[str, Finding]]:
+def _yield_all_findings(analysis: Analysis) -> Iterator[tuple[str, Finding]]:
     for finding in analysis.findings:
         yield "", finding
     for workload in analysis.workloads:

@@ -20,24 +20,24 @@ LEGEND = f"* differs   = no difference   ≈ {ALIKE}   ? inconclusive"
 
 def mark_verdict(compared: Comparison | SlowComparison) -> str:
     """Return the sign for a verdict."""
-    return "≈" if _is_alike(compared) else MARKS[compared.verdict]
+    return "≈" if _is_typical_alike(compared) else MARKS[compared.verdict]
 
 
-def verdict_tone(compared: Comparison | SlowComparison) -> Tone:
+def choose_verdict_tone(compared: Comparison | SlowComparison) -> Tone:
     """Return the tone, and so the colour, for a verdict."""
     bounded = isinstance(compared, Comparison) and compared.is_bounded
-    return Tone.SAME if bounded or _is_alike(compared) else TONES[compared.verdict]
+    return Tone.SAME if bounded or _is_typical_alike(compared) else TONES[compared.verdict]
 
 
-def verdict_word(comparison: Comparison, metric: Metric) -> str:
-    """Return the word for a verdict; without a verdict how large the difference is at most, if that is small."""
+def format_verdict(comparison: Comparison, metric: Metric) -> str:
+    """Return the word for a verdict; for an undecided but bounded difference, its largest possible size."""
     if comparison.is_bounded and comparison.ci is not None:
         return Claim.BOUNDED.format(most=_describe_bound(comparison.ci, metric))
     return ALIKE if comparison.alike else label_verdict(comparison.verdict, metric)
 
 
-def _is_alike(compared: Comparison | SlowComparison) -> bool:
-    """Return whether the typical run is shown to be as on the baseline, and rarer slow runs are not excluded."""
+def _is_typical_alike(compared: Comparison | SlowComparison) -> bool:
+    """Return whether the typical run is shown to equal the baseline's, while rarer slow runs are not excluded."""
     return isinstance(compared, Comparison) and compared.alike
 
 

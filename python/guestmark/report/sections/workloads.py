@@ -1,4 +1,4 @@
-"""What the kinds of workloads add to a report, what failed, and where an imported run is from."""
+"""Sections that kinds of workloads add to a report, lists of failures, and the origin of an imported run."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,16 +15,16 @@ _Sections = Callable[[WorkloadResult, StoredRun], Sequence[Node]]
 
 
 def is_compared(workload: WorkloadResult) -> bool:
-    """Return whether cells are compared by their values; not where all of their kinds only find something out."""
+    """Return whether cells are compared by their values; False if all their kinds only find out facts."""
     kinds = registry.workload_kinds()
     names = {result.cell.workload.name for result in workload.cells}
     return not names or any(name not in kinds or kinds[name].compared for name in names)
 
 
-def kind_sections(workload: WorkloadResult, run: StoredRun) -> list[Node]:
-    """Return what the kinds of the workloads in this table add; each kind's sections once.
+def make_kind_nodes(workload: WorkloadResult, run: StoredRun) -> list[Node]:
+    """Return the nodes that the kinds of workloads in this table add; each kind's sections once.
 
-    A kind that is gone since the run was stored adds nothing.
+    A kind that no longer exists adds nothing.
     """
     kinds = registry.workload_kinds()
     names = dict.fromkeys(result.cell.workload.name for result in workload.cells)
@@ -35,7 +35,7 @@ def kind_sections(workload: WorkloadResult, run: StoredRun) -> list[Node]:
     return [node for make_sections in makers for node in make_sections(workload, run)]
 
 
-def kind_conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+def make_kind_conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Return the conclusion of a workload that is not compared; empty for others."""
     kind = registry.workload_kinds().get(workload.workload.name)
     conclude: _Sections | None = None if kind is None else kind.report_conclusion()

@@ -1,7 +1,7 @@
-"""The conditions under which a run was made: a list of checks, each of which may limit what its figures mean.
+"""Checks of the conditions under which a run was made, each of which may limit what its figures mean.
 
 A check is a function of `ComparedCells` (cells that are compared with each other) or `WholeRun` that yields findings.
-Severe findings are those that make a figure one about something other than its words say; they take verdicts back. What
+A finding is severe if a figure is not about what its name says; it withdraws verdicts. What
 the user asked for by name is a warning beside the figure, and what cannot be known is a note.
 """
 
@@ -72,15 +72,15 @@ _ORDER = (Severity.SEVERE, Severity.WARNING, Severity.NOTE)
 
 def check_cells(compared: ComparedCells) -> tuple[Finding, ...]:
     """Return all findings about cells that are compared, the severe ones first."""
-    return _severest_first(finding for check in CELL_CHECKS for finding in check(compared))
+    return _sort_by_severity(finding for check in CELL_CHECKS for finding in check(compared))
 
 
 def check_run(whole: WholeRun) -> tuple[Finding, ...]:
     """Return all findings about the run, the severe ones first."""
-    return _severest_first(finding for check in RUN_CHECKS for finding in check(whole))
+    return _sort_by_severity(finding for check in RUN_CHECKS for finding in check(whole))
 
 
-def _severest_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def _sort_by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     found: Sequence[Finding] = list(findings)
     return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.severity)))
 
@@ -96,7 +96,7 @@ def examine_cells(  # noqa: PLR0917 (as `estimands.answer_questions`)
     row: Mapping[int, int],
     primary: Metric,
 ) -> tuple[Finding, ...]:
-    """Return what limits the meaning of `cells`: their conditions, carry-over, position, trends and missing warm-up.
+    """Return findings that limit the meaning of `cells`: conditions, carry-over, position, trends, missing warm-up.
 
     `values` maps all cells of the plan to values of the metric `primary`, shape (K,), NaN if there is none or the cell
     is not among `cells`. `row` maps blocks to their position in these arrays.
@@ -109,7 +109,7 @@ def examine_cells(  # noqa: PLR0917 (as `estimands.answer_questions`)
     compared = [cell.id for cell in cells if cell.id != baseline and cell.null_of is None]
     d = {name: _log_ratios_by_block(values[name], values[baseline]) for name in compared}
     found = [*check_cells(ComparedCells(plan, cells, trials))]
-    level = warning_level(plan)
+    level = derive_warning_level(plan)
     found += _test_order_effects(plan, cells, trials, values, row, baseline, level)
     for name in compared:
         finding = detect_trend(d[name], plan.policy.margin, alpha=level / len(compared))
@@ -118,7 +118,7 @@ def examine_cells(  # noqa: PLR0917 (as `estimands.answer_questions`)
     return (*found, *last)
 
 
-def warning_level(plan: Plan) -> float:
+def derive_warning_level(plan: Plan) -> float:
     """Return the level of one kind of warning in one table; all tables of a report share `ALPHA`."""
     return ALPHA / max(sum(cell.baseline for cell in plan.cells), 1)
 
@@ -130,7 +130,7 @@ def estimate_carry_over(
     values: Mapping[str, Array],
     row: Mapping[int, int],
 ) -> CarryOver | None:
-    """Return what trials of a metric owe to the cell that ran before them; None if nothing shows that they do."""
+    """Return the effect on a metric's trials of the cell that ran before them; None if none is shown."""
     baseline = next((cell.id for cell in cells if cell.baseline), None)
     if baseline is None:
         return None
@@ -156,7 +156,7 @@ def _test_order_effects(  # noqa: PLR0917 (as `estimands.answer_questions`)
             positions[cell.id][row[trial.block]] = trial.order
     kind = {cell.id: cell.null_of or cell.id for cell in plan.cells}
     if len(cells) < len(plan.cells):
-        # With several workloads there are too many kinds to test; what a platform leaves behind is common to them.
+        # With several workloads there are too many kinds to test, so kinds are platforms, as these leave traces behind.
         kind = {cell.id: str(cell.platform) for cell in plan.cells}
     return detect_order_effects(values, positions, baseline, kind=kind, alpha=level)
 

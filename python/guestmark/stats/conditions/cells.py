@@ -1,4 +1,4 @@
-"""Checks whether cells that are compared had the same processors, disks, binaries and clocks."""
+"""Checks that compared cells had the same processors, disks, binaries and clocks."""
 
 import statistics
 from collections.abc import Collection, Iterable, Iterator
@@ -41,7 +41,7 @@ _LAYERED = "overlay"
 
 
 class Ground(StrEnum):
-    """What a command without a disk of its own writes to."""
+    """The kind of storage that a command without a disk of its own writes to."""
 
     DISK = "a disk"
     OVERLAY = "an overlay"
@@ -58,7 +58,7 @@ def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
     numbers: dict[str, frozenset[int]] = {}
     for cell in compared.cells:
         if not registry.is_crowd(cell):
-            numbers[cell.id] = _processor_counts(compared, cell)
+            numbers[cell.id] = _list_processor_counts(compared, cell)
     known = {name: number for name, number in numbers.items() if number}
     baseline = compared.baseline
     if baseline is None or baseline.id not in known:
@@ -71,36 +71,36 @@ def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
     for name, number in group_by_platform(compared.cells, known).items():
         if number != mine or name in {baseline.id, str(baseline.platform)}:
             different.append(f"{name} {_join_numbers(number)}")
-    excuse = _excuse_inequality(compared, {baseline.id, *others})
+    excuse = _explain_inequality_of_processors(compared, {baseline.id, *others})
     yield Finding(
         "unequal processors",
         Severity.WARNING if excuse else Severity.SEVERE,
         f"the machines have different numbers of processors: {'; '.join(different)}, {excuse or 'unasked'}",
-        cells=() if excuse else compared.cells_spoilt_by(others),
-        advice="give all the same number (--set smp=N), or read the ratio as one between machines of these sizes",
+        cells=() if excuse else compared.list_affected_cells(others),
+        advice="give all the same number (--set smp=N), or take the ratio as one between machines of these sizes",
     )
 
 
-def _excuse_inequality(compared: ComparedCells, unequal: Collection[str]) -> str:
-    """Return why unequal numbers of processors are no mistake; empty if nobody asked for them."""
-    if any(_chose_processors(cell) for cell in compared.cells if not cell.platform.is_elsewhere):
+def _explain_inequality_of_processors(compared: ComparedCells, unequal: Collection[str]) -> str:
+    """Return why unequal numbers of processors are intended; empty if nobody asked for them."""
+    if any(_has_chosen_processors(cell) for cell in compared.cells if not cell.platform.is_elsewhere):
         return "as you asked"
     if any(cell.platform.is_elsewhere for cell in compared.cells if cell.id in unequal):
         return "as other machines keep theirs"
     return ""
 
 
-def _chose_processors(cell: Cell) -> bool:
+def _has_chosen_processors(cell: Cell) -> bool:
     """Return True if the user chose the number of processors, or if the cell predates placements."""
     return _SMP in cell.factors or cell.factors.get(NAME) != PINNED
 
 
-def _processor_counts(compared: ComparedCells, cell: Cell) -> frozenset[int]:
-    numbers = {_machine_processors(trial.facts) for trial in compared.good_trials(cell)}
+def _list_processor_counts(compared: ComparedCells, cell: Cell) -> frozenset[int]:
+    numbers = {_count_machine_processors(trial.facts) for trial in compared.list_good_trials(cell)}
     return frozenset(number for number in numbers if number is not None)
 
 
-def _machine_processors(facts: Facts) -> int | None:
+def _count_machine_processors(facts: Facts) -> int | None:
     nested = facts.find_fact(NestedMachine)
     guest = nested.inner if nested is not None else facts.find_fact(GuestMachine)
     if guest is not None:
@@ -113,7 +113,7 @@ def _machine_processors(facts: Facts) -> int | None:
 
 
 def check_placement(compared: ComparedCells) -> Iterator[Finding]:
-    """Check that every machine ran where it was asked to, and that the place was decided at all."""
+    """Check that every machine ran on the processors asked for, and that these were chosen at all."""
     yield from _check_attested_placement(compared)
     yield from _check_free_placement(compared)
     refused, whole = [], 0
@@ -126,7 +126,7 @@ def check_placement(compared: ComparedCells) -> Iterator[Finding]:
             "placement not held",
             Severity.WARNING,
             f"{format_trial_count(len(refused), whole)} failed because a thread ran on another processor; "
-            "they give no values",
+            "they have no values",
             advice="find out what moves processes here (a cgroup manager, numad), or use --set placement=free",
         )
     yield from _check_moved_machines(compared)
@@ -137,7 +137,7 @@ def _check_attested_placement(compared: ComparedCells) -> Iterator[Finding]:
     wrong: dict[str, str] = {}
     for cell in compared.cells:
         asked = cell.factors.get(NAME)
-        for trial in compared.good_trials(cell):
+        for trial in compared.list_good_trials(cell):
             found = attested_placement(trial.facts)
             if asked is not None and (found is None or found.level != asked):
                 wrong[cell.id] = "nothing" if found is None else found.level
@@ -146,9 +146,9 @@ def _check_attested_placement(compared: ComparedCells) -> Iterator[Finding]:
         yield Finding(
             "placement not attested",
             Severity.SEVERE,
-            f"where machines ran is not what was asked for: {places}",
-            cells=compared.cells_spoilt_by(wrong),
-            advice="run it again; if it stays, this platform cannot be placed: use --set placement=free",
+            f"machines did not run on the processors asked for: {places}",
+            cells=compared.list_affected_cells(wrong),
+            advice="run it again; if this persists, the platform cannot be pinned: use --set placement=free",
         )
 
 
@@ -162,16 +162,16 @@ def _check_free_placement(compared: ComparedCells) -> Iterator[Finding]:
             "placement free",
             Severity.WARNING,
             f"{name_cells(free, compared.cells)} ran wherever the scheduler chose, as you asked: "
-            "the place can decide a ratio",
-            advice="leave the factor placement out (pinned) unless that is what you want to know",
+            "the choice of processors can decide a ratio",
+            advice="leave out the factor placement (default: pinned) unless you want to measure just that",
         )
     elif not any(NAME in cell.factors for cell in compared.cells) and any(
-        compared.good_trials(cell) and not cell.platform.is_elsewhere for cell in compared.cells
+        compared.list_good_trials(cell) and not cell.platform.is_elsewhere for cell in compared.cells
     ):
         yield Finding(
             "placement unknown",
             Severity.NOTE,
-            "where the machines ran was neither chosen nor recorded",
+            "the processors of the machines were neither chosen nor recorded",
             advice="measure again with this version, which gives each machine its own processors",
         )
 
@@ -179,18 +179,18 @@ def _check_free_placement(compared: ComparedCells) -> Iterator[Finding]:
 def _check_moved_machines(compared: ComparedCells) -> Iterator[Finding]:
     """Yield findings about cells whose machines moved between trials, and about processors that were shared."""
     for cell in compared.cells:
-        attested = [attested_placement(trial.facts) for trial in compared.good_trials(cell)]
+        attested = [attested_placement(trial.facts) for trial in compared.list_good_trials(cell)]
         places = list(dict.fromkeys(found.machine for found in attested if found is not None))
         if len(places) > 1 and cell.factors.get(NAME) != FREE:
             yield Finding(
                 "placement changed",
                 Severity.WARNING,
                 f"{cell.id} was on CPU {' and later on CPU '.join(places)}",
-                advice="resume a run with the processors it was begun with (taskset, cpuset)",
+                advice="resume a run on the processors on which it began (taskset, cpuset)",
             )
     remarks: dict[str, tuple[str, ...]] = {}
     for cell in compared.cells:
-        for trial in compared.good_trials(cell)[:1]:
+        for trial in compared.list_good_trials(cell)[:1]:
             found = attested_placement(trial.facts)
             made = (found.remarks or ()) if found is not None else ()
             remarks[cell.id] = tuple(made)
@@ -209,13 +209,15 @@ def _join_numbers(numbers: frozenset[int]) -> str:
 
 
 def check_storage(compared: ComparedCells) -> Iterator[Finding]:
-    """Check for disks in memory: severe if nobody named the place, a warning if it was asked for.
+    """Check for disks in memory: severe if nobody chose that location, a warning if it was asked for.
 
     Images of guests inside guests always lie in the outer guest's memory, so they are only reported.
     """
     unnamed = set(compared.plan.context.default_locations)
-    found = [cell for cell in compared.cells if any(map(_is_in_memory, compared.good_trials(cell)))]
-    surprising = [cell for cell in found if _copied_cell_id(cell) in unnamed and not cell.platform.is_nested]
+    found = [cell for cell in compared.cells if any(map(_is_in_memory, compared.list_good_trials(cell)))]
+    surprising = [
+        cell for cell in found if _find_copied_cell_id(cell) in unnamed and not cell.platform.is_nested
+    ]
     expected = [cell for cell in found if cell not in surprising and cell.null_of is None]
     if surprising:
         ids = [cell.id for cell in surprising]
@@ -223,8 +225,8 @@ def check_storage(compared: ComparedCells) -> Iterator[Finding]:
         yield Finding(
             "storage in memory",
             Severity.SEVERE,
-            f"{disks} are in memory, as no directory on a disk was found: the figure is not a disk's",
-            cells=compared.cells_spoilt_by(ids),
+            f"{disks} are in memory, as no directory on a disk was found: the figure does not measure a disk",
+            cells=compared.list_affected_cells(ids),
             advice="name a directory on a disk: --set location=DIRECTORY, or TMPDIR=DIRECTORY",
         )
     if expected:
@@ -232,20 +234,20 @@ def check_storage(compared: ComparedCells) -> Iterator[Finding]:
         yield Finding(
             "storage in memory",
             Severity.WARNING,
-            f"{disks} are in memory: the figure is not a disk's, and a flush keeps nothing",
-            advice="for a disk's figure name a directory on one: --set location=DIRECTORY",
+            f"{disks} are in memory: the figure does not measure a disk, and flushed data is not kept",
+            advice="to measure a disk, name a directory on one: --set location=DIRECTORY",
         )
 
 
 def check_unwritten_disks(compared: ComparedCells) -> Iterator[Finding]:
-    """Check for disks that a row names, but its workload did not write: a note if it read them, else a warning."""
+    """Check for disks that the workload of a row did not write to: a note if it read from them, else a warning."""
     found = [cell for cell in compared.cells if cell.null_of is None]
     idle, only_read = [], []
     for cell in found:
-        trials = compared.good_trials(cell)
-        if any(_wrote_nothing(trial, read=False) for trial in trials):
+        trials = compared.list_good_trials(cell)
+        if any(_has_written_nothing(trial, read=False) for trial in trials):
             idle.append(cell.id)
-        if any(_wrote_nothing(trial, read=True) for trial in trials):
+        if any(_has_written_nothing(trial, read=True) for trial in trials):
             only_read.append(cell.id)
     if idle:
         yield Finding(
@@ -253,24 +255,25 @@ def check_unwritten_disks(compared: ComparedCells) -> Iterator[Finding]:
             Severity.WARNING,
             f"the workload wrote nothing to the disk of {name_cells(idle, compared.cells)}, "
             "so the figure is not about it",
-            advice="let the command work in its own directory or in {disk}, or leave the disk's factors out",
+            advice="let the command work in its own directory or in {disk}, or leave out the disk's factors",
         )
     if only_read:
         yield Finding(
             "disk only read",
             Severity.NOTE,
-            f"the workload only read from the disk of {name_cells(only_read, compared.cells)}: no durability follows",
+            f"the workload only read from the disk of {name_cells(only_read, compared.cells)}: "
+            "this says nothing about durability",
         )
 
 
 def check_ground(compared: ComparedCells) -> Iterator[Finding]:
-    """Check for commands that wrote to a disk in some row, and to other ground, such as memory, in another one."""
+    """Check for commands that wrote to a disk in some rows and to other storage, such as memory, in others."""
     grounds: dict[str, Ground] = {}
     wrote = False
     for cell in compared.cells:
         if cell.null_of is not None:
             continue
-        for trial in compared.good_trials(cell)[:1]:
+        for trial in compared.list_good_trials(cell)[:1]:
             ground = _find_ground(trial.facts)
             if ground is not None:
                 grounds[cell.id] = ground
@@ -287,20 +290,20 @@ def check_ground(compared: ComparedCells) -> Iterator[Finding]:
     yield Finding(
         "different ground",
         Severity.WARNING,
-        f"the command writes to different ground: {'; '.join(places)}",
-        advice="give all rows a disk (--set filesystem=ext4), or compare rows with one kind of ground",
+        f"the command writes to different storage: {'; '.join(places)}",
+        advice="give all rows a disk (--set filesystem=ext4), or compare rows with one kind of storage",
     )
 
 
 def _find_ground(facts: Facts) -> Ground | None:
-    """Return what the command's directory is on, by its machine's kernel; None where that is not known."""
+    """Return the storage of the command's directory, as its machine's kernel reports it; None if unknown."""
     if facts.find_fact(Storage) is not None:
-        return Ground.MEMORY if _stored_in_memory(facts) else Ground.DISK
+        return Ground.MEMORY if _is_stored_in_memory(facts) else Ground.DISK
     directory = facts.find_fact(WorkingDirectory)
     if directory is None:
         return None
     kind = directory.filesystem
-    # Whatever a sandbox shows of this host, it writes to a layer of its own, which ends with it.
+    # Whatever a sandbox shows of this host, it writes to a layer of its own, which is deleted with it.
     sandboxed = facts.find_fact(Sandboxed) is not None
     guest = facts.find_fact(GuestMachine) is not None or facts.find_fact(NestedMachine) is not None
     if kind in _IN_MEMORY:
@@ -316,36 +319,36 @@ def _find_ground(facts: Facts) -> Ground | None:
     return ground
 
 
-def _wrote_nothing(trial: Trial, *, read: bool) -> bool:
+def _has_written_nothing(trial: Trial, *, read: bool) -> bool:
     traffic = trial.facts.find_fact(Traffic)
     return traffic is not None and not traffic.wrote and bool(traffic.read) is read
 
 
-def _copied_cell_id(cell: Cell) -> str:
+def _find_copied_cell_id(cell: Cell) -> str:
     return cell.null_of or cell.id
 
 
 def _is_in_memory(trial: Trial) -> bool:
     if trial.facts.find_fact(Storage) is not None:
-        return _stored_in_memory(trial.facts)
+        return _is_stored_in_memory(trial.facts)
     # Ledgers of earlier versions have no `Storage`.
     flushes = trial.facts.find_fact(Flushes)
     return flushes is not None and flushes.in_memory
 
 
-def _stored_in_memory(facts: Facts) -> bool:
+def _is_stored_in_memory(facts: Facts) -> bool:
     stored = facts.find_fact(Storage)
     return stored is not None and any(disk.in_memory for disk in stored.disks.values())
 
 
 def check_builds(compared: ComparedCells) -> Iterator[Finding]:
-    """Check for binaries that differ: a ratio to a program of another architecture includes compilers and versions.
+    """Check for different binaries: a ratio to a program of another architecture also compares compilers.
 
-    A warning if only the architecture differs, since whoever names one asks for that; severe for another version.
+    It is a warning if only the architecture differs, as the user named it; severe for another version.
     """
     by_words: dict[tuple[str, bool], list[Cell]] = {}
     for cell in compared.cells:
-        found = [trial.facts.find_fact(Build) for trial in compared.good_trials(cell)]
+        found = [trial.facts.find_fact(Build) for trial in compared.list_good_trials(cell)]
         for build in {_describe_build(build) for build in found if build}:
             by_words.setdefault(build, []).append(cell)
     for (program, same), cells in sorted(by_words.items()):
@@ -359,7 +362,7 @@ def check_builds(compared: ComparedCells) -> Iterator[Finding]:
             "other binaries",
             Severity.WARNING if same else Severity.SEVERE,
             f"{name_cells(ids)} ran {program}: the ratio compares compilers and code, too",
-            cells=() if same else compared.cells_spoilt_by(cell.id for cell in cells),
+            cells=() if same else compared.list_affected_cells(cell.id for cell in cells),
             advice=advice,
         )
 
@@ -368,7 +371,7 @@ def _describe_build(build: Build) -> tuple[str, bool]:
     return build.said, build.same_source is not False
 
 
-# A shell's start varies by about this part of itself: a command that takes less was not measured.
+# A shell's start varies by about this share: a command that takes less was not measured.
 _SHELL_SPREAD = 0.1
 
 
@@ -377,7 +380,7 @@ def check_shell_starts(compared: ComparedCells) -> Iterator[Finding]:
     short: dict[str, float] = {}
     hidden: list[str] = []
     for cell in compared.cells:
-        times = _shell_times(compared.good_trials(cell))
+        times = _list_shell_times(compared.list_good_trials(cell))
         if cell.null_of is not None or not times:
             continue
         start_s = statistics.median(start_s for start_s, _ in times)
@@ -394,12 +397,12 @@ def check_shell_starts(compared: ComparedCells) -> Iterator[Finding]:
         Severity.SEVERE if hidden else Severity.WARNING,
         f"{name_cells(short, compared.cells)} {one} less time than {their} shell's start, which was subtracted "
         f"({max(short.values()) * 1e3:.3g} ms)",
-        cells=compared.cells_spoilt_by(hidden),
-        advice="-N runs a program without a shell; else let one run do more",
+        cells=compared.list_affected_cells(hidden),
+        advice="-N runs a program without a shell; otherwise let each run do more",
     )
 
 
-def _shell_times(trials: Iterable[Trial]) -> list[tuple[float, float]]:
+def _list_shell_times(trials: Iterable[Trial]) -> list[tuple[float, float]]:
     """Return how long the shell's start and the command took, in each trial that has a shell."""
     times = []
     for trial in trials:
@@ -426,16 +429,16 @@ def check_clocks(compared: ComparedCells) -> Iterator[Finding]:
             yield replace(
                 finding,
                 message=f"{cell.id}: {finding.message}",
-                cells=compared.cells_spoilt_by([cell.id]) if severe else (),
+                cells=compared.list_affected_cells([cell.id]) if severe else (),
             )
 
 
 def _compare_clocks(compared: ComparedCells, cell: Cell) -> Finding | None:
-    pairs = [pair for trial in compared.good_trials(cell) for pair in _paired_durations(trial)]
+    pairs = [pair for trial in compared.list_good_trials(cell) for pair in _pair_durations(trial)]
     return detect_clock_disagreement([host for host, _ in pairs], [guest for _, guest in pairs])
 
 
-def _paired_durations(trial: Trial) -> list[tuple[float, float]]:
+def _pair_durations(trial: Trial) -> list[tuple[float, float]]:
     series = {measurement.metric.name: measurement.iterations for measurement in trial.measurements}
     if not {_HOST, _GUEST} <= series.keys() or series.keys() & _ON_HOST_ONLY:
         return []

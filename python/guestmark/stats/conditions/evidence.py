@@ -1,4 +1,4 @@
-"""What checks examine: cells that are compared with each other, or a whole run."""
+"""Arguments of checks: cells that are compared with each other, or a whole run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ class ComparedCells:
         """The cell that the others are compared with."""
         return next((cell for cell in self.cells if cell.baseline), None)
 
-    def good_trials(self, cell: Cell) -> list[Trial]:
+    def list_good_trials(self, cell: Cell) -> list[Trial]:
         """Return the cell's trials that give values."""
         return [trial for trial in self.trials.get(cell.id, ()) if trial.status is TrialStatus.OK]
 
-    def cells_spoilt_by(self, cells: Iterable[str]) -> tuple[str, ...]:
+    def list_affected_cells(self, cells: Iterable[str]) -> tuple[str, ...]:
         """Return the cells whose comparisons involve any of `cells`: these, or all if the baseline is among them."""
         named = set(cells)
         if self.baseline is None:
@@ -49,7 +49,7 @@ class WholeRun:
 
 
 def name_cells(cells: Iterable[str], among: Iterable[Cell] = ()) -> str:
-    """Return the cells as they are named in a sentence; their number if they are all of many."""
+    """Return the cells for a sentence: their ids, or `all N cells` if these are more than three."""
     ids = list(cells)
     everyone = [cell.id for cell in among if cell.null_of is None]
     if len(everyone) > _MANY and set(everyone) <= set(ids):

@@ -1,9 +1,9 @@
-"""Checks whether the machines had the processors they were given: other programs there, and the host's own host.
+"""Checks that machines had their processors to themselves: other programs, and the hypervisor below this host.
 
-Load costs width, not the answer. Cells of one platform suffer from it alike, whatever it does meanwhile: their order is
-random, and the scatter that it adds is in the interval. Platforms that differ need not suffer alike. A share s of the
-time spent waiting makes a run up to 1/(1 - s) times as long, so ratios of clock times between platforms are less
-certain by that factor. Processor time, counts and printed figures do not wait.
+Load widens intervals and does not bias them. It affects all cells of one platform alike, as their order is random, and
+the interval includes the scatter that it adds. Different platforms may be affected differently. A share s of the time
+spent waiting makes a run up to 1/(1 - s) times as long, so ratios of clock times between platforms are less certain by
+that factor. Processor time, counts and printed figures do not wait.
 """
 
 import math
@@ -14,7 +14,12 @@ from typing import Any
 from guestmark.core.metric_spec import SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Trial
 from guestmark.stats.conditions.evidence import ComparedCells, WholeRun, format_trial_count
-from guestmark.stats.noise import THRESHOLDS, foreign_share, stolen_share, waiting_share
+from guestmark.stats.noise import (
+    THRESHOLDS,
+    compute_foreign_share,
+    compute_stolen_share,
+    compute_waiting_share,
+)
 from guestmark.stats.validity import Finding, Severity
 
 # Up to this ratio of processor time to wall time, at most one thread ran at a time.
@@ -25,44 +30,44 @@ _MOST = 0.9
 
 def check_foreign_load(compared: ComparedCells) -> Iterator[Finding]:
     """Check for other programs on the machines' processors."""
-    share = foreign_share(_iter_local_noise(compared))
+    share = compute_foreign_share(_yield_local_noise(compared))
     if share is not None and share > THRESHOLDS["foreign_cpu"]:
         yield _report_lost_time(
             compared,
             "foreign load",
             share,
             f"other programs used {100 * share:.0f} % of the processors",
-            "stop other programs, or keep them elsewhere: --set placement=cpus=LIST, taskset, a cpuset",
+            "stop other programs, or move them to other processors: --set placement=cpus=LIST, taskset, a cpuset",
         )
 
 
 def check_steal(compared: ComparedCells) -> Iterator[Finding]:
     """Check for processor time that the hypervisor of a virtual host gave to other guests."""
-    share = stolen_share(_iter_local_noise(compared))
+    share = compute_stolen_share(_yield_local_noise(compared))
     if share is not None and share > THRESHOLDS["steal"]:
         yield _report_lost_time(
             compared,
             "steal",
             share,
-            f"the host's own host took {100 * share:.0f} % of the processors' time (steal)",
+            f"the hypervisor below this host took {100 * share:.0f} % of the processors' time (steal)",
             "measure on a machine of your own, or on dedicated processors",
         )
 
 
-def _iter_local_noise(compared: ComparedCells) -> Iterator[Mapping[str, object]]:
+def _yield_local_noise(compared: ComparedCells) -> Iterator[Mapping[str, object]]:
     """Yield the noise of trials on this host, since it says nothing about another machine's processors."""
     for cell in compared.cells:
         if not cell.platform.is_elsewhere:
-            yield from (trial.noise for trial in compared.good_trials(cell))
+            yield from (trial.noise for trial in compared.list_good_trials(cell))
 
 
 def _report_lost_time(compared: ComparedCells, name: str, share: float, message: str, advice: str) -> Finding:
-    """Return the finding about a lost share of processor time, with how far it may explain ratios between platforms."""
+    """Return a finding on a lost share of processor time, and how far it may shift ratios between platforms."""
     base = compared.baseline
     unlike = [cell for cell in compared.cells if base is not None and cell.platform != base.platform]
-    widens = {cell.id: -math.log1p(-_largest_waiting_share(compared, cell, share)) for cell in unlike}
+    widens = {cell.id: -math.log1p(-_find_largest_waiting_share(compared, cell, share)) for cell in unlike}
     guests = (cell for cell in unlike if cell.platform.is_guest)
-    slows = {cell.id: -math.log1p(-_guest_held_share(compared, cell, share)) for cell in guests}
+    slows = {cell.id: -math.log1p(-_find_guest_held_share(compared, cell, share)) for cell in guests}
     widest = max(widens.values(), default=0.0)
     costs = ""
     if widest >= -math.log1p(-_MOST):
@@ -74,23 +79,23 @@ def _report_lost_time(compared: ComparedCells, name: str, share: float, message:
     )
 
 
-def _largest_waiting_share(compared: ComparedCells, cell: Cell, share: float) -> float:
+def _find_largest_waiting_share(compared: ComparedCells, cell: Cell, share: float) -> float:
     """Return the share of its time that the cell or its baseline may have waited; at most `share`."""
     both = [side for side in (cell, compared.baseline) if side is not None]
-    waited = [_mean_waiting_share(compared.good_trials(side)) for side in both]
+    waited = [_compute_mean_waiting_share(compared.list_good_trials(side)) for side in both]
     return min(share, max(share if found is None else found for found in waited), _MOST)
 
 
-def _guest_held_share(compared: ComparedCells, cell: Cell, share: float) -> float:
+def _find_guest_held_share(compared: ComparedCells, cell: Cell, share: float) -> float:
     """Return the share of time that a guest may have been kept from its processor while its own clock counted."""
-    waited = _mean_waiting_share(compared.good_trials(cell))
+    waited = _compute_mean_waiting_share(compared.list_good_trials(cell))
     return min(max(share, waited or 0.0), _MOST)
 
 
-def _mean_waiting_share(trials: Sequence[Trial]) -> float | None:
+def _compute_mean_waiting_share(trials: Sequence[Trial]) -> float | None:
     """Return the share of time spent waiting for a processor; None if unknown."""
     # A hypervisor's threads were watched. On the host itself, a single thread waited for what it did not run.
-    threads = waiting_share(trial.noise for trial in trials)
+    threads = compute_waiting_share(trial.noise for trial in trials)
     if threads is not None:
         return threads
     spent = []
@@ -108,7 +113,7 @@ def _mean_waiting_share(trials: Sequence[Trial]) -> float | None:
     return max(0.0, 1 - sum(spent) / len(spent))
 
 
-# Throttled shares of two cells' trials that differ by no more than this do not take verdicts back.
+# Throttled shares of two cells' trials that differ by no more than this do not withdraw verdicts.
 FEW_THROTTLED = 0.1
 # Relative difference of two cells' frequencies from which on it is reported.
 APART = 0.10
@@ -130,7 +135,7 @@ def check_governor(whole: WholeRun) -> Iterator[Finding]:
                 Severity.NOTE,
                 "the frequency governor is not visible"
                 + (": this host is itself a virtual machine" if guest else ""),
-                advice="ask the host's administrator, or measure on bare metal",
+                advice="ask the administrator of the physical host, or measure on bare metal",
             )
             continue
         several = [found] if isinstance(found, str) else list(found)
@@ -151,7 +156,7 @@ def check_turbo(whole: WholeRun) -> Iterator[Finding]:
             yield Finding(
                 "turbo",
                 Severity.NOTE,
-                "turbo is on: how fast a processor is depends on its heat and on how many others are busy",
+                "turbo is on: a processor's speed depends on its temperature and on how many others are busy",
                 advice="for steadier figures switch it off: no_turbo or boost in /sys/devices/system/cpu",
             )
 
@@ -179,7 +184,7 @@ def check_throttling(compared: ComparedCells) -> Iterator[Finding]:
 
 
 def _count_throttled(compared: ComparedCells, cell: Cell) -> tuple[int, int]:
-    counts = [trial.noise.get("throttled") for trial in compared.good_trials(cell)]
+    counts = [trial.noise.get("throttled") for trial in compared.list_good_trials(cell)]
     return sum(isinstance(count, int) and count > 0 for count in counts), len(counts)
 
 
@@ -190,13 +195,13 @@ def _is_throttled_unequally(mine: tuple[int, int], other: tuple[int, int]) -> bo
 
 
 def check_frequencies(compared: ComparedCells) -> Iterator[Finding]:
-    """Check for cells measured at another frequency than the baseline, which then is part of their ratio."""
+    """Check for cells measured at another frequency than the baseline, as that is then part of their ratio."""
     baseline = compared.baseline
-    reference = None if baseline is None else _typical_megahertz(compared, baseline)
+    reference = None if baseline is None else _find_typical_megahertz(compared, baseline)
     if baseline is None or not reference:
         return
     for cell in compared.cells:
-        mine = None if cell.baseline or cell.null_of is not None else _typical_megahertz(compared, cell)
+        mine = None if cell.baseline or cell.null_of is not None else _find_typical_megahertz(compared, cell)
         if mine and abs(math.log(mine / reference)) > math.log1p(APART):
             yield Finding(
                 "frequency",
@@ -208,10 +213,10 @@ def check_frequencies(compared: ComparedCells) -> Iterator[Finding]:
             )
 
 
-def _typical_megahertz(compared: ComparedCells, cell: Cell) -> float | None:
+def _find_typical_megahertz(compared: ComparedCells, cell: Cell) -> float | None:
     """Return the median frequency at the end of the cell's trials; None if unknown."""
     ends = []
-    for trial in compared.good_trials(cell):
+    for trial in compared.list_good_trials(cell):
         if isinstance(seen := trial.noise.get("frequency_mhz"), list | tuple) and seen:
             ends.append(float(seen[-1]))
     return statistics.median(ends) if ends else None

@@ -1,4 +1,4 @@
-"""Checks whether all of a run was made in one environment, and describes what changed between two."""
+"""Checks that a whole run was made in one environment, and descriptions of what changed between two."""
 
 import hashlib
 import itertools
@@ -45,9 +45,9 @@ _DIGEST = 12  # digits of a digest that are shown
 def compare_environments(
     old: Environment, new: Environment, hypervisors: frozenset[str] | None = None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what differs between two environments, as `old → new` by name: what decides figures, and what may.
+    """Return the differences of two environments that decide figures and those that may, as `old → new` by name.
 
-    Only facts known in both count. Programs decide if they are among `hypervisors`, by file name, or if that is None;
+    Only facts known in both count. Programs decide if they are among `hypervisors` (file names), or if that is None;
     others may decide.
     """
     decisive, other = _compare_facts(DECISIVE, old, new), _compare_facts(OTHER, old, new)
@@ -55,7 +55,9 @@ def compare_environments(
         other["memory"] = memory
     before, after = _look_up(old, ("programs",)) or {}, _look_up(new, ("programs",)) or {}
     for name in before:
-        change = _describe_difference(_program_version(before[name]), _program_version(after.get(name)))
+        change = _describe_difference(
+            _parse_program_version(before[name]), _parse_program_version(after.get(name))
+        )
         if change:
             (decisive if hypervisors is None or name in hypervisors else other)[name] = change
     older, newer = _look_up(old, ("packages",)) or {}, _look_up(new, ("packages",)) or {}
@@ -91,7 +93,7 @@ def digest_environment(of: Environment) -> str:
 
 def check_environment(whole: WholeRun) -> Iterator[Finding]:
     """Check for a run that was resumed in another environment, or whose guests changed."""
-    used = [recorded for recorded in _environments_with_trials(whole) if recorded]
+    used = [recorded for recorded in _list_environments_with_trials(whole) if recorded]
     hypervisors = frozenset(
         os.path.basename(trial.command_line[0]) for trial in whole.trials if trial.command_line
     )
@@ -108,7 +110,7 @@ def check_environment(whole: WholeRun) -> Iterator[Finding]:
             Severity.SEVERE,
             f"the run mixes two systems: {describe_changes(decisive)}",
             cells=tuple(cell.id for cell in whole.plan.cells if not cell.baseline),
-            advice="measure again from the start on the system you want to know about",
+            advice="measure again from the start on the system that you want to measure",
         )
     if other:
         yield Finding(
@@ -124,9 +126,9 @@ def describe_changes(changed: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {change}" for name, change in changed.items())
 
 
-def _environments_with_trials(whole: WholeRun) -> list[Environment]:
+def _list_environments_with_trials(whole: WholeRun) -> list[Environment]:
     """Return the environments in which trials with values were made, in order."""
-    begun = [_recorded_time(environment) for environment in whole.environments]
+    begun = [_read_recorded_time(environment) for environment in whole.environments]
     if not begun or any(time is None for time in begun):
         return []
     found = []
@@ -142,7 +144,7 @@ def _environments_with_trials(whole: WholeRun) -> list[Environment]:
     return found
 
 
-def _recorded_time(environment: Environment) -> float | None:
+def _read_recorded_time(environment: Environment) -> float | None:
     try:
         return datetime.fromisoformat(str(environment.get("recorded_at", ""))).timestamp()
     except ValueError:
@@ -150,11 +152,11 @@ def _recorded_time(environment: Environment) -> float | None:
 
 
 def _find_guest_changes(whole: WholeRun) -> dict[str, str]:
-    """Return what changed in the kernel or hypervisor of guests of one cell, as their trials attest."""
+    """Return changes of kernel and hypervisor within the guests of one cell, as their trials attest."""
     seen: dict[str, dict[str, dict[str, None]]] = {}
     for trial in sorted(whole.trials, key=lambda trial: (trial.block, trial.order)):
         if trial.status is TrialStatus.OK:
-            for name, version in _attested_versions(trial):
+            for name, version in _yield_attested_versions(trial):
                 seen.setdefault(trial.cell_id, {}).setdefault(name, {})[version] = None
     changes = {}
     for cell, names in seen.items():
@@ -164,7 +166,7 @@ def _find_guest_changes(whole: WholeRun) -> dict[str, str]:
     return changes
 
 
-def _attested_versions(trial: Trial) -> Iterator[tuple[str, str]]:
+def _yield_attested_versions(trial: Trial) -> Iterator[tuple[str, str]]:
     nested = trial.facts.find_fact(NestedMachine)
     machines: Sequence[GuestMachine | None] = (
         (nested.outer, nested.inner) if nested is not None else (trial.facts.find_fact(GuestMachine),)
@@ -204,7 +206,7 @@ def _shorten_digest(value: Any) -> str:
     return text[:_DIGEST] if len(text) in {40, 64} and set(text) <= set("0123456789abcdef") else text
 
 
-def _program_version(line: Any) -> Any:
+def _parse_program_version(line: Any) -> Any:
     """Return the version in what a program printed about itself, such as `7.2.22 (Debian 1:7.2+dfsg-7)`."""
     return line if not isinstance(line, str) else line.partition(" version ")[2] or line
 

@@ -1,4 +1,4 @@
-"""Finds the best of many cells with few trials: screening, racing, confirming. Pure functions of the trials.
+"""Search for the best of many cells with few trials: screening, racing, confirming. Pure functions of the trials.
 
 The race follows Maron and Moore ("Hoeffding races", 1994) and irace (López-Ibáñez et al. 2016): all candidates are
 measured in the same blocks, and after each block those that are certainly worse are dropped. Two things differ. Blocks

@@ -22,7 +22,7 @@ _MOST_SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class RaceOutcome:
-    """A race as far as a run has got: its cells, its state, and the trials it rests on."""
+    """The state of a race in a run, with its cells and the trials it is based on."""
 
     settings: Settings
     cells: tuple[Cell, ...]
@@ -53,16 +53,16 @@ class RaceOutcome:
             entry.kind is DropReason.RACED and entry.blocks < MIN_BLOCKS for entry in self.race.dropped
         )
 
-    def front_runners(self) -> dict[str, float]:
+    def list_front_runners(self) -> dict[str, float]:
         """Return the mean of each configuration to show, the finalists first.
 
-        Fresh blocks count alone where there are any: what led to a cell's choice flatters it.
+        If there are fresh blocks, only they count: the blocks that led to a cell's choice flatter it.
         """
         fresh = [
             trial for trial in self.trials if self.race.finalists and trial.block >= self.race.confirmed_from
         ]
         objective = self.settings.objective
-        means = mean_by_cell(self.trials, objective) | mean_by_cell(fresh, objective)
+        means = compute_mean_by_cell(self.trials, objective) | compute_mean_by_cell(fresh, objective)
         names = dict.fromkeys(name for name in (*self.race.finalists, *self.race.alive) if name in means)
         return {name: means[name] for name in list(names)[:_MOST_SHOWN]}
 
@@ -70,7 +70,7 @@ class RaceOutcome:
 def follow_race(
     settings: Settings, plan: Plan, left_out: Sequence[LeftOut], trials: Sequence[Trial]
 ) -> RaceOutcome:
-    """Return the race as far as these trials go; cells that were left out take no part in it."""
+    """Return the state of the race after these trials; cells that were left out take no part in it."""
     no_time = plan.context.no_time
     cells = []
     for cell in plan.cells:
@@ -80,26 +80,26 @@ def follow_race(
     return RaceOutcome(settings, tuple(cells), race, tuple(trials))
 
 
-def mean_by_cell(trials: Iterable[Trial], metric: str) -> dict[str, float]:
+def compute_mean_by_cell(trials: Iterable[Trial], metric: str) -> dict[str, float]:
     """Return the mean of a metric over the good trials of each cell."""
     values: dict[str, list[float]] = {}
     for trial in trials:
-        value = racing.trial_value(trial, metric)
+        value = racing.find_trial_value(trial, metric)
         if value is not None:
             values.setdefault(trial.cell_id, []).append(value)
     return {name: statistics.fmean(of_cell) for name, of_cell in values.items()}
 
 
-def ratio_to_leader(interval: Interval, better: Better) -> tuple[float, tuple[float, float]]:
-    """Return a distance as a ratio of values with its interval: distances say how much worse, whichever way that is."""
+def convert_distance_to_ratio(interval: Interval, better: Better) -> tuple[float, tuple[float, float]]:
+    """Return a distance, which says how many times worse a cell is, as a ratio of values with its interval."""
     if better is Better.LOWER:
         return interval.ratio, (interval.low, interval.high)
     return 1 / interval.ratio, (1 / interval.high, 1 / interval.low)
 
 
-def level_effects(outcome: RaceOutcome) -> list[tuple[str, str, float]]:
+def list_level_effects(outcome: RaceOutcome) -> list[tuple[str, str, float]]:
     """Return factor, level and main effect as a ratio, the best level of each factor first."""
-    candidates, logs = _measured_candidates(outcome)
+    candidates, logs = _list_measured_candidates(outcome)
     worst_first = outcome.settings.better is Better.HIGHER
     rows = []
     for name, levels in screen.estimate_main_effects(candidates, logs).items():
@@ -108,30 +108,30 @@ def level_effects(outcome: RaceOutcome) -> list[tuple[str, str, float]]:
     return rows
 
 
-def largest_interactions(outcome: RaceOutcome) -> list[tuple[tuple[str, str], float]]:
-    """Return the pairs of levels that do most beyond their main effects, with that effect as a ratio."""
-    return screen.find_interactions(*_measured_candidates(outcome))[:_MOST_INTERACTIONS]
+def list_largest_interactions(outcome: RaceOutcome) -> list[tuple[tuple[str, str], float]]:
+    """Return the pairs of levels with the largest interactions, as ratios."""
+    return screen.find_interactions(*_list_measured_candidates(outcome))[:_MOST_INTERACTIONS]
 
 
-def best_by_price(outcome: RaceOutcome) -> tuple[str, dict[str, tuple[float, float]]] | None:
-    """Return the first price that speed has, and value and price of the cells that no other beats in both.
+def find_best_by_price(outcome: RaceOutcome) -> tuple[str, dict[str, tuple[float, float]]] | None:
+    """Return the first metric that speed costs, and value and price of the cells that no other beats in both.
 
     None where one cell is the best in both.
     """
-    means = mean_by_cell(outcome.trials, outcome.settings.objective)
+    means = compute_mean_by_cell(outcome.trials, outcome.settings.objective)
     unmeasured = {entry.id for entry in outcome.race.dropped if entry.blocks == 0}
     for price in _PRICES:
-        costs = mean_by_cell(outcome.trials, price)
+        costs = compute_mean_by_cell(outcome.trials, price)
         both = {
             name: (means[name], costs[name]) for name in means if name in costs and name not in unmeasured
         }
-        front = racing.pareto_front(both, (outcome.settings.better, Better.LOWER))
+        front = racing.find_pareto_front(both, (outcome.settings.better, Better.LOWER))
         if len(front) > 1:
             return price, {name: both[name] for name in front}
     return None
 
 
-def _measured_candidates(outcome: RaceOutcome) -> tuple[list[Candidate], Mapping[str, float]]:
-    means = mean_by_cell(outcome.trials, outcome.settings.objective)
+def _list_measured_candidates(outcome: RaceOutcome) -> tuple[list[Candidate], Mapping[str, float]]:
+    means = compute_mean_by_cell(outcome.trials, outcome.settings.objective)
     candidates = [candidate for candidate in racing.list_candidates(outcome.cells) if candidate.id in means]
     return candidates, {name: math.log(value) for name, value in means.items() if value > 0}

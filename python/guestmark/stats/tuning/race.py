@@ -1,4 +1,4 @@
-"""The race: after each block, who is still in it, who was dropped and why, and what to measure next."""
+"""The race: after each block, which candidates are left, which were dropped and why, and what to measure next."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class DropReason(StrEnum):
-    """Why a candidate is out, which also tells how certain that is."""
+    """Why a candidate was dropped, which also says how certain that is."""
 
     BARRED = "barred"  # it is not what was asked for
     FAILED = "failed"
@@ -77,21 +77,21 @@ class TimeBudget:
     limit_s: float
     spent: Mapping[int, float]
 
-    def allows_block(self, race: Race, settings: Settings, ended: Mapping[int, frozenset[str]]) -> bool:
+    def has_time_for_block(self, race: Race, settings: Settings, ended: Mapping[int, frozenset[str]]) -> bool:
         """Return True if there is time for another block and the confirmation after it."""
-        used, trial_s = self._spent_so_far(race, ended)
+        used, trial_s = self._sum_spent_time(race, ended)
         to_come = len(race.alive) + settings.confirm * min(settings.finalists, len(race.alive))
         return used + to_come * trial_s <= self.limit_s
 
-    def affordable_finalists(
+    def count_affordable_finalists(
         self, race: Race, settings: Settings, ended: Mapping[int, frozenset[str]]
     ) -> int:
-        """Return how many of the finalists there is time to confirm, at least two."""
-        used, trial_s = self._spent_so_far(race, ended)
+        """Return how many finalists can be confirmed in the time left, at least two."""
+        used, trial_s = self._sum_spent_time(race, ended)
         room = math.inf if trial_s <= 0 else (self.limit_s - used) / (settings.confirm * trial_s)
         return int(max(2, min(settings.finalists, room)))
 
-    def _spent_so_far(self, race: Race, ended: Mapping[int, frozenset[str]]) -> tuple[float, float]:
+    def _sum_spent_time(self, race: Race, ended: Mapping[int, frozenset[str]]) -> tuple[float, float]:
         """Return the seconds of all trials before this block, and of one trial on average."""
         used = sum(seconds for block, seconds in self.spent.items() if block < race.block)
         trials = sum(len(names) for block, names in ended.items() if block < race.block)
@@ -113,7 +113,7 @@ class Race:
     finalists: tuple[str, ...] = ()
     confirmed_from: int = 0  # the first block of the confirmation
     fresh: int = 0  # complete blocks of the confirmation
-    # From the leader, of those that were alive.
+    # Distances from the leader of the candidates that were left.
     distances: dict[str, Interval] = field(default_factory=dict)
     # The time limit ended the race before its blocks did.
     hurried: bool = False
@@ -161,8 +161,10 @@ def run_race(
     if len(first) < len(able):
         if not _advance_blocks(race, settings.screen_blocks, first, ended):
             return race
-        seen = _rows_before(values, race.block)
-        losers = screen.predict_losers(able, _adjusted_means(seen, first), math.log1p(settings.margin))
+        seen = _select_rows_before(values, race.block)
+        losers = screen.predict_losers(
+            able, _compute_adjusted_means(seen, first), math.log1p(settings.margin)
+        )
         race.dropped += [Dropped(name, race.block, why, DropReason.PREDICTED) for name, why in losers.items()]
         _forget_dropped(race)
     return _race_blocks(race, settings, values, ended, limited or {}, clock=clock)
@@ -186,7 +188,11 @@ def _race_blocks(
             continue
         looks += 1
         _drop_losers(
-            race, settings, _rows_before(values, race.block), looks, _rows_before(limited, race.block)
+            race,
+            settings,
+            _select_rows_before(values, race.block),
+            looks,
+            _select_rows_before(limited, race.block),
         )
         if len(race.alive) <= 1:
             break
@@ -196,7 +202,7 @@ def _race_blocks(
         if (
             clock is not None
             and number < settings.max_blocks
-            and not clock.allows_block(race, settings, ended)
+            and not clock.has_time_for_block(race, settings, ended)
         ):
             race.hurried = True
             break
@@ -218,7 +224,7 @@ def _confirm_finalists(
     order = sorted(race.alive, key=lambda name: race.distances[name].ratio if name in race.distances else 1.0)
     most = settings.finalists
     if clock is not None and settings.confirm:
-        most = clock.affordable_finalists(race, settings, ended)
+        most = clock.count_affordable_finalists(race, settings, ended)
     race.finalists = tuple(order[: max(most, 2)])
     race.confirmed_from = race.block
     if settings.confirm and len(race.finalists) > 1:
@@ -227,7 +233,7 @@ def _confirm_finalists(
         race.fresh = race.block - race.confirmed_from
         if not finished:
             return race
-        _settle_finalists(
+        _drop_beaten_finalists(
             race, settings, {block: row for block, row in values.items() if block >= race.confirmed_from}
         )
     race.stage, race.due = Stage.DONE, ()
@@ -235,7 +241,7 @@ def _confirm_finalists(
 
 
 def _recall_nearest(race: Race) -> None:
-    """Confirm a single survivor against the nearest candidate that the race's own rule dropped."""
+    """Recall the nearest candidate that the race's own rule dropped, to confirm a single survivor against it."""
     raced = [entry for entry in race.dropped if entry.kind is DropReason.RACED and entry.id in race.distances]
     if raced:
         nearest = min(raced, key=lambda entry: race.distances[entry.id].ratio)
@@ -243,12 +249,12 @@ def _recall_nearest(race: Race) -> None:
         race.alive.append(nearest.id)
 
 
-def _settle_finalists(race: Race, settings: Settings, fresh: Values) -> None:
+def _drop_beaten_finalists(race: Race, settings: Settings, fresh: Values) -> None:
     """Drop finalists that fresh blocks show beyond the margin, by the rule of every run."""
     known = [name for name in race.finalists if _count_values(fresh, name)]
     if not known:
         return
-    means = _adjusted_means(fresh, known)
+    means = _compute_adjusted_means(fresh, known)
     known.sort(key=means.__getitem__)
     race.leader = known[0]
     race.distances = {race.leader: Interval(1.0, 1.0, 1.0)}
@@ -293,7 +299,7 @@ def _drop_losers(
     looks: int,
     limited: Limited,
 ) -> None:
-    """Take one look: drop candidates that have no values, break a limit, or are worse than the leader beyond the
+    """Drop candidates that have no values, break a limit, or are worse than the leader beyond the
     margin.
 
     This happens before `run` would give a verdict, so it has its own rule: a one-sided t interval with moderated
@@ -314,14 +320,14 @@ def _drop_losers(
     _forget_dropped(race)
     if not race.alive:
         return
-    variances = _moderated_variances(values, race.alive)
-    means = _adjusted_means(values, race.alive)
+    variances = _compute_moderated_variances(values, race.alive)
+    means = _compute_adjusted_means(values, race.alive)
     race.leader = min(race.alive, key=means.__getitem__)
     # The error is spread over all looks there can ever be: 1/2 + 1/6 + 1/12 + … = 1.
     error = settings.error / (looks * (looks + 1)) / max(len(race.alive) - 1, 1)
     race.distances = {}
     for name in race.alive:
-        interval = _distance_from_leader(values, name, race.leader, variances, error)
+        interval = _measure_distance_from_leader(values, name, race.leader, variances, error)
         if interval is None:
             continue
         race.distances[name] = interval
@@ -341,7 +347,7 @@ def _forget_dropped(race: Race) -> None:
     race.alive = [name for name in race.alive if name not in gone]
 
 
-def _rows_before(rows: Mapping[int, T], block: int) -> dict[int, T]:
+def _select_rows_before(rows: Mapping[int, T], block: int) -> dict[int, T]:
     """Return the rows before a block, so that a decision once made stays the same when more is known."""
     return {number: row for number, row in rows.items() if number < block}
 
@@ -355,7 +361,7 @@ def _count_values(values: Values, name: str) -> int:
     return sum(name in row for row in values.values())
 
 
-def _adjusted_means(values: Values, names: Sequence[str]) -> dict[str, float]:
+def _compute_adjusted_means(values: Values, names: Sequence[str]) -> dict[str, float]:
     """Return the means with block effects removed; a block effect comes from candidates that are in all blocks."""
     rows = [row for row in values.values() if any(name in row for name in names)]
     everywhere = [name for name in names if all(name in row for row in rows)]
@@ -373,9 +379,9 @@ def _adjusted_means(values: Values, names: Sequence[str]) -> dict[str, float]:
     return means | {name: sum(adjusted) / len(adjusted) for name, adjusted in sums.items()}
 
 
-def _moderated_variances(values: Values, names: Sequence[str]) -> dict[str, float]:
+def _compute_moderated_variances(values: Values, names: Sequence[str]) -> dict[str, float]:
     """Return the variances of candidates' values within a block, block effects removed, shrunk towards their pool."""
-    means = _adjusted_means(values, names)
+    means = _compute_adjusted_means(values, names)
     squares = dict.fromkeys(names, 0.0)
     degrees = dict.fromkeys(names, 0.0)
     for row in values.values():
@@ -393,7 +399,7 @@ def _moderated_variances(values: Values, names: Sequence[str]) -> dict[str, floa
     return {name: (_PRIOR * pooled + squares[name]) / (_PRIOR + own[name]) for name in names}
 
 
-def _distance_from_leader(
+def _measure_distance_from_leader(
     values: Values, name: str, leader: str, variances: Mapping[str, float], error: float
 ) -> Interval | None:
     """Return the distance over the blocks that hold both; None if there is none."""
@@ -410,8 +416,8 @@ def _distance_from_leader(
     return Interval(math.exp(mean), math.exp(mean - half), math.exp(min(mean + half, 50.0)))
 
 
-def pareto_front(points: Mapping[str, Sequence[float]], better: Sequence[Better]) -> list[str]:
-    """Return the points that no other equals or beats in every coordinate, best first coordinate first."""
+def find_pareto_front(points: Mapping[str, Sequence[float]], better: Sequence[Better]) -> list[str]:
+    """Return the points that no other point dominates, ordered by their first coordinate."""
     signed = {}
     for name, values in points.items():
         signed[name] = tuple(
@@ -432,7 +438,7 @@ def replay_race(
     trials: Iterable[Trial],
     limit_s: float = math.inf,
 ) -> Race:
-    """Return the race as far as these trials go; they may take `limit_s` seconds together."""
+    """Return the state of the race after these trials, which may take `limit_s` seconds in all."""
     candidates = list_candidates(cells, why_barred)
     values: dict[int, dict[str, float]] = {}
     ended: dict[int, set[str]] = {}
@@ -441,11 +447,11 @@ def replay_race(
     for trial in trials:
         spent[trial.block] = spent.get(trial.block, 0.0) + trial.duration_s
         ended.setdefault(trial.block, set()).add(trial.cell_id)
-        found = {limit.metric: trial_value(trial, limit.metric) for limit in settings.limits}
+        found = {limit.metric: find_trial_value(trial, limit.metric) for limit in settings.limits}
         limited.setdefault(trial.block, {})[trial.cell_id] = {
             name: value for name, value in found.items() if value is not None
         }
-        value = trial_value(trial, settings.objective)
+        value = find_trial_value(trial, settings.objective)
         if value is not None and value > 0:
             sign = 1.0 if settings.better is Better.LOWER else -1.0
             values.setdefault(trial.block, {})[trial.cell_id] = sign * math.log(value)
@@ -455,7 +461,7 @@ def replay_race(
 
 def list_candidates(cells: Sequence[Cell], why_barred: Mapping[str, str] | None = None) -> list[Candidate]:
     """Return the cells as candidates, with the levels in which they differ."""
-    factors = varying_factors(cells)
+    factors = list_varying_factors(cells)
     barred = why_barred or {}
     candidates = []
     for cell in cells:
@@ -465,13 +471,13 @@ def list_candidates(cells: Sequence[Cell], why_barred: Mapping[str, str] | None 
     return candidates
 
 
-def varying_factors(cells: Sequence[Cell]) -> list[str]:
+def list_varying_factors(cells: Sequence[Cell]) -> list[str]:
     """Return the factors that differ between the cells."""
     names = sorted({name for cell in cells for name in cell.factors})
     return [name for name in names if len({cell.factors.get(name) for cell in cells}) > 1]
 
 
-def trial_value(trial: Trial, metric: str) -> float | None:
+def find_trial_value(trial: Trial, metric: str) -> float | None:
     """Return a metric's value in a trial; None unless the trial is ok and has it."""
     if trial.status is not TrialStatus.OK:
         return None

@@ -1,8 +1,8 @@
-"""Screening: a fraction of a factorial is measured, and main effects tell which of the rest are worth measuring.
+"""Screening: a fraction of a factorial is measured, and main effects predict which of the rest are worth measuring.
 
 The fraction is chosen greedily for the determinant of its information matrix (D-optimality; Mitchell 1974, "An
-algorithm for the construction of D-optimal experimental designs"). What main effects do not explain, interactions and
-noise, widens the set that is kept: if they explain little, nothing is dropped.
+algorithm for the construction of D-optimal experimental designs"). Effects that main effects do not explain,
+interactions and noise, widens the set that is kept: if they explain little, nothing is dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WIDE = 2.5  # residual standard deviations
 Matrix = NDArray[np.float64]
 
 
-def design_matrix(candidates: Sequence[Candidate]) -> Matrix:
+def make_design_matrix(candidates: Sequence[Candidate]) -> Matrix:
     """Return a row for each candidate: the intercept, then its levels in deviation coding."""
     names = sorted({name for candidate in candidates for name in candidate.levels})
     columns = [np.ones(len(candidates))]
@@ -47,7 +47,7 @@ def choose_fraction(candidates: Sequence[Candidate]) -> list[str]:
 @functools.lru_cache(maxsize=8)  # a race asks again after each block
 def _choose_rows(levels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[int, ...]:
     """Return the numbers of the candidates with these levels to measure first."""
-    matrix = design_matrix([Candidate("", dict(pairs)) for pairs in levels])
+    matrix = make_design_matrix([Candidate("", dict(pairs)) for pairs in levels])
     parameters = int(np.linalg.matrix_rank(matrix))
     wanted = max(parameters + _SPARE, round(_SHARE * len(levels)))
     if len(levels) < SMALLEST or wanted > 0.7 * len(levels):
@@ -56,10 +56,10 @@ def _choose_rows(levels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[int, 
 
 
 def choose_informative(candidates: Sequence[Candidate], number: int) -> list[str]:
-    """Return the ids of `number` candidates, chosen as a fraction is: together they show most of every level."""
+    """Return the ids of `number` candidates that together inform most about all levels, chosen like a fraction."""
     return [
         candidates[number].id
-        for number in _choose_greedily(design_matrix(candidates), min(number, len(candidates)))
+        for number in _choose_greedily(make_design_matrix(candidates), min(number, len(candidates)))
     ]
 
 
@@ -88,7 +88,7 @@ def predict_losers(
 
     `means` are the log values of the fraction, lower is better, with block effects removed.
     """
-    matrix = design_matrix(candidates)
+    matrix = make_design_matrix(candidates)
     measured = [number for number, candidate in enumerate(candidates) if candidate.id in means]
     values = np.array([means[candidates[number].id] for number in measured])
     rows = matrix[measured]
@@ -104,7 +104,7 @@ def predict_losers(
     best = float(values.min())
     dropped = {}
     for number, candidate in enumerate(candidates):
-        # What was measured itself is judged by the race, which knows how sure that is.
+        # The race judges measured candidates itself, with their own errors.
         lowest = float(predicted[number] - _WIDE * errors[number])
         if candidate.id not in means and lowest > best + margin:
             ratio = float(np.exp(predicted[number] - best))
@@ -119,7 +119,7 @@ def estimate_main_effects(
     known = [candidate for candidate in candidates if candidate.id in means]
     if len(known) < 2:
         return {}
-    matrix = design_matrix(known)
+    matrix = make_design_matrix(known)
     values = np.array([means[candidate.id] for candidate in known])
     solution = np.linalg.lstsq(matrix, values, rcond=None)[0]
     found: dict[str, dict[str, float]] = {}
@@ -145,7 +145,7 @@ def find_interactions(
     known = [candidate for candidate in candidates if candidate.id in means]
     if len(known) < _SPARE:
         return []
-    matrix = design_matrix(known)
+    matrix = make_design_matrix(known)
     values = np.array([means[candidate.id] for candidate in known])
     residual = values - matrix @ np.linalg.lstsq(matrix, values, rcond=None)[0]
     names = sorted({name for candidate in known for name in candidate.levels})

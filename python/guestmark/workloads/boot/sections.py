@@ -5,7 +5,7 @@ from statistics import fmean
 
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Node, Note
-from guestmark.page.tables import Align, Column, Row, RowName, Table, figure_cell
+from guestmark.page.tables import Align, Column, Row, RowName, Table, make_figure_cell
 from guestmark.page.text import line
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.boot import AGENT, PHASES, TOTAL, Boot, Initcalls, StartedUnits
@@ -85,7 +85,7 @@ def _render_initcalls(shown: Sequence[CellResult]) -> list[Node]:
         count, seconds = fmean(told.count for told in found), fmean(told.seconds for told in found)
         title = f"Slowest initcalls of {result.cell.id} ({count:.0f}, {seconds:.3g} s in all)"
         rows = tuple(
-            Row(RowName((name,)), (figure_cell(f"{1e3 * mean:.1f}"),))
+            Row(RowName((name,)), (make_figure_cell(f"{1e3 * mean:.1f}"),))
             for name, mean in average_initcalls(found)[:_MOST_CALLS]
         )
         parts.append(Table(title, ("initcall",), (Column("ms", (Align.POINT,)),), rows, heading=title))
@@ -109,7 +109,7 @@ def _render_units(shown: Sequence[CellResult]) -> list[Node]:
         count, settled = fmean(units.count for units in found), fmean(units.settled_s for units in found)
         title = f"Slowest units of {result.cell.id} ({count:.0f}; all had started after {settled:.3g} s)"
         rows = tuple(
-            Row(RowName((name,)), (figure_cell(f"{1e3 * fmean(times):.0f}"),)) for name, times in ordered
+            Row(RowName((name,)), (make_figure_cell(f"{1e3 * fmean(times):.0f}"),)) for name, times in ordered
         )
         parts.append(Table(title, ("unit",), (Column("ms", (Align.POINT,)),), rows, heading=title))
     return parts

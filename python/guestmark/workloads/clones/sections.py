@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from guestmark.ledger.model import StoredRun
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Node, Note, Paragraph
-from guestmark.page.tables import Cell, Column, Row, RowName, Table, word_cell
+from guestmark.page.tables import Cell, Column, Row, RowName, Table, make_word_cell
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.clones import Control, Found, Twins, Verdict, Word
@@ -99,9 +99,9 @@ def _describe_control(control: Control) -> str:
 def _render_word(source: str, twins: Twins) -> Cell:
     found = next((each for each in twins.found if each.source == source), None)
     if found is None:
-        return word_cell("–")
+        return make_word_cell("–")
     text = f"{found.word} (this host's)" if found.of_host else str(found.word)
-    return word_cell(text, _TONES.get(found.word, Tone.PLAIN), note=found.said)
+    return make_word_cell(text, _TONES.get(found.word, Tone.PLAIN), note=found.said)
 
 
 def _render_commands(shown: Sequence[tuple[CellResult, Twins]]) -> Iterator[Node]:

@@ -11,10 +11,10 @@ from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.names import name_rows
 from guestmark.page.nodes import Bullets, Node
-from guestmark.page.tables import Align, Cell, Column, Row, Table, figure_cell, word_cell
+from guestmark.page.tables import Align, Cell, Column, Row, Table, make_figure_cell, make_word_cell
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.quantiles import Quantile, estimate_quantile, values_needed
+from guestmark.stats.quantiles import Quantile, count_needed_values, estimate_quantile
 from guestmark.workloads.coldstart import (
     PAGE_CACHE,
     SHARES,
@@ -91,11 +91,11 @@ def _build_start_table(
     headings, names = name_rows(workload, shown)
     rows = []
     for result, name, row_quantiles, row_blocks in zip(shown, names, quantiles, blocks, strict=True):
-        cells = [figure_cell(str(sum(map(len, row_blocks)))), word_cell(_describe_cache(result))]
+        cells = [make_figure_cell(str(sum(map(len, row_blocks)))), make_word_cell(_describe_cache(result))]
         cells += [_render_quantile(quantile, unit) for quantile in row_quantiles]
         end = estimate_quantile([[start.end for start in starts] for starts in row_blocks], 0.5).value
         # A machine that only resumes is not ended.
-        cells.append(figure_cell(_format_seconds(end, unit) if end else "–"))
+        cells.append(make_figure_cell(_format_seconds(end, unit) if end else "–"))
         rows.append(Row(name, tuple(cells), strong=result.cell.baseline))
     return Table(
         "Quantiles of the time from the decision to a touched working set",
@@ -127,11 +127,11 @@ def _read_launch(result: CellResult) -> StartKind:
 
 def _render_quantile(found: Quantile, unit: figures.Unit) -> Cell:
     if found.value is None:
-        return word_cell("too few")
+        return make_word_cell("too few")
     if found.interval is None:
-        return figure_cell(_format_seconds(found.value, unit))
+        return make_figure_cell(_format_seconds(found.value, unit))
     low, high = (_format_seconds(end, unit) for end in found.interval)
-    return figure_cell(_format_seconds(found.value, unit), f"[{low}, {high}]")
+    return make_figure_cell(_format_seconds(found.value, unit), f"[{low}, {high}]")
 
 
 def _format_seconds(seconds: float, unit: figures.Unit) -> str:
@@ -184,7 +184,7 @@ def _describe_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> l
     who = "no row has" if len(lacking) == len(found) else f"{len(lacking)} of {len(found)} rows do not have"
     return [
         line(
-            f"p99 needs {values_needed(SHARES[-1])} independent starts, which {who}: at most {worth.number}, "
+            f"p99 needs {count_needed_values(SHARES[-1])} independent starts, which {who}: at most {worth.number}, "
             f"worth {worth.effective:.0f}. More: --override "
             "workloads.coldstart.params.time=20s --override workloads.coldstart.params.starts=400, or more blocks."
         )

@@ -15,7 +15,7 @@ from guestmark.page import figures
 from guestmark.page.charts import Picture
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Bullets, Chart, Node
-from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure_cell
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, make_figure_cell
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.scalability import Fit, fit_with_intervals
@@ -121,10 +121,10 @@ def _build_memory_table(groups: Sequence[_Group]) -> Table:
     ]
     rows = []
     for group in groups:
-        cells = [figure_cell(_describe_declared_memory(group))]
+        cells = [make_figure_cell(_describe_declared_memory(group))]
         for metric in _COUNTED:
             if metric is density.MEMORY and not _has_groups(group):
-                cells.append(figure_cell("none"))
+                cells.append(make_figure_cell("none"))
             else:
                 cells.append(_render_size(group.largest_fleet, metric))
         cells.append(_render_number(group.largest_fleet, density.IDLE, 100.0))
@@ -165,18 +165,18 @@ def _has_groups(group: _Group) -> bool:
 def _render_size(result: CellResult, metric: Metric) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
-        return figure_cell("–")
-    return figure_cell(
-        *figures.estimate_pieces(summary.mean, summary.ci, figures.Unit(float(1 << 20), "MiB"))
+        return make_figure_cell("–")
+    return make_figure_cell(
+        *figures.format_estimate_pieces(summary.mean, summary.ci, figures.Unit(float(1 << 20), "MiB"))
     )
 
 
 def _render_number(result: CellResult, metric: Metric, times: float) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
-        return figure_cell("–")
+        return make_figure_cell("–")
     value = summary.mean * times
-    return figure_cell(figures.format_number(value, min(2, figures.count_decimals(None, value))))
+    return make_figure_cell(figures.format_number(value, min(2, figures.count_decimals(None, value))))
 
 
 # --- throughput -------------------------------------------------------------------------------------------------
@@ -197,14 +197,14 @@ def _build_throughput_table(groups: Sequence[_Group]) -> Table:
         cells = []
         for number in numbers:
             if number in measured:
-                fitted = f"({_format_rate(law.throughput_of(number))})"
-                cells.append(figure_cell(_format_rate(measured[number]), fitted))
+                fitted = f"({_format_rate(law.predict_throughput(number))})"
+                cells.append(make_figure_cell(_format_rate(measured[number]), fitted))
             else:
-                cells.append(figure_cell("–"))
+                cells.append(make_figure_cell("–"))
         cells += [
-            figure_cell(f"{law.contention:.3f}", _describe_interval(group.fit.contention)),
-            figure_cell(f"{law.coherence:.4f}", _describe_interval(group.fit.coherence)),
-            figure_cell(figures.format_percent(law.error)),
+            make_figure_cell(f"{law.contention:.3f}", _describe_interval(group.fit.contention)),
+            make_figure_cell(f"{law.coherence:.4f}", _describe_interval(group.fit.coherence)),
+            make_figure_cell(figures.format_percent(law.error)),
         ]
         rows.append(Row(RowName((group.name,), id=group.largest_fleet.cell.id), tuple(cells)))
     return Table(
@@ -252,7 +252,7 @@ def _draw_chart(groups: Sequence[_Group]) -> str:
     highest = 1.0
     for group, law in lines:
         rates = [rate for _, rate in group.measured_throughput()]
-        rates += [law.throughput_of(1.0), law.throughput_of(most)]
+        rates += [law.predict_throughput(1.0), law.predict_throughput(most)]
         highest = max(highest, *(rate / law.rate for rate in rates))
     tallest = highest * 1.1
     # The names of the groups stand to the right of the picture.
@@ -284,7 +284,7 @@ def _draw_chart(groups: Sequence[_Group]) -> str:
     for position, (group, law) in enumerate(lines):
         colour = _COLOURS[position % len(_COLOURS)]
         path = " ".join(
-            f"{x(n):.1f},{y(law.throughput_of(n) / law.rate):.1f}"
+            f"{x(n):.1f},{y(law.predict_throughput(n) / law.rate):.1f}"
             for n in (1 + (most - 1) * at / 60 for at in range(61))
         )
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
@@ -349,7 +349,7 @@ def _describe_peak(found: Fit, most: int) -> str:
     """Says where the throughput of all together peaks, as far as that was tried: no law holds beyond its points."""
     law = found.law
     if law.knee > most:
-        share = law.throughput_of(most) / law.rate
+        share = law.predict_throughput(most) / law.rate
         more = ""
         if found.knee is not None and found.knee[0] > most:
             more = Claim.MORE_WOULD_DO_MORE

@@ -14,11 +14,11 @@ from guestmark.core.units import format_share
 from guestmark.ledger.model import StoredRun
 from guestmark.page.charts import Picture
 from guestmark.page.nodes import Bullets, Chart, Node, Note, Paragraph
-from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure_cell, word_cell
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, make_figure_cell, make_word_cell
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.estimands import iteration_matrix
-from guestmark.stats.repetition import best_iterations, estimate_scatter
+from guestmark.stats.estimands import arrange_iterations
+from guestmark.stats.repetition import estimate_scatter, find_best_iterations
 from guestmark.workloads.common.phase_bars import average_phase_seconds, draw_phase_bars
 from guestmark.workloads.netboot import DOWNLOAD, HANDOVER, KERNEL, SCRIPT, START, Lease, Netboot
 
@@ -203,16 +203,18 @@ def _build_latency_row(result: CellResult, endpoint: Endpoint) -> Row:
     return Row(
         RowName((result.cell.id, endpoint.role or "client")),
         (
-            figure_cell(f"{response.count}"),
+            make_figure_cell(f"{response.count}"),
             _render_duration(response.p50_s),
             _render_duration(response.p99_s),
-            figure_cell(str(format_percent(response.share))),
+            make_figure_cell(str(format_percent(response.share))),
         ),
     )
 
 
 def _render_duration(seconds: float | None) -> Cell:
-    return word_cell("–") if seconds is None else figure_cell(*format_seconds(seconds).split(" ", 1))
+    return (
+        make_word_cell("–") if seconds is None else make_figure_cell(*format_seconds(seconds).split(" ", 1))
+    )
 
 
 def _build_sequence_charts(trace: Trace) -> list[Chart]:
@@ -259,7 +261,7 @@ def render_rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     row = {block: number for number, block in enumerate(sorted({trial.block for trial in trials}))}
     matrices = []
     for result in cells:
-        matrix = iteration_matrix(DOWNLOAD.name, result.trials, row)
+        matrix = arrange_iterations(DOWNLOAD.name, result.trials, row)
         if matrix is not None:
             matrices.append(matrix)
     good = [trial for trial in trials if trial.status is TrialStatus.OK and trial.run_s]
@@ -269,7 +271,7 @@ def render_rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         return []
     each_s = fmean(fmean(trial.run_s) for trial in good)
     start_s = fmean(max(trial.duration_s - sum(trial.run_s), 0.0) for trial in good)
-    best, held = best_iterations(scatter, start_s, each_s), matrices[0].shape[1]
+    best, held = find_best_iterations(scatter, start_s, each_s), matrices[0].shape[1]
     said = (
         f"rounds of one boot scatter by {format_share(np.sqrt(scatter.within), 1)}, boots by "
         f"{format_share(np.sqrt(scatter.between), 1)}, and a boot takes {start_s:.1f} s beside rounds of "

@@ -9,7 +9,7 @@ from guestmark.agent.wire import TrafficTest
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node
-from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure_cell
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, make_figure_cell
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.network import CAPTURED, STREAMS, UNDER_LOAD, MeasuredTest, NetworkTests
@@ -17,7 +17,7 @@ from guestmark.workloads.network import CAPTURED, STREAMS, UNDER_LOAD, MeasuredT
 # What a test's record holds at these places of `times_s`.
 _MEDIAN, _P99 = 1, 3
 _GB = 1e9
-_ABSENT = figure_cell("–")
+_ABSENT = make_figure_cell("–")
 _DIRECTIONS = {TrafficTest.UPLOAD: "up", TrafficTest.DOWNLOAD: "down"}
 _LOADS = {
     TrafficTest.REQUEST_IN_UPLOAD: "streams up",
@@ -78,7 +78,7 @@ def _build_load_table(found: Sequence[tuple[CellResult, _Found]]) -> Table:
             if loaded is None or alone is None:
                 cells.append(_ABSENT)
             else:
-                cells.append(figure_cell(_format_time(max(0.0, loaded - alone))))
+                cells.append(make_figure_cell(_format_time(max(0.0, loaded - alone))))
         rows.append(Row(RowName((result.cell.id,), id=result.cell.id), tuple(cells)))
     return Table(
         "Requests alone and beside streams",
@@ -95,7 +95,7 @@ def _times_cell(records: Sequence[MeasuredTest]) -> Cell:
     median, p99 = _median_time(records, _MEDIAN), _median_time(records, _P99)
     if median is None or p99 is None:
         return _ABSENT
-    return figure_cell(f"{_format_time(median)}, {_format_time(p99)}")
+    return make_figure_cell(f"{_format_time(median)}, {_format_time(p99)}")
 
 
 def _median_time(records: Iterable[MeasuredTest], place: int) -> float | None:

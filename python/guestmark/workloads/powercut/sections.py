@@ -11,7 +11,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.names import name_rows
 from guestmark.page.nodes import Command, Node, Note, NoteKind
-from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure_cell, word_cell
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, make_figure_cell, make_word_cell
 from guestmark.page.text import Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
@@ -303,10 +303,10 @@ def build_proof_table(
         Row(
             name,
             (
-                word_cell(str(proven.word), _choose_tone(proven)),
-                figure_cell(f"{proven.losing:,} of {proven.states:,}"),
-                figure_cell(str(proven.repaired)),
-                word_cell(summarize_controls(proven)),
+                make_word_cell(str(proven.word), _choose_tone(proven)),
+                make_figure_cell(f"{proven.losing:,} of {proven.states:,}"),
+                make_figure_cell(str(proven.repaired)),
+                make_word_cell(summarize_controls(proven)),
                 *_promise_cells(promised),
             ),
         )
@@ -318,7 +318,7 @@ def build_proof_table(
 def _promise_cells(promised: ProgramPromise | None) -> tuple[Cell, ...]:
     if promised is None:
         return ()
-    return word_cell(promised.words), word_cell(
+    return make_word_cell(promised.words), make_word_cell(
         "–" if promised.published is None else str(promised.published)
     )
 

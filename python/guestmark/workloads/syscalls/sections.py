@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node
-from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, figure_cell
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, make_figure_cell
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.platforms.counters import COLUMN_MEANINGS, COLUMN_NAMES, KVM_PREFIX, describe_kinds
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.syscalls import Syscalls
 
-_ABSENT = figure_cell("–")
+_ABSENT = make_figure_cell("–")
 
 
 def render_calls(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
@@ -67,7 +67,7 @@ def _build_column(
     column = []
     for name in names:
         value = calls.get(name, {}).get(counter)
-        column.append(_ABSENT if value is None else figure_cell(formatted(value)))
+        column.append(_ABSENT if value is None else make_figure_cell(formatted(value)))
     return column
 
 
