@@ -61,7 +61,7 @@ def describe_platforms() -> str:
     from guestmark.core import registry
 
     rows = []
-    for kind in registry.platform_kinds().values():
+    for kind in registry.index_platform_kinds().values():
         if kind.is_supported:
             inside = "can hold guests" if kind.load_nested_class else ""
             name = f"{kind.name}@ARCH" if kind.needs_arch else kind.name
@@ -112,7 +112,9 @@ def describe_workloads() -> str:
     """Describe every kind of workload: its parameters, their defaults, and what it measures by default."""
     from guestmark.core import registry
 
-    return "\n".join(line for kind in registry.workload_kinds().values() for line in _workload_section(kind))
+    return "\n".join(
+        line for kind in registry.index_workload_kinds().values() for line in _workload_section(kind)
+    )
 
 
 def _workload_section(kind: Any) -> Iterator[str]:

@@ -19,9 +19,9 @@ from guestmark.foreign import agents
 
 def run_check(rows: Sequence[Architecture], chain: agents.Toolchain) -> subprocess.CompletedProcess[str]:
     """Compiles the agent for `rows`, with what the compiler says in `stdout`."""
-    environment = agents.cargo_environment(chain, cache_directory() / "targets")
+    environment = agents.make_cargo_environment(chain, cache_directory() / "targets")
     return subprocess.run(
-        agents.cargo_command(chain, ("check", "--quiet"), rows),
+        agents.make_cargo_command(chain, ("check", "--quiet"), rows),
         cwd=find_checkout(),
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
@@ -37,7 +37,7 @@ def main() -> int:
     rows = [row for row in ARCHITECTURES.values() if not row.is_host]
     chain = agents.find_library_compiler(rows[0])
     if chain is None:
-        print(f"the sources of Rust's library are not installed\n  {agents.library_sources_hint()}")
+        print(f"the sources of Rust's library are not installed\n  {agents.make_library_sources_hint()}")
         return 1
     # All at once, as cargo compiles for several targets at a time; one by one only to tell which of them fails.
     if run_check(rows, chain).returncode == 0:

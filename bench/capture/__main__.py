@@ -41,7 +41,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "python"))
 
-from guestmark.capture.binary import capture_binary  # noqa: E402
+from guestmark.capture.binary import find_capture_binary  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def bench_mixed(path: Path, *, bulk: bool) -> int:
 
 def packets_of(path: Path) -> int:
     text = subprocess.run(
-        [str(capture_binary()), "--top=1", "--format=json", str(path)],
+        [str(find_capture_binary()), "--top=1", "--format=json", str(path)],
         check=True,
         capture_output=True,
         text=True,
@@ -162,8 +162,8 @@ def race_tools(
     size = path.stat().st_size
     tools = {
         "guestmark": ([str(ROOT / "guestmark"), "capture", str(path)], most),
-        "its engine": ([str(capture_binary()), "--top=20", "--guilty", str(path)], most),
-        "guestmark, all rows": ([str(capture_binary()), "--format=csv", str(path)], 2),
+        "its engine": ([str(find_capture_binary()), "--top=20", "--guilty", str(path)], most),
+        "guestmark, all rows": ([str(find_capture_binary()), "--format=csv", str(path)], 2),
         "capinfos": (["capinfos", "-c", "-u", "-z", str(path)], 2),
         "argus": (["argus", "-X", "-r", str(path), "-w", "/dev/null"], 2),
         "tcptrace": (["tcptrace", "-n", str(path)], 2),

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
-from guestmark.capture.binary import capture_binary  # noqa: E402
+from guestmark.capture.binary import find_capture_binary  # noqa: E402
 
 SOL_UDP, UDP_SEGMENT = 17, 103
 TOGETHER = 40  # datagrams that are handed to the kernel at once
@@ -69,7 +69,7 @@ def main() -> None:
     print(f"{'asked for':>16}{'sent':>14}{'packets/s':>14}{'Gbit/s':>9}{'captured':>14}{'dropped':>10}")
     for rate, size in RATES:
         per_second = rate if size < 100 else rate / 8 / size
-        command = [str(capture_binary()), "--live", "--progress", "--top=1", "v0"]
+        command = [str(find_capture_binary()), "--live", "--progress", "--top=1", "v0"]
         live = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert live.stderr
         live.stderr.readline()  # it captures

@@ -25,7 +25,7 @@ from bench.capture_truth.cases import CASES, Case
 
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.model import Connection
-from guestmark.capture.verdict import cause_shares, find_doubt
+from guestmark.capture.verdict import find_doubt, list_cause_shares
 from tests.framework import captures as cf
 from tests.framework.disturbed import DISTURBANCES, one_way, together, written
 from tests.framework.relay import relay
@@ -51,7 +51,7 @@ class Captured:
 
 def shares_of_time(connection: Connection) -> dict[str, float]:
     """Return the share of the time by cause."""
-    return {part.cause: part.share for part in cause_shares(connection.causes)}
+    return {part.cause: part.share for part in list_cause_shares(connection.causes)}
 
 
 def found_in(capture: Path, case: Case) -> Connection:
@@ -72,7 +72,8 @@ def difference_of_ends(near: Connection, far: Connection) -> float:
         max(0.0, (far.start_ns - near.start_ns) / 1e9) if near.duration_s > far.duration_s + _SYN_S else 0.0
     )
     spent = [
-        {part.cause: part.share * one.duration_s for part in cause_shares(one.causes)} for one in (near, far)
+        {part.cause: part.share * one.duration_s for part in list_cause_shares(one.causes)}
+        for one in (near, far)
     ]
     spent[0]["recovery"] -= min(before, spent[0]["recovery"])
     return max(abs(spent[0][cause] - spent[1][cause]) for cause in spent[0]) / far.duration_s

@@ -26,7 +26,7 @@ import msgspec
 from bench.public_captures.slow_parser import Talk, Tuple, parse_talks
 
 from guestmark.capture import verdict
-from guestmark.capture.binary import capture_binary
+from guestmark.capture.binary import find_capture_binary
 from guestmark.capture.model import Connection, Document, Trace
 from tests.framework.traffic import by_tshark_conversations
 
@@ -99,7 +99,7 @@ def _is_capture(path: Path) -> bool:
 def examine_capture(path: Path, with_tshark: bool) -> Examined:
     """Everything about one file."""
     out = Examined(path)
-    command = [str(capture_binary()), "--requests", "--guilty", "--sequences=2", "--", str(path)]
+    command = [str(find_capture_binary()), "--requests", "--guilty", "--sequences=2", "--", str(path)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=False)
         plain = json.loads(done.stdout)
@@ -155,13 +155,13 @@ def _judged(known: Connection, seen: dict[Tuple, Talk]) -> Iterator[tuple[Kind, 
     talk = seen.get(_tuple_of(known))
     if "merged" in known.marks and talk is not None and talk.twice < _TWICE:
         yield Kind.MERGED, f"{name}: {talk.twice:.0%} of the packets are there twice"
-    spent = verdict.cause_shares(known.causes)
+    spent = verdict.list_cause_shares(known.causes)
     if not spent:
         return
     whole = sum(getattr(known.causes, f"{part.cause}_s") or 0.0 for part in spent)
     if abs(whole - known.duration_s) > _SAME * max(1.0, known.duration_s):
         yield Kind.SUM, f"{name}: {whole} of {known.duration_s} s"
-    main = verdict.main_cause(known.causes)
+    main = verdict.find_main_cause(known.causes)
     if main is not None and main.cause == "recovery" and talk is not None and not talk.evidence:
         yield (Kind.NUMBERS if talk.skipped else Kind.LOSS), f"{name}: {main.share:.0%}, {known.confidence}"
 

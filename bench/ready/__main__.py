@@ -31,7 +31,12 @@ from bench.sidebyside import contenders_table, measure_contenders, median_ratio
 
 from guestmark.appliance.initramfs import CpioArchive
 from guestmark.appliance.kernel import find_kernel
-from guestmark.core.architectures import ARCHITECTURES, Architecture, find_architecture, host_architecture
+from guestmark.core.architectures import (
+    ARCHITECTURES,
+    Architecture,
+    find_architecture,
+    find_host_architecture,
+)
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.foreign import parts
@@ -133,7 +138,7 @@ def _architectures(wanted: Sequence[str], rounds: int, seed: int) -> None:
             if made is None or not shutil.which(row.cross.name):
                 continue
             initramfs = _bare_initramfs(Path(scratch), row.cross.name)
-            append = f"console={row.console} quiet panic=-1 {TCG.boot_args(row)}"
+            append = f"console={row.console} quiet panic=-1 {TCG.build_kernel_command_line(row)}"
             contenders[f"tcg@{row.name}"] = partial(_time_our_guest, QemuPlatform(Layer("tcg", row.name)))
             contenders[f"bare {row.name}"] = partial(
                 _until_mark,
@@ -165,7 +170,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="guestmark-bench-") as scratch_name:
         scratch = Path(scratch_name)
         initramfs = _bare_initramfs(scratch)
-        row = host_architecture()
+        row = find_host_architecture()
         disk = scratch / "disk"
         with disk.open("wb") as stream:
             stream.truncate(64 << 20)
@@ -173,7 +178,8 @@ def main() -> None:
         contenders: dict[str, Callable[[], float]] = {
             "tcg": partial(_time_our_guest, QemuPlatform(Layer("tcg"))),
             "bare qemu": partial(_until_mark, [
-                *qemu, "-kernel", str(kernel.elf), "-append", f"console=ttyS0 quiet panic=-1 {TCG.boot_args(row)}"]),
+                *qemu, "-kernel", str(kernel.elf),
+                "-append", f"console=ttyS0 quiet panic=-1 {TCG.build_kernel_command_line(row)}"]),
             "bare qemu, as installed": partial(_until_mark, [
                 *qemu, "-kernel", str(kernel.image), "-append", "console=ttyS0 quiet panic=-1"]),
             "uml": partial(_time_our_guest, UmlPlatform()),

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from guestmark.core.context import Caller
-from guestmark.core.errors import UsageError, unknown_name_error
+from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.core.gate import parse_gates
 from guestmark.core.model import Plan
 from guestmark.engine import preflight
@@ -192,7 +192,7 @@ class Result:
 
     def _find_cell(self, cell: str) -> CellResult:
         if cell not in self._by_id:
-            raise unknown_name_error("cell", cell, self._by_id)
+            raise make_unknown_name_error("cell", cell, self._by_id)
         return self._by_id[cell]
 
     def _primary(self, result: CellResult) -> str:

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import pytest
 
-from guestmark.capture.binary import capture_binary
+from guestmark.capture.binary import find_capture_binary
 from tests.framework import captures as cf
 
 FRAMES = cf.frames(cf.conversation())
@@ -24,7 +24,7 @@ LIMIT_KB = 200_000
 def look(*arguments: str, stdin: bytes | None = None) -> tuple[int, dict[str, Any], str]:
     """Exit status, document and what was told on standard error."""
     done = subprocess.run(
-        [str(capture_binary()), *arguments], input=stdin, capture_output=True, timeout=60, check=False
+        [str(find_capture_binary()), *arguments], input=stdin, capture_output=True, timeout=60, check=False
     )
     return done.returncode, json.loads(done.stdout), done.stderr.decode()
 
@@ -173,7 +173,7 @@ def test_other_files_are_still_read(tmp_path: Path) -> None:
 )
 def test_a_wrong_command_line(arguments: list[str]) -> None:
     done = subprocess.run(
-        [str(capture_binary()), *arguments], capture_output=True, text=True, timeout=10, check=False
+        [str(find_capture_binary()), *arguments], capture_output=True, text=True, timeout=10, check=False
     )
     assert done.returncode == 2
     assert done.stdout == ""
@@ -185,7 +185,7 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
     steps = [step for port in range(1024, 4000) for step in cf.conversation(("10.0.6.2", port))]
     path.write_bytes(cf.pcap(cf.frames(steps)))
     with subprocess.Popen(
-        [str(capture_binary()), "--format=csv", str(path)], stdout=subprocess.PIPE
+        [str(find_capture_binary()), "--format=csv", str(path)], stdout=subprocess.PIPE
     ) as process:
         assert process.stdout
         process.stdout.readline()
@@ -264,7 +264,7 @@ print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.s
 
 def peak_kb(feed: Callable[[IO[bytes]], None], *arguments: str) -> tuple[int, dict[str, Any]]:
     """Run the program on what `feed` writes; its largest resident size in kB and the document."""
-    command = [sys.executable, "-S", "-c", PEAK, str(capture_binary()), *arguments, "-"]
+    command = [sys.executable, "-S", "-c", PEAK, str(find_capture_binary()), *arguments, "-"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin

@@ -251,8 +251,8 @@ def test_an_engine_that_is_killed_while_it_starts_is_started_again(
         assert wait_until(lambda: schedulers(guestmark.folder), 60)
         kill(schedulers(guestmark.folder), signal.SIGKILL)
         _, said = process.communicate(timeout=60)
-    assert b"the engine has ended while it started" in said
-    assert b"it is started again" in said
+    assert b"the engine ended while it was starting" in said
+    assert b"restarting it" in said
     assert exactly_once(made.runs(), 1) == 0
     guestmark.assert_nothing_left()
 
@@ -295,9 +295,9 @@ def test_what_is_wrong_with_one_machine_is_a_line_and_the_others_go_on(
     assert done.status == 1
     assert states == {"small": "complete"}
     for line in (
-        "strange is given up: strange has another host key than the one that is known",
-        "closed is given up: closed does not let us in without a password",
-        "bare is given up: there is no /nowhere/python",
+        "gave up on strange: strange has another host key than the one that is known",
+        "gave up on closed: closed does not let us in without a password",
+        "gave up on bare: there is no /nowhere/python",
         "gone: its worker has ended: gone ",
     ):
         assert line in done.stderr

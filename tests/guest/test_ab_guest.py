@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.core import registry
-from guestmark.core.architectures import host_architecture
+from guestmark.core.architectures import find_host_architecture
 from guestmark.core.errors import AttestationError, GuestmarkError
 from guestmark.core.own_program import find_agent_binary
 from tests.framework.guests import start
@@ -28,7 +28,7 @@ def tree(root: Path) -> Path:
 @pytest.mark.long
 def test_a_guest_has_the_qemu_and_the_root_that_were_asked_for(tmp_path: Path) -> None:
     program = tmp_path / "other-qemu"  # a link: a copy does not find its modules
-    program.symlink_to(known(shutil.which(host_architecture().emulator.name)))
+    program.symlink_to(known(shutil.which(find_host_architecture().emulator.name)))
     root = tree(tmp_path / "root")
     with start("tcg", qemu=str(program), rootfs=str(root)) as machine:
         machine.attest()
@@ -45,7 +45,7 @@ int main(int argc, char **argv) { execv("%s", argv); return 126; }
 
 def test_a_program_that_becomes_another_is_noticed(tmp_path: Path) -> None:
     asked = tmp_path / "qemu"
-    real = known(shutil.which(host_architecture().emulator.name))
+    real = known(shutil.which(find_host_architecture().emulator.name))
     source = tmp_path / "other.c"
     source.write_text(OTHER_PROGRAM % real)
     subprocess.run(["cc", "-static", "-o", asked, source], check=True)
@@ -62,7 +62,7 @@ def test_a_root_that_is_another_is_noticed(tmp_path: Path) -> None:
     """A script may start what it likes; what the guest then has as its root is looked at."""
     asked, other = tree(tmp_path / "asked"), tree(tmp_path / "other")
     script = tmp_path / "qemu"
-    real = known(shutil.which(host_architecture().emulator.name))
+    real = known(shutil.which(find_host_architecture().emulator.name))
     script.write_text(
         f"#!/bin/bash\nasked={asked} other={other}\n"
         f'exec {real} "${{@//$asked/$other}}"\n'  # every argument with one path for the other

@@ -84,7 +84,7 @@ def test_a_preparation_that_is_ended_leaves_no_half_cache(
     can_be_had(ARM64, tmp_path / "log")
     cache = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    home = store.architecture_directory(ARM64)
+    home = store.find_architecture_directory(ARM64)
     process = guestmark.start("prepare", "tcg@arm64", env={"XDG_CACHE_HOME": str(cache)})
     scratch = _compiling(home, process)
     process.send_signal(number)

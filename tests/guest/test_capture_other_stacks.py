@@ -17,7 +17,7 @@ import pytest
 
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.model import Connection
-from guestmark.capture.verdict import cause_shares
+from guestmark.capture.verdict import list_cause_shares
 from tests.framework import CHECKOUT
 from tests.framework import traffic as ct
 from tests.framework.frame_relay import relaying
@@ -223,7 +223,7 @@ def test_who_is_slow_is_told_of_another_stack(name: str, stack: str, tmp_path: P
     captured = _captured(stack, scenario, tmp_path)
     assert set(captured) == {_NEAR_DEVICE, _DEVICE}
     for device, found in captured.items():
-        shares = {part.cause: round(part.share, 3) for part in cause_shares(found.causes)}
+        shares = {part.cause: round(part.share, 3) for part in list_cause_shares(found.causes)}
         said = f"{device}: {shares}, {found.confidence}"
         assert max(shares, key=lambda cause: shares[cause]) == scenario.cause, said
         assert shares[scenario.cause] >= scenario.share, said

@@ -251,7 +251,7 @@ needs_groups = pytest.mark.skipif(
 def test_a_guest_that_takes_too_much_memory_ends_and_the_error_says_so(
     platform: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(confinement, "spare_memory", lambda *_: 400 << 20)
+    monkeypatch.setattr(confinement, "compute_spare_memory", lambda *_: 400 << 20)
     with (
         pytest.raises(
             MachineError, match=r"^the guest ended .*took more memory than this host could spare, 400M$"
@@ -263,7 +263,7 @@ def test_a_guest_that_takes_too_much_memory_ends_and_the_error_says_so(
 
 @needs_groups
 def test_a_hypervisor_that_takes_too_much_memory_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confinement, "spare_memory", lambda *_: 100 << 20)
+    monkeypatch.setattr(confinement, "compute_spare_memory", lambda *_: 100 << 20)
     process = SupervisedProcess("tcg")
     try:
         process.start(_EATER)

@@ -64,9 +64,9 @@ def prove_job(kind: str, **params: object) -> Proven:
 def test_a_job_that_leaves_something_unsynced_is_not_proven(name: str) -> None:
     found = prove_job("fio", job=JOBS[name])
     assert found.of_row
-    assert found.word in {Durability.PART, Durability.NOTHING, Durability.UNKNOWN}, found
+    assert found.word in {Durability.SYNCED_PART_PROVEN, Durability.NOTHING, Durability.UNKNOWN}, found
     # A job that only makes files finds them there, as they are laid out before.
-    assert found.unsynced or found.word is not Durability.PART, found
+    assert found.unsynced or found.word is not Durability.SYNCED_PART_PROVEN, found
     assert found.why, found
 
 
@@ -92,8 +92,8 @@ os._exit(0)
     ("synchronous", "words"),
     [
         ("full", {Durability.PROVEN}),
-        ("normal", {Durability.PART}),
-        ("off", {Durability.PART, Durability.NOTHING}),
+        ("normal", {Durability.SYNCED_PART_PROVEN}),
+        ("off", {Durability.SYNCED_PART_PROVEN, Durability.NOTHING}),
     ],
 )
 def test_what_a_database_makes_anew_needs_no_sync(synchronous: str, words: set[Durability]) -> None:

@@ -24,7 +24,7 @@ from guestmark.core.errors import (
     WorkloadError,
 )
 from guestmark.core.machine_facts import MachineFacts, NestedMachine, NetworkFacts
-from guestmark.core.platform_kind import platform_kinds
+from guestmark.core.platform_kind import index_platform_kinds
 from guestmark.core.procfs import list_processes
 from guestmark.platforms.base import HasNetwork, Machine
 from guestmark.platforms.network import helpers
@@ -57,7 +57,7 @@ WAYS = [
 
 @contextmanager
 def networked(platform: str, level: str, **factors: str) -> Iterator[tuple[Machine, TrialNetwork]]:
-    if any(program.path is None for program in platform_kinds()[platform].programs[:1]):
+    if any(program.path is None for program in index_platform_kinds()[platform].programs[:1]):
         pytest.skip(f"{platform} is not installed")
     with start(platform, network=level, **factors) as machine:
         assert isinstance(machine, HasNetwork)

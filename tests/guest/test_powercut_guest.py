@@ -443,7 +443,7 @@ def test_the_syncs_of_a_program_are_judged(
         facts = a(Findings, workload.facts).facts()
     found = known(facts.find_fact(Proof)).proven
     if word is Durability.PROVEN and program != "script":
-        word = Durability.PART  # fio's last write is not synced
+        word = Durability.SYNCED_PART_PROVEN  # fio's last write is not synced
     assert (found.word, found.acknowledged) == (word, 10), found
 
 
@@ -455,6 +455,10 @@ def test_a_job_of_fio_is_proven_by_its_own_syncs() -> None:
     cells = [replace(cell_of("uml", "fio", disk, job=f"{job}{every}\n"), id=every) for every in ("1", "0")]
     *_, found = proofs.prove_cells(plan_of(*cells), cells, {}, SilentObserver(), Interruption())
     synced, unsynced = found["1"].proven, found["0"].proven
-    assert (synced.word, synced.losing, unsynced.word) == (Durability.PART, 0, Durability.NOTHING)
+    assert (synced.word, synced.losing, unsynced.word) == (
+        Durability.SYNCED_PART_PROVEN,
+        0,
+        Durability.NOTHING,
+    )
     assert synced.acknowledged > 0
     assert all(one.unsynced[0].path.endswith("w.0.0") for one in (synced, unsynced))

@@ -14,7 +14,7 @@ import pytest
 
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.core.machine_facts import Sandboxed, read_mounts
-from guestmark.core.platform_kind import platform_kinds
+from guestmark.core.platform_kind import index_platform_kinds
 from guestmark.core.platform_spec import parse_platform
 from guestmark.disks.processes import list_descendants
 from guestmark.platforms import registry
@@ -25,7 +25,7 @@ from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.marks import long_but
 
-HERE = [name for name in RUNTIMES if platform_kinds()[name].programs[0].path]
+HERE = [name for name in RUNTIMES if index_platform_kinds()[name].programs[0].path]
 every = pytest.mark.parametrize("name", HERE)
 _NOBODY = 65534
 MARK = "/guestmark-sandbox-was-here"
@@ -73,7 +73,7 @@ def test_it_is_attested(name: str) -> None:
     assert {"mnt", "net", "ipc", "uts"} <= set(found.namespaces)
     assert found.own_kernel or "pid" in found.namespaces
     assert found.processors == len(os.sched_getaffinity(0))
-    assert found.runtime == platform_kinds()[name].programs[0].name
+    assert found.runtime == index_platform_kinds()[name].programs[0].name
     assert found.version[0].isdigit()
     if os.geteuid() == 0:
         assert found.memory_bytes == 256 << 20

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from guestmark.appliance import bzimage, deb
 from guestmark.appliance.paths import cache_directory, put_into_cache
-from guestmark.core.architectures import Architecture, host_architecture
+from guestmark.core.architectures import Architecture, find_host_architecture
 from guestmark.core.distribution import install_hint
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.supervision import supervision
@@ -167,7 +167,7 @@ def _explain_no_kernel() -> GuestmarkError:
         )
     return GuestmarkError(
         "no kernel for guests was found, and this system has no apt-get to fetch one",
-        hint=f"{install_hint(host_architecture().kernel_package)}; or {_UNPACK_HINT}",
+        hint=f"{install_hint(find_host_architecture().kernel_package)}; or {_UNPACK_HINT}",
     )
 
 
@@ -208,7 +208,7 @@ def _make_scratch() -> Iterator[Path]:
 def _keep_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel:
     """Unpacks these packages into the cache, where their kernel is the newest from then on."""
     image, modules, _ = unpack_kernel(archives, scratch / "root")
-    row = host_architecture()
+    row = find_host_architecture()
     try:
         check_image(row, image.read_bytes(), archives[0].name)
         if row.kernel_unpacked:

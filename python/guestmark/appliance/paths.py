@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from guestmark.core.errors import GuestmarkError
-from guestmark.core.home import cache_home
+from guestmark.core.home import find_cache_home
 from guestmark.core.temporary import replace_file
 
 
@@ -17,7 +17,7 @@ def cache_directory() -> Path:
     If that is not writable, as in a read-only or missing home, returns a directory of this user's in the temporary one.
     Raises `GuestmarkError` if that cannot be made either.
     """
-    path = cache_home()
+    path = find_cache_home()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError:

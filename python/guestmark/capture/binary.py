@@ -39,7 +39,7 @@ def _find_binary(override: str | None) -> Path:
     return found
 
 
-def capture_binary() -> Path:
+def find_capture_binary() -> Path:
     """Return the path of `guestmark-capture`: `GUESTMARK_CAPTURE`, else the build of the checkout, else beside the
     scripts.
 
@@ -74,19 +74,19 @@ class Selection:
         return [*out, "--", *self.files]
 
 
-def stream_output(selection: Selection, options: Sequence[str], output: int | None = None) -> int:
-    """Runs the program with `output` (a file descriptor; None for standard output); returns its exit status."""
+def run_with_output(selection: Selection, options: Sequence[str], output: int | None = None) -> int:
+    """Run the program with `output` (a file descriptor; None for standard output); return its exit status."""
     sys.stdout.flush()
-    command = [str(capture_binary()), *options, *selection.to_arguments()]
+    command = [str(find_capture_binary()), *options, *selection.to_arguments()]
     with _run_program(command, selection, output) as program:
         return check_status(program.wait())
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the document is to hold besides connections: `top` limits these to those that waited longest.
+    """What the document has to contain besides connections: `top` limits these to those that waited longest.
 
-    `sequences` is of how many connections, the first of these, the points in time are wanted; `guilty` are the
+    `sequences` is the number of these, the first ones, whose points in time are wanted; `guilty` are the
     packets that ended the longest waits, `requests` those over HTTP/1, TLS handshakes and questions for names.
     `progress` is written to standard error.
     """
@@ -111,8 +111,8 @@ class Wanted:
 
 @contextlib.contextmanager
 def start_analysis(selection: Selection, wanted: Wanted) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield the program at work, for `read_document`; meanwhile the caller can prepare for the answer."""
-    command = [str(capture_binary()), *wanted.to_arguments(), *selection.to_arguments()]
+    """Yield the running program, for `read_document`; meanwhile the caller can prepare for the answer."""
+    command = [str(find_capture_binary()), *wanted.to_arguments(), *selection.to_arguments()]
     with _run_program(command, selection, subprocess.PIPE) as program:
         yield program
 
@@ -121,7 +121,7 @@ def read_document(program: subprocess.Popen[bytes]) -> tuple[Document, int]:
     """Return the analysis of all files and the program's exit status (1: some file could not be read to its end).
 
     Errors in files are also reported on standard error. Raises `UsageError` for a bad filter, `GuestmarkError` for an
-    answer that is not understood.
+    answer that cannot be understood.
     """
     # These imports take as long as the program needs for half a gigabyte, so they run beside it.
     import msgspec
@@ -150,7 +150,7 @@ def analyse_capture(selection: Selection, wanted: Wanted = Wanted()) -> tuple[Do
 def extract_packets(file: str, frames: Iterable[int], output: Path) -> None:
     """Write the packets `frames` of `file` to `output`, as pcapng. Raises `GuestmarkError` if that fails."""
     numbers = ",".join(str(frame) for frame in sorted(frames))
-    command = [str(capture_binary()), f"--extract={output}", f"--frames={numbers}", "--", file]
+    command = [str(find_capture_binary()), f"--extract={output}", f"--frames={numbers}", "--", file]
     if check_status(subprocess.run(command, check=False).returncode):
         raise GuestmarkError(f"{output} was not written", hint="see the message above")
 
@@ -168,7 +168,7 @@ def analyse_file(path: Path, *, filter_by: str | None = None, sequence: bool = F
 
 
 class NotPermittedError(GuestmarkError):
-    """This process may not capture; a program that is installed for that purpose perhaps may."""
+    """This process may not capture; a program that is installed for the purpose may be able to."""
 
 
 @contextlib.contextmanager
@@ -177,8 +177,8 @@ def _run_program(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run the program while the context lasts; an error in the context kills it.
 
-    What was captured until a signal comes is the result. Ctrl-C ends whoever writes a capture to standard input. The
-    program that captures by itself is told of any signal that ends this process.
+    What was captured before a signal is the result. Ctrl-C ends whatever writes a capture to standard input. The
+    program that captures by itself gets any signal that ends this process.
     """
     started: list[subprocess.Popen[bytes]] = []
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from guestmark.capture.model import End, Endpoint, Sequence, SequencePoint, Span, Trace
-from guestmark.capture.table import host_port
+from guestmark.capture.table import format_host_port
 from guestmark.capture.units import format_percent, format_seconds, format_size
-from guestmark.capture.verdict import NAMES
+from guestmark.capture.verdict import CAUSE_NAMES
 
 ROW = 64
 _VISIBLE = 0.1  # of a pixel
@@ -109,13 +109,13 @@ class Distributions:
     rows: tuple[Row, ...]
 
     @classmethod
-    def for_all_widths(cls, endpoints: list[Endpoint]) -> tuple[Distributions, ...]:
+    def lay_out_for_all_widths(cls, endpoints: list[Endpoint]) -> tuple[Distributions, ...]:
         """Lay out endpoints that have a histogram, for each width."""
         return tuple(cls._lay_out(endpoints, frame) for frame in _DISTRIBUTIONS)
 
     @classmethod
     def _lay_out(cls, endpoints: list[Endpoint], frame: Frame) -> Distributions:
-        low = min(_axis_beginning(endpoint) for endpoint in endpoints)
+        low = min(_find_axis_beginning(endpoint) for endpoint in endpoints)
         high = max(h[-1][1] for endpoint in endpoints if (h := endpoint.histogram))
         # The axis begins and ends at a third of a decade, near 1, 2 and 5 times a power of ten.
         first = math.floor(math.log10(low) * 3) / 3
@@ -134,8 +134,8 @@ class Distributions:
         return cls(frame, each * len(endpoints) + 34, 10.0**first, 10.0**last, decades, rows)
 
 
-def _axis_beginning(endpoint: Endpoint) -> float:
-    """Return where an axis begins that shows nearly all responses of an endpoint, in seconds."""
+def _find_axis_beginning(endpoint: Endpoint) -> float:
+    """Return where an axis that shows nearly all responses of an endpoint begins, in seconds."""
     histogram = endpoint.histogram or ()
     left = _QUICKEST * sum(count for _, _, count in histogram)
     for low, _, count in histogram:
@@ -153,7 +153,7 @@ def _lay_out_row(endpoint: Endpoint, begin: int, x: Callable[[float], float], fr
     top = begin + frame.above
     response = endpoint.response
 
-    def bin_of(seconds: float) -> int:
+    def find_bin(seconds: float) -> int:
         return min(int((x(seconds) - frame.left) / frame.axis_length * frame.bins), frame.bins - 1)
 
     bins: dict[int, float] = {}
@@ -161,7 +161,7 @@ def _lay_out_row(endpoint: Endpoint, begin: int, x: Callable[[float], float], fr
     for low, high, count in endpoint.histogram or ():
         # Bins are logarithmic, so their middle is the geometric mean; 0 has no logarithm.
         middle = math.sqrt(max(low, 1e-9) * high)
-        at = bin_of(middle)
+        at = find_bin(middle)
         bins[at] = bins.get(at, 0) + count
         spent[at] = spent.get(at, 0) + count * middle
     most, wide = max(bins.values()), frame.axis_length / frame.bins
@@ -173,10 +173,10 @@ def _lay_out_row(endpoint: Endpoint, begin: int, x: Callable[[float], float], fr
         ("p50", response.p50_s, 22, (aside or last) and p50 - frame.left > _LABEL),
         ("p99", response.p99_s, 36 if last or not aside else 22, last),
     )
-    name = host_port(endpoint.address, endpoint.port)
+    name = format_host_port(endpoint.address, endpoint.port)
     ends: dict[int, tuple[float, float]] = {}
     for low, high, _ in endpoint.histogram or ():
-        at = bin_of(math.sqrt(max(low, 1e-9) * high))
+        at = find_bin(math.sqrt(max(low, 1e-9) * high))
         begun, ended = ends.get(at, (low, high))
         ends[at] = min(begun, low), max(ended, high)
     bars = []
@@ -198,15 +198,15 @@ def _lay_out_row(endpoint: Endpoint, begin: int, x: Callable[[float], float], fr
         f"{response.count:,}",
         format_seconds(endpoint.longest_wait_s) if endpoint.longest_wait_s else "",
         tuple(bars),
-        _time_outline(spent, frame.left, top + ROW - 6, wide),
+        _trace_time_outline(spent, frame.left, top + ROW - 6, wide),
         tuple(marks),
     )
 
 
-def _time_outline(
+def _trace_time_outline(
     spent: dict[int, float], left: int, base: int, wide: float
 ) -> tuple[tuple[float, float], ...]:
-    """Return the steps along the time spent in each bin, from the first to the last."""
+    """Return the outline of the time spent in each bin, from the first to the last."""
     most = max(spent.values())
     points: list[tuple[float, float]] = []
     for at in range(min(spent), max(spent) + 1):
@@ -237,7 +237,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One direction: what was sent, and what the other side had acknowledged of it."""
+    """One direction: what was sent, and how much of it the other side had acknowledged."""
 
     frame: Frame
     role: str
@@ -288,7 +288,7 @@ class Sequences:
 
     @classmethod
     def from_trace(cls, trace: Trace) -> tuple[Sequences, ...]:
-        """Lay out all connections of which points were kept, the one that waited longest first."""
+        """Lay out all connections whose points were kept, the one that waited longest first."""
         kept = [trace.sequence, *trace.sequences]
         drawn = [cls.from_sequence(trace, sequence) for sequence in kept if sequence and sequence.points]
         return tuple(drawing for drawing in drawn if drawing.streams)
@@ -305,7 +305,9 @@ def _describe_ends(trace: Trace, sequence: Sequence) -> str:
                 break
     if client is None or server is None:
         return "the connection that waited longest"
-    return f"{host_port(client.address, client.port)} → {host_port(server.address, server.port)}"
+    return (
+        f"{format_host_port(client.address, client.port)} → {format_host_port(server.address, server.port)}"
+    )
 
 
 def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where it is drawn
@@ -345,14 +347,16 @@ def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where i
     for span in spans:
         width = x(span.to_s) - x(span.from_s)
         if width >= _VISIBLE:
-            label = f"{NAMES[span.cause]} {format_seconds(span.to_s - span.from_s)}"
+            label = f"{CAUSE_NAMES[span.cause]} {format_seconds(span.to_s - span.from_s)}"
             pieces.append(Piece(x(span.from_s), width, span.cause, label))
     return Stream(
         frame,
         role,
         height,
-        tuple(Tick(x(t), format_seconds(t) if t else "0") for t in _round_values(last, frame.ticks, first)),
-        tuple(Tick(y(to), format_size(to) if to else "0") for to in _round_values(most, 4)),
+        tuple(
+            Tick(x(t), format_seconds(t) if t else "0") for t in _list_round_values(last, frame.ticks, first)
+        ),
+        tuple(Tick(y(to), format_size(to) if to else "0") for to in _list_round_values(most, 4)),
         tuple(steps),
         tuple((x(point.t), y(point.room)) for point in answers if point.room),
         tuple(x(point.t) for point in answers if point.sack),
@@ -361,7 +365,7 @@ def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where i
     )
 
 
-def _round_values(last: float, about: int, first: float = 0.0) -> list[float]:
+def _list_round_values(last: float, about: int, first: float = 0.0) -> list[float]:
     """Return about `about` round values from `first` to `last`: multiples of 1, 2 or 5 times a power of ten."""
     rough = (last - first) / about
     decade = 10.0 ** math.floor(math.log10(rough))

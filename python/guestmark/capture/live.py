@@ -1,4 +1,4 @@
-"""Captures from a network interface with the tools that are permitted to."""
+"""Captures from a network interface with tools that are permitted to do so."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def capture_packets(interface: str, supervised: Supervised, *, whole: bool = Fal
     command = next((known for known in commands if shutil.which(known[0])), None)
     if command is None:
         raise GuestmarkError(
-            "neither dumpcap nor tcpdump is installed, one of which captures packets",
+            "neither dumpcap nor tcpdump is installed; one of them is needed to capture packets",
             hint=install_hint("tcpdump"),
         )
     with (
@@ -63,13 +63,13 @@ def capture_packets(interface: str, supervised: Supervised, *, whole: bool = Fal
             lines = messages.read().decode(errors="replace").strip().splitlines()
     if 0 < status < _BY_SIGNAL:
         raise GuestmarkError(
-            f"{command[0]} cannot capture on {interface}: {_failure_reason(lines) or f'status {status}'}",
+            f"{command[0]} cannot capture on {interface}: {_find_failure_reason(lines) or f'status {status}'}",
             hint="capturing needs root or CAP_NET_RAW: run it with sudo; ip link lists the interfaces",
         )
 
 
-def _failure_reason(lines: list[str]) -> str:
-    """Return the line of a tool's messages that tells why it failed: the first that is more than a heading."""
+def _find_failure_reason(lines: list[str]) -> str:
+    """Return the line of a tool's messages that says why it failed: the first that is more than a heading."""
     reasons = [line.strip() for line in lines if line.strip() and not line.startswith("Capturing on")]
     return next(
         (line for line in reasons if "ermission" in line or "could not" in line),

@@ -146,7 +146,7 @@ class Shares(msgspec.Struct, frozen=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """Something that limits how far the figures hold; `text` follows the count in a sentence."""
+    """Something that limits how far the figures can be trusted; `text` follows the count in a sentence."""
 
     kind: str
     count: int
@@ -164,8 +164,9 @@ class Fault(msgspec.Struct, frozen=True):
 class SequencePoint(msgspec.Struct, frozen=True):
     """One packet of a connection in time.
 
-    `kind` is data, repeated or ack, `to` the end of its payload in the sender's stream, `acked` what it acknowledges of
-    the peer's stream, `room` where its window ends there; all count from the first sequence number of the stream.
+    `kind` is data, repeated or ack, `to` the end of its payload in the sender's stream, `acked` how much it
+    acknowledges of the peer's stream, `room` where its window ends there; all count from the first sequence number of
+    the stream.
     """
 
     t: float
@@ -193,7 +194,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Sequence(msgspec.Struct, frozen=True):
-    """Points of one of the connections that waited longest; every `stride`-th packet is kept."""
+    """Points of one of the connections that waited longest; one of every `stride` packets is kept."""
 
     connection: int
     stride: int

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from guestmark.capture.binary import Selection, stream_output
+from guestmark.capture.binary import Selection, run_with_output
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.own_program import install_extra
 from guestmark.core.temporary import scratch_directory
@@ -22,7 +22,7 @@ def write_parquet(selection: Selection, by: str, output: Path, options: list[str
     with scratch_directory("capture") as folder:
         rows = folder / "rows.csv"
         with rows.open("wb") as out:
-            status = stream_output(selection, ["--format=csv", f"--by={by}", *options], out.fileno())
+            status = run_with_output(selection, ["--format=csv", f"--by={by}", *options], out.fileno())
         if rows.stat().st_size == 0:
             raise GuestmarkError(
                 "there are no connections to write", hint="see what the capture holds: --format table"

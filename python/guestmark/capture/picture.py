@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from guestmark.capture import verdict
 from guestmark.capture.drawings import Distributions, Sequences
 from guestmark.capture.model import Document, Endpoint, Trace
-from guestmark.capture.table import count_divided_connections, describe_shares, request_lines
+from guestmark.capture.table import count_divided_connections, describe_requests, describe_shares
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.units import format_share
 from guestmark.page.templates import make_environment
@@ -40,12 +40,12 @@ def write_picture(document: Document, path: Path) -> None:
 def render_picture(document: Document) -> str:
     """Return the HTML text."""
     traces = [_prepare_trace(trace) for trace in document.files]
-    return _template_environment().get_template("page.html.j2").render(traces=traces) + "\n"
+    return _make_template_environment().get_template("page.html.j2").render(traces=traces) + "\n"
 
 
 def draw_distributions(endpoints: Sequence[Endpoint]) -> str:
     """Return an SVG drawing with a row for each endpoint, which must have a histogram, on a common axis."""
-    return _render_macro("distributions", Distributions.for_all_widths(list(endpoints)))
+    return _render_macro("distributions", Distributions.lay_out_for_all_widths(list(endpoints)))
 
 
 def draw_sequences(trace: Trace) -> str:
@@ -88,8 +88,8 @@ class _PageTrace:
 def _prepare_trace(trace: Trace) -> _PageTrace:
     by_latency, error, weak = describe_shares(trace.shares), trace.error, verdict.find_doubt(trace)
     causes = tuple(
-        _Share(cause, f"{verdict.NAMES[cause]} {percent} %", percent / 100)
-        for cause, percent in verdict.cause_percents(trace.causes)
+        _Share(cause, f"{verdict.CAUSE_NAMES[cause]} {percent} %", percent / 100)
+        for cause, percent in verdict.list_cause_percents(trace.causes)
     )
     endpoints = [
         endpoint for endpoint in trace.endpoints if endpoint.histogram and endpoint.address != "others"
@@ -100,31 +100,31 @@ def _prepare_trace(trace: Trace) -> _PageTrace:
         weak.reason if weak else "",
         weak is not None and weak.refused,
         by_latency if causes else "",
-        _cause_shares(trace),
+        _list_cause_shares(trace),
         f"{count_divided_connections(trace)}, {trace.counters['packets']:,} packets",
         f"{format_share(trace.relative_error, 1)}",
-        Distributions.for_all_widths(endpoints[:MOST_ENDPOINTS]) if endpoints else (),
+        Distributions.lay_out_for_all_widths(endpoints[:MOST_ENDPOINTS]) if endpoints else (),
         Sequences.from_trace(trace),
-        tuple(request_lines(trace)) if trace.requests else (),
+        tuple(describe_requests(trace)) if trace.requests else (),
         tuple(f"{limit.count:,} {limit.text}" for limit in trace.limits),
         f"reading stopped at byte {error.offset}: {error.reason}" if error else "",
     )
 
 
-def _cause_shares(trace: Trace) -> tuple[_Share, ...]:
+def _list_cause_shares(trace: Trace) -> tuple[_Share, ...]:
     return tuple(
         _Share(part.cause, f"{part.name} {format_share(part.share)}", part.share)
-        for part in verdict.cause_shares(trace.causes)
+        for part in verdict.list_cause_shares(trace.causes)
         if part.share > _VISIBLE
     )
 
 
 def _render_macro(macro: str, drawing: tuple[Distributions, ...] | tuple[Sequences, ...]) -> str:
-    return str(getattr(_template_environment().get_template("drawings.html.j2").module, macro)(drawing))
+    return str(getattr(_make_template_environment().get_template("drawings.html.j2").module, macro)(drawing))
 
 
 @functools.cache
-def _template_environment() -> Environment:
+def _make_template_environment() -> Environment:
     made = make_environment("guestmark.capture")
     made.filters["px"] = lambda value: f"{value:.1f}"
     return made

@@ -1,6 +1,6 @@
-"""Makes one answer from captures at several points of a path: each host's own time as seen next to that host.
+"""Combines captures at several points of a path into one answer: each host's own time as seen next to that host.
 
-The engine matches the packets by content and aligns the clocks (`guestmark-capture --points`). Here the causes of a
+The engine matches the packets by content and aligns the clocks (`guestmark-capture --points`). Here, the causes of a
 connection at its two outer points become one, and what happened between the points becomes text.
 """
 
@@ -14,9 +14,16 @@ from pathlib import PurePath
 import msgspec
 
 from guestmark.capture import verdict
-from guestmark.capture.binary import BUILD, Selection, Wanted, analyse_capture, capture_binary, check_status
+from guestmark.capture.binary import (
+    BUILD,
+    Selection,
+    Wanted,
+    analyse_capture,
+    check_status,
+    find_capture_binary,
+)
 from guestmark.capture.model import Causes, Connection, Document, Trace
-from guestmark.capture.table import host_port
+from guestmark.capture.table import format_host_port
 from guestmark.capture.units import format_percent, format_seconds
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.units import format_share
@@ -96,7 +103,7 @@ def match_packets(selection: Selection) -> Points:
 
     Raises `GuestmarkError` for an unreadable file.
     """
-    command = [str(capture_binary()), "--points", *selection.to_arguments()]
+    command = [str(find_capture_binary()), "--points", *selection.to_arguments()]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if check_status(done.returncode):
         raise GuestmarkError("the captures were not compared", hint="see the message above")
@@ -122,7 +129,7 @@ def join_points(selection: Selection, top: int, sequences: int = 0) -> JoinedAns
             )
     document, status = analyse_capture(selection, Wanted(histograms=sequences > 0, sequences=sequences))
     traces = document.files
-    known = [_connections_by_name(trace) for trace in traces]
+    known = [_index_connections(trace) for trace in traces]
     first, last = traces[0], traces[-1]
     connections, apart = [], []
     for name, connection in known[0].items():
@@ -166,8 +173,8 @@ def join_points(selection: Selection, top: int, sequences: int = 0) -> JoinedAns
 _Name = tuple[str, frozenset[tuple[str, int]], int]
 
 
-def _connections_by_name(trace: Trace) -> dict[_Name, Connection]:
-    """Return connections by what identifies them at every point: protocol, ends, and their number between these."""
+def _index_connections(trace: Trace) -> dict[_Name, Connection]:
+    """Return connections by what identifies them at every point: protocol, ends, and number between these ends."""
     named: dict[_Name, Connection] = {}
     counts: dict[tuple[str, frozenset[tuple[str, int]]], int] = {}
     for connection in sorted(trace.connections, key=lambda connection: connection.start_ns):
@@ -201,25 +208,30 @@ _OF_PATH = ("latency_s", "bandwidth_s", "nagle_s", "recovery_s", "idle_s", "unkn
 
 
 def _merge_ends(client: Connection, server: Connection, lost: int) -> tuple[Connection, float]:
-    """Return one connection from what the point next to each end shows, and the share of its time in which they differ.
+    """Merge what the points next to both ends show into one connection; also return the share of time that differs.
 
     If nothing was `lost` between the points, no time went to recovery: why something was sent again is unknown.
     """
     near, far = client.causes, server.causes
     if near.client_s is None or far.client_s is None:
         return client, 0.0
-    shares = [{part.cause: part.share for part in verdict.cause_shares(causes)} for causes in (near, far)]
+    shares = [
+        {part.cause: part.share for part in verdict.list_cause_shares(causes)} for causes in (near, far)
+    ]
     apart = max((abs(share - shares[1].get(cause, 0.0)) for cause, share in shares[0].items()), default=0.0)
     whole = client.duration_s
     # Each end's own time is only seen without the path's delay at the point next to it.
-    own = {name: _cause_seconds(near, name) for name in _OF_CLIENT} | {
-        name: _cause_seconds(far, name) for name in _OF_SERVER
+    own = {name: _compute_cause_seconds(near, name) for name in _OF_CLIENT} | {
+        name: _compute_cause_seconds(far, name) for name in _OF_SERVER
     }
     # Both ends may work at the same time, but together they cannot take longer than the connection lasted.
     shrink = min(1.0, whole / (sum(own.values()) or 1.0))
     own = {name: value * shrink for name, value in own.items()}
     # Both points see the whole path, so neither counts more.
-    path = {name: (_cause_seconds(near, name) + _cause_seconds(far, name)) / 2 for name in _OF_PATH}
+    path = {
+        name: (_compute_cause_seconds(near, name) + _compute_cause_seconds(far, name)) / 2
+        for name in _OF_PATH
+    }
     if not lost:
         path["unknown_s"] += path["recovery_s"]
         path["recovery_s"] = 0.0
@@ -241,7 +253,7 @@ def _merge_ends(client: Connection, server: Connection, lost: int) -> tuple[Conn
     return joined, apart
 
 
-def _cause_seconds(causes: Causes, name: str) -> float:
+def _compute_cause_seconds(causes: Causes, name: str) -> float:
     value: float | None = getattr(causes, name)
     return value or 0.0
 
@@ -252,14 +264,14 @@ def _sum_causes(causes: Sequence[Causes]) -> Causes:
         return Causes()
     return Causes(
         **{
-            name: sum(_cause_seconds(part, name) for part in known)
+            name: sum(_compute_cause_seconds(part, name) for part in known)
             for name in (*_OF_CLIENT, *_OF_SERVER, *_OF_PATH)
         }
     )
 
 
 def _describe_pair(files: Sequence[str], pair: Pair) -> list[str]:
-    """Return lines about what happened between two points."""
+    """Return lines on what happened between two points."""
     assert pair.clock is not None
     clock = pair.clock
     ahead = "ahead of" if clock.offset_s >= 0 else "behind"
@@ -279,7 +291,7 @@ def _describe_pair(files: Sequence[str], pair: Pair) -> list[str]:
     losing.sort(key=lambda one: -one[2].lost)
     if len(pair.flows) > 1:
         for sender, receiver, way in losing[:_MOST_LINES]:
-            lines.append(f"{host_port(*sender)} → {host_port(*receiver)}: {_describe_way(way)}")
+            lines.append(f"{format_host_port(*sender)} → {format_host_port(*receiver)}: {_describe_way(way)}")
         if len(losing) > _MOST_LINES:
             lines.append(f"… and {len(losing) - _MOST_LINES:,} more that lost packets")
     return lines
@@ -292,7 +304,7 @@ def _describe_way(way: Way) -> str:
         f"{way.lost:,} lost between the points ({format_share(way.lost / way.sent, 2)})",
     ]
     if way.uncaptured:
-        facts.append(f"{way.uncaptured:,} arrived and were not captured")
+        facts.append(f"{way.uncaptured:,} arrived but were not captured")
     if delay.count:
         facts.append(
             f"one-way delay {format_seconds(delay.min_s)} at least, median {format_seconds(delay.p50_s)},"
@@ -301,7 +313,7 @@ def _describe_way(way: Way) -> str:
     return ", ".join(facts)
 
 
-def need_several(files: Sequence[str]) -> None:
+def check_several_files(files: Sequence[str]) -> None:
     """Refuse files that cannot be compared. Raises `UsageError`."""
     if len(files) < 2 or "-" in files or len(set(files)) < len(files):
         raise UsageError(

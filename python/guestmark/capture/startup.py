@@ -1,4 +1,4 @@
-"""What follows a DHCP lease in a capture: the phases of a network boot, of a guest or of a physical machine."""
+"""Finds what follows a DHCP lease in a capture: the phases of a network boot, of a guest or of a physical machine."""
 
 from __future__ import annotations
 

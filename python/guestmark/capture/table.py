@@ -1,4 +1,4 @@
-"""Shows the answer in a terminal: a table, a sentence that says who is slow, and what limits its truth."""
+"""Shows the answer in a terminal: a table, a sentence that says who is slow, and what limits that verdict."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def describe_shares(shares: Shares) -> str:
     return f"client {client} %, server {server} %, network/unknown {max(100 - client - server, 0)} %"
 
 
-def host_port(address: str, port: int | None) -> str:
+def format_host_port(address: str, port: int | None) -> str:
     """Return `10.0.6.1:8000` or `[::1]:80`; without a port the address.
 
     In captures that Wireshark exported an address may be any text.
@@ -57,7 +57,7 @@ def host_port(address: str, port: int | None) -> str:
 
 
 def render_trace(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> RenderableType:
-    """Return all about one trace; `named` puts the file's name first; `by` is connection or endpoint.
+    """Return everything about one trace; `named` puts the file's name first; `by` is connection or endpoint.
 
     In fewer columns than `WIDE` the less important ones are left out, and remarks follow below the table.
     """
@@ -65,14 +65,16 @@ def render_trace(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> Re
     if named:
         parts.append(Text(make_inert(trace.file), style="bold"))
     if trace.connection_count:
-        parts += [_endpoint_table(trace, width) if by == "endpoint" else _connection_table(trace, width)]
-        parts += [*_remarks_below(trace, by, width), Text()]
+        parts += [
+            _make_endpoint_table(trace, width) if by == "endpoint" else _make_connection_table(trace, width)
+        ]
+        parts += [*_make_remarks_below(trace, by, width), Text()]
     more = trace.connection_count - len(trace.connections)
     if by == "connection" and more > 0 and trace.connections:
         parts.append(Text(f"… and {more:,} that waited less (--top to see more)", style="dim"))
     if trace.connection_count or not trace.error:
-        parts += _verdict_sentences(trace)
-    parts += [Text(line) for line in exchange_lines(trace)]
+        parts += _make_verdict_sentences(trace)
+    parts += [Text(line) for line in describe_exchanges(trace)]
     if line := describe_startup(trace):
         parts.append(Text(line))
     for limit in trace.limits:
@@ -100,7 +102,7 @@ def _create_table(*columns: str) -> Table:
     return table
 
 
-def _connection_table(trace: Trace, width: int) -> Table:
+def _make_connection_table(trace: Trace, width: int) -> Table:
     headings = [
         "client → server",
         "duration",
@@ -123,31 +125,33 @@ def _connection_table(trace: Trace, width: int) -> Table:
     for connection in sorted(trace.connections, key=lambda known: -(known.waited_s or 0.0)):
         unique = connection.client.unique_bytes + connection.server.unique_bytes
         rate = unique / connection.duration_s if connection.duration_s else None
-        slower = _slower_side(connection.client.response, connection.server.response)
+        slower = _find_slower_side(connection.client.response, connection.server.response)
         cells: list[str | Text] = [
             _format_ends(connection),
             format_seconds(connection.duration_s),
             _format_main_cause(connection),
-            _longest_wait(connection),
+            _describe_longest_wait(connection),
             format_size(unique),
             format_size(rate, "B/s"),
-            _round_trip(connection),
+            _find_shortest_round_trip(connection),
             _format_window(connection),
-            *_response_cells(connection.client.response, slower is connection.client.response),
-            *_response_cells(connection.server.response, slower is connection.server.response),
-            ", ".join(_connection_remarks(connection)),
+            *_format_response_cells(connection.client.response, slower is connection.client.response),
+            *_format_response_cells(connection.server.response, slower is connection.server.response),
+            ", ".join(_list_connection_remarks(connection)),
         ]
-        table.add_row(*(_as_text(cell) for at, cell in enumerate(cells) if at in shown))
+        table.add_row(*(_make_text(cell) for at, cell in enumerate(cells) if at in shown))
     return table
 
 
-def _longest_wait(connection: Connection) -> str:
+def _describe_longest_wait(connection: Connection) -> str:
     if not connection.longest_wait_s or connection.longest_wait_for is None:
         return "–"
-    return f"{format_seconds(connection.longest_wait_s)} for {verdict.NAMES[connection.longest_wait_for]}"
+    return (
+        f"{format_seconds(connection.longest_wait_s)} for {verdict.CAUSE_NAMES[connection.longest_wait_for]}"
+    )
 
 
-def _round_trip(connection: Connection) -> str:
+def _find_shortest_round_trip(connection: Connection) -> str:
     """Return the shortest round trip from end to end."""
     near, far = connection.client.rtt.min_s, connection.server.rtt.min_s
     return "–" if near is None or far is None else format_seconds(near + far)
@@ -162,13 +166,13 @@ def _format_window(connection: Connection) -> str:
     return "–" if least is None or most is None else f"{format_size(least)} – {format_size(most)}"
 
 
-def _as_text(cell: str | Text) -> Text:
+def _make_text(cell: str | Text) -> Text:
     """Return a cell as text, since Rich would take square brackets in a string for markup."""
     return Text(cell) if isinstance(cell, str) else cell
 
 
 def _format_main_cause(connection: Connection) -> Text:
-    most = verdict.main_cause(connection.causes)
+    most = verdict.find_main_cause(connection.causes)
     if most is None:
         return Text("–")
     doubt = "" if connection.confidence in {None, "high"} else f", {connection.confidence} confidence"
@@ -177,37 +181,39 @@ def _format_main_cause(connection: Connection) -> Text:
 
 def _format_ends(connection: Connection) -> str:
     client, server = (
-        host_port(connection.client.address, connection.client.port),
-        host_port(connection.server.address, connection.server.port),
+        format_host_port(connection.client.address, connection.client.port),
+        format_host_port(connection.server.address, connection.server.port),
     )
     return f"{client} → {server}{' udp' if connection.protocol == 'udp' else ''}"
 
 
-def _remarks_below(trace: Trace, by: str, width: int) -> list[Text]:
+def _make_remarks_below(trace: Trace, by: str, width: int) -> list[Text]:
     if by == "endpoint" or width >= WIDE:
         return []
     lines = []
     for connection in trace.connections:
         # The handshake's duration is no anomaly, so a narrow screen leaves it out.
-        remarks = [remark for remark in _connection_remarks(connection) if not remark.startswith("handshake")]
+        remarks = [
+            remark for remark in _list_connection_remarks(connection) if not remark.startswith("handshake")
+        ]
         if remarks:
             lines.append(Text(f"{_format_ends(connection)}: {', '.join(remarks)}", style="dim"))
     return lines
 
 
-def _slower_side(client: Response, server: Response) -> Response | None:
+def _find_slower_side(client: Response, server: Response) -> Response | None:
     if client.total_s == server.total_s:
         return None
     return client if client.total_s > server.total_s else server
 
 
-def _response_cells(response: Response, slow: bool) -> list[Text]:
+def _format_response_cells(response: Response, slow: bool) -> list[Text]:
     style = "bold" if slow else ""
     cells = [format_seconds(response.mean_s), format_seconds(response.p99_s)]
     return [Text(cell, style=style) for cell in cells]
 
 
-def _connection_remarks(connection: Connection) -> list[str]:
+def _list_connection_remarks(connection: Connection) -> list[str]:
     if unanswered := _describe_unanswered_syn(connection):
         return [unanswered]
     out = []
@@ -236,7 +242,7 @@ def _connection_remarks(connection: Connection) -> list[str]:
 
 
 def _describe_unanswered_syn(connection: Connection) -> str:
-    """Return what became of a SYN that nobody answered; empty if it was answered."""
+    """Describe what became of a SYN that nobody answered; empty if it was answered."""
     client, server = connection.client, connection.server
     if connection.captured != "no-end" or server.packets or client.payload_bytes:
         return ""
@@ -245,21 +251,23 @@ def _describe_unanswered_syn(connection: Connection) -> str:
     return f"SYN not answered, sent {times} times" if times > 1 else "SYN not answered"
 
 
-def _endpoint_table(trace: Trace, width: int) -> Table:
+def _make_endpoint_table(trace: Trace, width: int) -> Table:
     about = ("endpoint", "role", "connections", "own time", "longest wait", "bytes sent")
     headings = (*about, "mean", "p50", "p90", "p99", "max", "share")
     shown = set(range(12)) if width >= MIDDLE + 36 else {0, 1, 3, 4, 6, 9, 10}
     table = _create_table(*(heading for at, heading in enumerate(headings) if at in shown))
     for endpoint in trace.endpoints:
-        table.add_row(*(_as_text(cell) for at, cell in enumerate(_endpoint_cells(endpoint)) if at in shown))
+        table.add_row(
+            *(_make_text(cell) for at, cell in enumerate(_format_endpoint_cells(endpoint)) if at in shown)
+        )
     return table
 
 
-def _endpoint_cells(endpoint: Endpoint) -> list[str]:
+def _format_endpoint_cells(endpoint: Endpoint) -> list[str]:
     response = endpoint.response
     times = (response.mean_s, response.p50_s, response.p90_s, response.p99_s, response.max_s)
     return [
-        host_port(endpoint.address, endpoint.port),
+        format_host_port(endpoint.address, endpoint.port),
         f"{endpoint.role or ''}{' udp' if endpoint.protocol == 'udp' else ''}",
         f"{endpoint.connections:,}",
         format_seconds(endpoint.own_s),
@@ -270,7 +278,7 @@ def _endpoint_cells(endpoint: Endpoint) -> list[str]:
     ]
 
 
-def _verdict_sentences(trace: Trace) -> list[Text]:
+def _make_verdict_sentences(trace: Trace) -> list[Text]:
     packets = trace.counters["packets"]
     if not trace.connection_count:
         if filtered := trace.counters.get("filtered", 0):
@@ -299,18 +307,18 @@ def count_divided_connections(trace: Trace) -> str:
     return f"{count:,} connection{'s' if count != 1 else ''}"
 
 
-def exchange_lines(trace: Trace) -> list[str]:
-    """Return lines about the longest exchanges, in order of appearance."""
+def describe_exchanges(trace: Trace) -> list[str]:
+    """Return lines on the longest exchanges, in order of appearance."""
     longest = sorted(trace.exchanges, key=lambda exchange: -exchange.duration_s)[:_MOST_LINES]
-    lines = [exchange_line(exchange) for exchange in trace.exchanges if exchange in longest]
+    lines = [describe_exchange(exchange) for exchange in trace.exchanges if exchange in longest]
     more = len(trace.exchanges) - len(lines)
     if more:
         lines.append(f"… and {more:,} shorter exchanges")
     return lines
 
 
-def exchange_line(exchange: Exchange) -> str:
-    """Return a line about one exchange: what it was, how long it took, and who took that time."""
+def describe_exchange(exchange: Exchange) -> str:
+    """Return a line on one exchange: what it was, how long it took, and who took that time."""
     subject = f"{exchange.protocol.upper()} {make_inert(_describe_exchange(exchange))}"
     heading = f"{subject}: {format_seconds(exchange.duration_s)}"
     facts = [f"server {format_seconds(exchange.server_s)}"]
@@ -347,8 +355,8 @@ def _list_messages(exchange: Exchange) -> str:
     return ", ".join(f"{message.kind} {format_seconds(message.at_s)}" for message in exchange.messages[:6])
 
 
-def request_lines(trace: Trace) -> Iterator[str]:
-    """Yield what each server was asked and how long it took: the busiest servers, with their slowest answers."""
+def describe_requests(trace: Trace) -> Iterator[str]:
+    """Yield lines on the requests to the busiest servers and their slowest answers."""
     servers = sorted(trace.requests, key=lambda served: -served.count)
     if not servers:
         yield "No request over HTTP/1, no TLS handshake and no question for a name was found."
@@ -359,7 +367,7 @@ def request_lines(trace: Trace) -> Iterator[str]:
             f"  {_describe_request(request, served, trace)}" for request in served.longest[:_MOST_REQUESTS]
         )
     if len(servers) > _MOST_SERVERS:
-        yield f"… and {len(servers) - _MOST_SERVERS:,} servers more"
+        yield f"… and {len(servers) - _MOST_SERVERS:,} more servers"
 
 
 def _describe_server(served: Served, cut: bool) -> str:
@@ -367,10 +375,10 @@ def _describe_server(served: Served, cut: bool) -> str:
     if served.unanswered:
         facts.append(f"{served.unanswered:,} without an answer")
     if served.repeated:
-        facts.append(f"{served.repeated:,} times asked again")
+        facts.append(f"asked again {served.repeated:,} times")
     if served.failed:
         facts.append(f"{served.failed:,} failed")
-    never = "not known, as packets are cut" if cut else "never"
+    never = "unknown, because packets are truncated" if cut else "never"
     first, last = (
         _describe_round_trips(served.first_byte, never),
         _describe_round_trips(served.last_byte, never),

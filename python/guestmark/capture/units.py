@@ -9,8 +9,8 @@ def format_seconds(seconds: float | None) -> str:
         return "–"
     for factor, unit in ((1e9, "ns"), (1e6, "µs"), (1e3, "ms")):
         if abs(seconds) * factor < 999.5:
-            return f"{_three_digits(seconds * factor)} {unit}"
-    return f"{_three_digits(seconds)} s"
+            return f"{_format_three_digits(seconds * factor)} {unit}"
+    return f"{_format_three_digits(seconds)} s"
 
 
 def format_size(count: float | None, unit: str = "B") -> str:
@@ -19,9 +19,9 @@ def format_size(count: float | None, unit: str = "B") -> str:
         return "–"
     for prefix in ("", "k", "M", "G"):
         if count < 999.5:
-            return f"{_three_digits(count)} {prefix}{unit}"
+            return f"{_format_three_digits(count)} {prefix}{unit}"
         count /= 1000
-    return f"{_three_digits(count)} T{unit}"
+    return f"{_format_three_digits(count)} T{unit}"
 
 
 def format_percent(share: float | None) -> str:
@@ -29,7 +29,7 @@ def format_percent(share: float | None) -> str:
     return "–" if share is None else f"{share * 100:.0f} %"
 
 
-def _three_digits(value: float) -> str:
+def _format_three_digits(value: float) -> str:
     if value == int(value) and value < 1000:
         return str(int(value))
     # The bounds are where rounding would add a digit.

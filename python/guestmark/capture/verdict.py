@@ -9,7 +9,7 @@ from guestmark.capture.model import Causes, Ended, Trace
 from guestmark.capture.units import format_seconds
 from guestmark.core.units import format_share
 
-NAMES = {
+CAUSE_NAMES = {
     "client": "client",
     "server": "server",
     "client_receive_buffer": "client's receive buffer",
@@ -43,21 +43,21 @@ class CauseShare:
     @property
     def name(self) -> str:
         """The name of the cause, as it is printed."""
-        return NAMES[self.cause]
+        return CAUSE_NAMES[self.cause]
 
 
-def cause_shares(causes: Causes) -> tuple[CauseShare, ...]:
-    """Return every cause with its share, in the order of `NAMES`; empty if the causes or the time are unknown."""
-    seconds = {cause: getattr(causes, f"{cause}_s") or 0.0 for cause in NAMES}
+def list_cause_shares(causes: Causes) -> tuple[CauseShare, ...]:
+    """Return every cause with its share, in the order of `CAUSE_NAMES`; empty if causes or time are unknown."""
+    seconds = {cause: getattr(causes, f"{cause}_s") or 0.0 for cause in CAUSE_NAMES}
     whole = sum(seconds.values())
     if causes.client_s is None or not whole:
         return ()
     return tuple(CauseShare(cause, value / whole) for cause, value in seconds.items())
 
 
-def cause_percents(causes: Causes) -> tuple[tuple[str, int], ...]:
+def list_cause_percents(causes: Causes) -> tuple[tuple[str, int], ...]:
     """Return the causes in percent, which add up to 100, largest first; empty if they are unknown."""
-    known = cause_shares(causes)
+    known = list_cause_shares(causes)
     if not known:
         return ()
     exact = {part.cause: 100 * part.share for part in known}
@@ -71,29 +71,32 @@ def cause_percents(causes: Causes) -> tuple[tuple[str, int], ...]:
 
 
 def describe_causes(causes: Causes) -> str | None:
-    """Return all causes in a sentence, largest first; None if they are unknown."""
-    return ", ".join(f"{NAMES[cause]} {percent} %" for cause, percent in cause_percents(causes)) or None
+    """Describe all causes in a sentence, largest first; None if they are unknown."""
+    return (
+        ", ".join(f"{CAUSE_NAMES[cause]} {percent} %" for cause, percent in list_cause_percents(causes))
+        or None
+    )
 
 
-def main_cause(causes: Causes) -> CauseShare | None:
+def find_main_cause(causes: Causes) -> CauseShare | None:
     """Return the cause that took most time; None if unknown."""
-    return max(cause_shares(causes), key=lambda part: part.share, default=None)
+    return max(list_cause_shares(causes), key=lambda part: part.share, default=None)
 
 
 def find_guilty_packets(trace: Trace) -> list[Ended]:
     """Return the packets that ended the longest waits for the main cause of the whole trace, longest first."""
-    main = main_cause(trace.causes)
+    main = find_main_cause(trace.causes)
     return [ended for ended in trace.guilty if main is not None and ended.cause == main.cause]
 
 
-def display_filter(packets: Sequence[Ended]) -> str:
+def make_display_filter(packets: Sequence[Ended]) -> str:
     """Return a display filter of Wireshark that shows these packets."""
     return f"frame.number in {{{', '.join(str(frame) for frame in sorted(p.frame for p in packets))}}}"
 
 
 def describe_longest_waits(trace: Trace) -> str | None:
-    """Return the longest waits for the main cause with the frames that ended them; None if no cause is to blame."""
-    main, packets = main_cause(trace.causes), find_guilty_packets(trace)
+    """Describe the longest waits for the main cause with the frames that ended them; None if no cause is to blame."""
+    main, packets = find_main_cause(trace.causes), find_guilty_packets(trace)
     found = find_doubt(trace)
     if main is None or not packets or main.cause in _NO_PACKETS or (found is not None and found.refused):
         return None
@@ -117,8 +120,8 @@ _REFUSED_UNKNOWN, _REFUSED_MISSING, _REFUSED_MERGED, _DOUBTED = 1 / 3, 0.1, 1 / 
 
 
 def find_doubt(trace: Trace) -> Doubt | None:
-    """Return what speaks against the verdict of a whole trace; None if nothing does."""
-    unknown = next((part.share for part in cause_shares(trace.causes) if part.cause == "unknown"), 0.0)
+    """Return what casts doubt on the verdict of a whole trace; None if nothing does."""
+    unknown = next((part.share for part in list_cause_shares(trace.causes) if part.cause == "unknown"), 0.0)
     sides = [side for connection in trace.connections for side in (connection.client, connection.server)]
     missing = sum(side.missing_bytes for side in sides)
     share = missing / max(missing + sum(side.unique_bytes for side in sides), 1)
@@ -146,7 +149,7 @@ def find_doubt(trace: Trace) -> Doubt | None:
         (dropped, f"the capture dropped {dropped:,} packets", False),
         (
             late >= _DOUBTED,
-            f"{format_share(late)} of the time is of connections that began before the capture",
+            f"{format_share(late)} of the time belongs to connections that began before the capture",
             False,
         ),
         (merged, merging, False),

@@ -19,7 +19,7 @@ from guestmark.cli.verbs import (
     render_first_screen,
     replace_group,
 )
-from guestmark.core.errors import UsageError, unknown_name_error
+from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.page.say import tell
 
 # In a context: the group of verbs that is being completed.
@@ -102,7 +102,7 @@ def _list_group(group: str, words: list[str]) -> None:
     """Lists a group's members if that was asked for. Raises `UsageError` for a member that it does not have."""
     members = GROUPED[group]
     if words and words[0] not in {"-h", "--help"}:
-        raise unknown_name_error(f"command of {group}", words[0], members)
+        raise make_unknown_name_error(f"command of {group}", words[0], members)
     for name, verb in members.items():
         tell(f"guestmark {group} {name:9} {VERBS[verb]}")
     raise click.exceptions.Exit

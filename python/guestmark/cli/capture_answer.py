@@ -32,7 +32,7 @@ def show_answer(given: Options, selection: Selection, found: Document, lines: tu
         if (line := verdict.describe_longest_waits(trace)) and not given.extract and not given.live:
             console.print(line)
         if given.details:
-            for line in table.request_lines(trace):
+            for line in table.describe_requests(trace):
                 console.print(line)
     for line in lines:
         console.print(line)
@@ -48,7 +48,7 @@ def _extract_packets(trace: Trace, file: str, output: Path) -> None:
     """Writes the packets that ended the longest waits for the main cause, and says how Wireshark shows them."""
     doubt, cause, packets = (
         verdict.find_doubt(trace),
-        verdict.main_cause(trace.causes),
+        verdict.find_main_cause(trace.causes),
         verdict.find_guilty_packets(trace),
     )
     if doubt is not None and doubt.refused:
@@ -67,7 +67,7 @@ def _extract_packets(trace: Trace, file: str, output: Path) -> None:
     waited_s = sum(packet.waited_s for packet in packets)
     count = f"{len(packets)} packets" if len(packets) > 1 else "1 packet"
     say(f"{output}: {count} that ended the longest waits for {cause.name}, {format_seconds(waited_s)} in all")
-    say(f"in {file}, for Wireshark: {verdict.display_filter(packets)}")
+    say(f"in {file}, for Wireshark: {verdict.make_display_filter(packets)}")
 
 
 def draw_picture(selection: Selection, plot: Path) -> None:

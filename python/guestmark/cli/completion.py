@@ -99,9 +99,9 @@ def _list_platforms(incomplete: str) -> list[str]:
     if "@" in last:
         kind = last.partition("@")[0]
         return [f"{before}{comma}{kind}@{name}" for name in ARCHITECTURES]
-    kinds = registry.platform_kinds()
+    kinds = registry.index_platform_kinds()
     names = [
-        *registry.platform_names(),
+        *registry.list_platform_names(),
         *(f"{name}:" for name, kind in kinds.items() if kind.takes_destination),
     ]
     return [f"{before}{comma}{name}" for name in names]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from guestmark.cli.exit_status import derive_unjudged_status, has_gate_on_command_line
 from guestmark.core.errors import ExitStatus, GuestmarkError
-from guestmark.core.home import state_directory
+from guestmark.core.home import find_state_directory
 from guestmark.core.redaction import redact_text, redact_words
 from guestmark.page.say import say
 
@@ -74,7 +74,7 @@ def _end_quietly() -> int:
 def _report_bug(error: Exception) -> int:
     """Writes the traceback of a bug to a file and reports that in one line."""
     text = redact_text("".join(traceback.format_exception(error)))
-    path = state_directory() / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    path = find_state_directory() / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     summary = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from guestmark.agent.wire import StandardOutput
 from guestmark.cli.outputs import report_failed_writes, write_file
-from guestmark.core.errors import unknown_name_error
-from guestmark.core.home import default_path
+from guestmark.core.errors import make_unknown_name_error
+from guestmark.core.home import find_default_ledger
 from guestmark.core.model import TrialStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page.say import say, tell
@@ -22,7 +22,7 @@ from guestmark.workloads.exec.command import read_stored_command
 def open_in_browser(stored: StoredRun, analysis: Analysis) -> None:
     """Writes the run's page beside the ledger, where only its owner can write, and opens it in the browser."""
     # A page in a public directory could be replaced before the browser opens it.
-    folder = default_path().parent / "pages"
+    folder = find_default_ledger().parent / "pages"
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{stored.id}.html"
     write_file(file, formats.export_run(stored, Format.HTML, analysis))
@@ -35,7 +35,7 @@ def show_console(stored: StoredRun, cell_id: str) -> None:
     """Prints the console of the cell's last failed trial, or else of its last, without control characters."""
     ids = [cell.id for cell in stored.plan.cells]
     if cell_id not in ids:
-        raise unknown_name_error("cell", cell_id, ids)
+        raise make_unknown_name_error("cell", cell_id, ids)
     trials = [trial for trial in stored.trials if trial.cell_id == cell_id]
     failed = [trial for trial in trials if trial.status is not TrialStatus.OK]
     if not trials:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from guestmark.ledger import default_path, open_ledger
+from guestmark.ledger import find_default_ledger, open_ledger
 
 if TYPE_CHECKING:
     from guestmark.ledger.store import Ledger
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def open_ledger_if_any(path: str | None) -> Iterator[Ledger | None]:
     """Opens the ledger to look at earlier runs; None if there is none yet, so that looking does not create one."""
     # A server answers for itself; only a file can be missing.
-    file = default_path() if path is None else path
+    file = find_default_ledger() if path is None else path
     if "://" not in str(file) and not os.path.exists(file):
         yield None
         return

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from guestmark.cli import hyperfine
 from guestmark.cli.verbs import SYNONYMS, VERBS
-from guestmark.core.errors import UsageError, unknown_name_error
+from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.plan.library import list_plan_names
 
 # What is done with a file is told by its name, as the user chose it for that.
@@ -42,7 +42,7 @@ def refuse_verb(words: Sequence[str]) -> None:
         line = _join_line("exec", ["--", *words])
     if line is not None:
         raise UsageError(mistake, hint=f"to measure it: {line}")
-    raise unknown_name_error("verb", word, VERBS)
+    raise make_unknown_name_error("verb", word, VERBS)
 
 
 def _join_line(verb: str, words: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What executing a plan does: its commands as they are, not as they are labelled, and everything they depend on."""
+"""Lists what executing a plan does: its commands as they are, not as they are labelled, and all they depend on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from guestmark.core.quoting import describe_length, quote_word, quote_words, spe
 
 
 def list_actions(plan: Plan) -> list[tuple[str, str]]:
-    """Return name and value of everything that a run of this plan would run or open, each once, in the plan's order.
+    """Return the name and value of all that a run of this plan would run or open, each once, in the plan's order.
 
     That includes the user, the directory and the variables of commands. The plan may come from a stranger: nothing in a
     value is invisible, and long values begin with their length.

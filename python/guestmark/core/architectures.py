@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from guestmark.core.errors import unknown_name_error
+from guestmark.core.errors import make_unknown_name_error
 from guestmark.core.platform_kind import Program
 
 
@@ -34,7 +34,8 @@ class Bus(StrEnum):
 class Architecture:
     """One architecture. Names of devices and processors are QEMU's.
 
-    `boot_args` shorten a boot and change nothing in the steady state; `emulated_args` do so only under TCG.
+    `kernel_command_line` has words that shorten a boot and change nothing afterwards; `emulated_kernel_command_line`
+    has those for TCG only.
     """
 
     name: str  # Debian's, as in tcg@NAME
@@ -61,8 +62,8 @@ class Architecture:
     checks_cpu: bool = False
     several_processors: bool = True
     page_size: int = 4096
-    boot_args: str = ""
-    emulated_args: str = ""
+    kernel_command_line: str = ""
+    emulated_kernel_command_line: str = ""
     kernel: Source = Source.DISTRIBUTION
     # The metapackage of the distribution's kernel.
     kernel_package: str = ""
@@ -108,7 +109,7 @@ class Architecture:
     @property
     def is_host(self) -> bool:
         """Whether it is this host's own."""
-        return self is host_architecture()
+        return self is find_host_architecture()
 
 
 # A kernel that its own EFI stub unpacks; QEMU can unpack it too.
@@ -122,7 +123,7 @@ _NO_PCI_SEARCH = "pci=noearly,lastbus=0"
 _NO_CIPHER_TESTS = "cryptomgr.notests=1"
 
 
-def _rhel_emulators(machine_name: str) -> tuple[str, ...]:
+def _list_rhel_emulators(machine_name: str) -> tuple[str, ...]:
     """Return the path of RHEL's only QEMU, which is not in PATH and emulates only the host's own architecture."""
     return ("/usr/libexec/qemu-kvm",) if platform.machine() == machine_name else ()
 
@@ -131,7 +132,7 @@ X86_64 = Architecture(
     name="x86_64",
     machine_name="x86_64",
     other_names=("amd64", "x86-64"),
-    emulator=Program("qemu-system-x86_64", "qemu-system-x86", _rhel_emulators("x86_64")),
+    emulator=Program("qemu-system-x86_64", "qemu-system-x86", _list_rhel_emulators("x86_64")),
     machine="q35",
     # Kernels copy and clear memory byte by byte, with string instructions, where the processor calls that fast (ERMS,
     # FSRM). Emulated, each byte is a turn of a loop. Without the claim they take eight bytes a turn, and moving data
@@ -144,12 +145,12 @@ X86_64 = Architecture(
     checks_cpu=True,
     target="x86_64-unknown-linux-gnu",
     cross=Program("x86_64-linux-gnu-gcc", "gcc-x86-64-linux-gnu"),
-    boot_args=f"tsc=reliable no_timer_check {_NO_CIPHER_TESTS} {_NO_PCI_SEARCH}",
+    kernel_command_line=f"tsc=reliable no_timer_check {_NO_CIPHER_TESTS} {_NO_PCI_SEARCH}",
     kernel_marks=((0x202, b"HdrS"),),
     kernel_unpacked=True,
     user_mode_linux=True,
     # No rewriting of lock prefixes in the kernel's text.
-    emulated_args="noreplace-smp",
+    emulated_kernel_command_line="noreplace-smp",
     kernel_package="linux-image-amd64",
     user_emulator="qemu-x86_64",
     firmware_log="isa-debugcon,iobase=0x402",
@@ -159,7 +160,7 @@ X86_64 = Architecture(
 ARM64 = Architecture(
     name="arm64",
     machine_name="aarch64",
-    emulator=Program("qemu-system-aarch64", "qemu-system-arm", _rhel_emulators("aarch64")),
+    emulator=Program("qemu-system-aarch64", "qemu-system-arm", _list_rhel_emulators("aarch64")),
     machine="virt,gic-version=3",
     # Pointer authentication by the architecture's own cipher takes most of an emulated processor's time.
     cpu="max,pauth-impdef=on",
@@ -167,7 +168,7 @@ ARM64 = Architecture(
     target="aarch64-unknown-linux-gnu",
     cross=Program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
     console="ttyAMA0",
-    boot_args=_NO_CIPHER_TESTS,
+    kernel_command_line=_NO_CIPHER_TESTS,
     kernel_marks=((56, b"ARM\x64"), _EFI_UNPACKED),
     kernel_package="linux-image-arm64",
     early_console="earlycon=pl011,mmio32,0x9000000",
@@ -187,7 +188,7 @@ ARMHF = Architecture(
     target="armv7-unknown-linux-gnueabihf",
     cross=Program("arm-linux-gnueabihf-gcc", "gcc-arm-linux-gnueabihf"),
     console="ttyAMA0",
-    boot_args=_NO_CIPHER_TESTS,
+    kernel_command_line=_NO_CIPHER_TESTS,
     kernel_marks=((36, b"\x18\x28\x6f\x01"),),
     kernel_package="linux-image-armmp",
     user_emulator="qemu-arm",
@@ -206,7 +207,7 @@ PPC64EL = Architecture(
     cross=Program("powerpc64le-linux-gnu-gcc", "gcc-powerpc64le-linux-gnu"),
     console="hvc0",
     page_size=65536,
-    boot_args=_NO_CIPHER_TESTS,
+    kernel_command_line=_NO_CIPHER_TESTS,
     kernel_marks=((_ELF_MACHINE, b"\x15\x00"),),
     kernel_package="linux-image-powerpc64le",
     user_emulator="qemu-ppc64le",
@@ -221,7 +222,7 @@ RISCV64 = Architecture(
     cpu_suffix="-riscv-cpu",
     target="riscv64gc-unknown-linux-gnu",
     cross=Program("riscv64-linux-gnu-gcc", "gcc-riscv64-linux-gnu"),
-    boot_args=_NO_CIPHER_TESTS,
+    kernel_command_line=_NO_CIPHER_TESTS,
     kernel_marks=((56, b"RSC\x05"), _EFI_UNPACKED),
     kernel_package="linux-image-riscv64",
     user_emulator="qemu-riscv64",
@@ -239,7 +240,7 @@ S390X = Architecture(
     cross=Program("s390x-linux-gnu-gcc", "gcc-s390x-linux-gnu"),
     console_device=("-device", "sclpconsole,chardev=console"),
     bus=Bus.CCW,
-    boot_args=_NO_CIPHER_TESTS,
+    kernel_command_line=_NO_CIPHER_TESTS,
     kernel_marks=((0x10008, b"S390EP"),),
     kernel_package="linux-image-s390x",
     user_emulator="qemu-s390x",
@@ -283,10 +284,10 @@ def find_architecture(name: str) -> Architecture:
     for row in ARCHITECTURES.values():
         if name.lower() in row.names:
             return row
-    raise unknown_name_error("architecture", name, ARCHITECTURES)
+    raise make_unknown_name_error("architecture", name, ARCHITECTURES)
 
 
 @functools.cache
-def host_architecture() -> Architecture:
+def find_host_architecture() -> Architecture:
     """Return this host's architecture. Raises `UsageError` if the table does not have it."""
     return find_architecture(platform.machine())

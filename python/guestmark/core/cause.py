@@ -176,7 +176,7 @@ class Cause(Enum):
 
 
 def classify_errno(number: int | None) -> Cause:
-    """Return the cause that an error number of the system stands for."""
+    """Return the cause that a system error number stands for."""
     return Cause.NO_ROOM if number in {errno.ENOSPC, errno.EDQUOT} else Cause.OTHER
 
 
@@ -245,7 +245,7 @@ class ClassifiedMessage:
 
 
 def classify_message(speaker: Speaker, text: str) -> ClassifiedMessage:
-    """Return the cause of what a program printed; `Cause.OTHER` when no line of it is known."""
+    """Return the cause of what a program printed; `Cause.OTHER` if no line of it is known."""
     for pattern, cause in _MESSAGES[speaker]:
         if found := re.search(f"^.*(?:{pattern}).*$", text, re.MULTILINE):
             return ClassifiedMessage(cause, found.group().strip())

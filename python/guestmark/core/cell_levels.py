@@ -10,7 +10,7 @@ NESTED_WORDS = {"yes": "nested", "no": "bare"}
 
 
 def get_level(cell: Cell, name: str) -> str | None:
-    """Return the cell's workload key, platform or level of a factor; None when it has no such factor."""
+    """Return the cell's workload key, platform or level of a factor; None if it has no such factor."""
     if name == WORKLOAD:
         return cell.workload.key or cell.workload.name
     if name == PLATFORM:
@@ -21,7 +21,7 @@ def get_level(cell: Cell, name: str) -> str | None:
 def get_level_or_nesting(cell: Cell, name: str) -> str | None:
     """Return `get_level`, or `yes` or `no` for the name `nested`: whether the machine is inside another guest.
 
-    Only questions know that name. Elsewhere a command's own parameter may be called so.
+    Only questions know that name. Elsewhere a command's own parameter may have it.
     """
     if name == NESTED:
         return YES_NO[not cell.platform.is_nested]
@@ -29,7 +29,7 @@ def get_level_or_nesting(cell: Cell, name: str) -> str | None:
 
 
 def describe_level(cell: Cell, name: str) -> str | None:
-    """Return `get_level_or_nesting` in the words of a sentence: `nested` or `bare` in place of `yes` or `no`."""
+    """Return `get_level_or_nesting` as a word for a sentence: `nested` or `bare` in place of `yes` or `no`."""
     level = get_level_or_nesting(cell, name)
     return NESTED_WORDS[level] if name == NESTED and level is not None else level
 
@@ -40,7 +40,7 @@ def matches_levels(cell: Cell, wanted: Mapping[str, Sequence[str]]) -> bool:
 
 
 def group_cells(question: Question, cells: Iterable[Cell]) -> list[list[Cell]]:
-    """Group the cells that the question is about by their levels of the names in its `per`, in order."""
+    """Group the cells that the question is about by their levels of the names in `per`, in order."""
     groups: dict[tuple[str, ...], list[Cell]] = {}
     for cell in cells:
         if matches_levels(cell, question.where):

@@ -162,15 +162,15 @@ class Context:
     def to_stored(self) -> dict[str, Any]:
         """Return what ledgers and documents store, by key: all fields that were given; caller and notes in any case."""
         always = ("cwd", "env", "notes") if self.cwd else ()
-        kept = {**{name: getattr(self, name) for name in always}, **_changed_fields(self, Context())}
+        kept = {**{name: getattr(self, name) for name in always}, **_collect_changed_fields(self, Context())}
         if self.around:
-            kept["around"] = _changed_fields(self.around, HostCommands())
+            kept["around"] = _collect_changed_fields(self.around, HostCommands())
         if self.extended:
-            kept["extended"] = [_changed_fields(more, Extension(-1)) for more in self.extended]
+            kept["extended"] = [_collect_changed_fields(more, Extension(-1)) for more in self.extended]
         return kept
 
 
-def _changed_fields(value: Any, empty: Any) -> dict[str, Any]:
+def _collect_changed_fields(value: Any, empty: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from those of an empty one."""
     every = {field.name: getattr(value, field.name) for field in fields(value)}
     return {name: field for name, field in every.items() if field != getattr(empty, name)}

@@ -61,7 +61,7 @@ class Derived:
 
 
 def parse_derived(name: str, expression: str, unit: str = "", better: str = "lower") -> Derived:
-    """Return the metric. Raises `ValueError` with one line when the expression is not allowed arithmetic."""
+    """Return the metric. Raises `ValueError` with one line if the expression is not allowed arithmetic."""
     _parse_expression(expression)
     return Derived(name, unit, Better(better), expression)
 
@@ -84,7 +84,7 @@ def check_names(every: Sequence[Derived], known: Iterable[str]) -> None:
 def add_derived(
     every: Sequence[Derived], measured: Sequence[Measurement], levels: Mapping[str, str]
 ) -> list[Measurement]:
-    """Return an iteration's measurements with the metrics derived from them; one that lacks an operand is left out."""
+    """Return an iteration's measurements with the derived metrics; a metric that lacks an operand is left out."""
     found = list(measured)
     known = {
         **{

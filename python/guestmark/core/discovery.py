@@ -1,4 +1,4 @@
-"""Finding descriptions by walking packages.
+"""Finds descriptions by walking packages.
 
 Those of other distributions are entry points of the group `guestmark`: modules with the same attributes. Factors need
 no list: every `Factor` of a module in `guestmark.setting`, or of such an entry point, is found.
@@ -68,7 +68,7 @@ def list_settings_for(machines: Machine) -> tuple[Factor, ...]:
 
 
 def index_by_name(kinds: Iterable[Kind], what: str) -> dict[str, Kind]:
-    """Return the kinds by name. Raises `ValueError` when two different ones have the same name."""
+    """Return the kinds by name. Raises `ValueError` if two different ones have the same name."""
     found: dict[str, Kind] = {}
     for kind in kinds:
         if found.setdefault(kind.name, kind) is not kind:

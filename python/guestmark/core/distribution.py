@@ -72,7 +72,7 @@ class Distribution:
         yield package
 
     def install_hint(self, debian: str) -> str:
-        """Return one line that tells how to install these packages of Debian (words separated by blanks) there."""
+        """Return one line on how to install these packages of Debian (words separated by blanks) there."""
         wanted = debian.split()
         names = " ".join(self.translate_packages(wanted))
         if not names:
@@ -117,5 +117,5 @@ def detect_distribution(root: Path = ROOT) -> Distribution:
 
 
 def install_hint(debian: str) -> str:
-    """Return one line that tells how to install these packages of Debian (words separated by blanks) on this host."""
+    """Return one line on how to install these packages of Debian (words separated by blanks) on this host."""
     return detect_distribution().install_hint(debian)

@@ -1,4 +1,4 @@
-"""The errors a user can meet: one line on what is wrong, one line on what to do.
+"""The errors that users can get: one line on what is wrong, one line on what to do.
 
 Every deliberate error derives from `GuestmarkError`; the CLI prints `message` and `hint` and exits with `exit_status`.
 Any other exception that reaches the CLI is a bug in guestmark.
@@ -125,8 +125,8 @@ class TakenError(LedgerError):
     """Another process executes the run, or has taken over what this one was about to measure or store."""
 
 
-def unknown_name_error(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """Return the error for an unknown name; it suggests the nearest known name, then lists all of them.
+def make_unknown_name_error(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    """Make the error for an unknown name; it suggests the nearest known name, then lists all of them.
 
     A known name may be a pattern with a part to fill in, such as `ssh:DEST`.
     """

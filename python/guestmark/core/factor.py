@@ -1,4 +1,4 @@
-"""Factors: settings that a machine or a workload can be given at one or more levels; several levels span a matrix.
+"""Factors: settings of a machine or a workload, each with one or more levels; several levels span a matrix.
 
 A factor names the machines that take it (those are in `guestmark.setting`), or a kind of platform or workload lists it.
 """

@@ -1,4 +1,4 @@
-"""Facts about a trial: typed where they are made and where they are read, flat where they are stored.
+"""Facts about a trial: typed in code that makes and reads them, flat when stored.
 
 A producer makes a `Fact`, and a reader asks the trial's `Facts` for that same type, so no key is written twice. The
 keys under which the fields are stored, and shown as a trial's `attestation` in result documents, are an interface that
@@ -32,9 +32,9 @@ class Facts:
     def find_fact(self, kind: type[F], name: str = "") -> F | None:
         """Return the fact of that type, added under that name.
 
-        None when the trial has no such fact, or has it in a form that this version does not know.
+        None if the trial has no such fact, or has it in a form that this version does not know.
         """
-        start = key_prefix(name)
+        start = make_key_prefix(name)
         found = {key: self.kept[start + key] for key in list_keys(kind) if start + key in self.kept}
         if not found:
             return None
@@ -58,7 +58,7 @@ def list_keys(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     return tuple(known.encode_name for known in msgspec.structs.fields(kind))
 
 
-def key_prefix(name: str) -> str:
+def make_key_prefix(name: str) -> str:
     """Return the prefix of the keys of facts that are stored under a name."""
     return f"{name}_" if name else ""
 
@@ -161,7 +161,7 @@ class Durability(StrEnum):
     # No crash state of a log of writes loses anything, and nothing below the log is volatile.
     PROVEN = "proven"
     # As `PROVEN`, but only of what was synced; the workload left more on the disk than that.
-    PART = "synced part proven"
+    SYNCED_PART_PROVEN = "synced part proven"
     # This host's kernel was asked to flush.
     REACHED = "reached the kernel"
     # The hypervisor's own counter says so, and nothing else.
@@ -283,7 +283,7 @@ class Reason(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class Untorn(msgspec.Struct, frozen=True):
-    """Of the judged states those in which no write is torn, and how many of them fail.
+    """Of the judged states, those in which no write is torn, and how many of them fail.
 
     `flushed` of the failing ones hold exactly what had been flushed when a record was acknowledged.
     """
@@ -459,7 +459,7 @@ class ExecCost(Fact, kw_only=True):
     high_s: float = msgspec.field(name="exec_cost_high_s")
 
     def describe(self) -> str:
-        """Return it in milliseconds, with what it may be."""
+        """Return it in milliseconds, with the range that it may have."""
         return f"{self.wall_s * 1e3:.3g} ms ({self.low_s * 1e3:.3g} to {self.high_s * 1e3:.3g})"
 
 
@@ -482,7 +482,7 @@ class Findings:
         """Return everything known so far, in the form in which it is stored."""
         kept: dict[str, Any] = {}
         for (_, name), fact in self._found.items():
-            kept |= {f"{key_prefix(name)}{key}": value for key, value in flatten_fact(fact).items()}
+            kept |= {f"{make_key_prefix(name)}{key}": value for key, value in flatten_fact(fact).items()}
         return Facts(kept)
 
 

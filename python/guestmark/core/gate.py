@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from guestmark.core.errors import UsageError, unknown_name_error
+from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.core.model import Cell, Plan
-from guestmark.core.workload_kind import workload_kinds
+from guestmark.core.workload_kind import index_workload_kinds
 
 _FORM = "write CELL METRIC > +5%, e.g. 'tcg wall_s > +5%' or 'throughput < -3%'; of power cuts lost, part or unproven"
 _DURABILITY = re.compile(
@@ -19,12 +19,12 @@ _LIMIT = re.compile(r"(?P<sign>[+-]?)(?P<number>[0-9]+(\.[0-9]+)?)\s*%|[x×]\s*(
 
 
 class Loss(StrEnum):
-    """What a gate about power cuts refuses, the mildest first: each refuses what those before it do."""
+    """What a gate about power cuts refuses, the mildest first: each also refuses what those before it refuse."""
 
     # A crash state lacks what was acknowledged, or flushes are dropped.
     LOST = "lost"
     # Something that was never synced was left on the disk.
-    PART = "part"
+    UNSYNCED_PART = "part"
     UNPROVEN = "unproven"  # anything but `proven`
 
 
@@ -52,17 +52,17 @@ class Gate:
 
 
 def parse_gates(texts: Iterable[str], cells: Collection[Cell], metrics: Collection[str]) -> tuple[Gate, ...]:
-    """Return the gates of `--fail-if`, in order. Raises `UsageError` for one that fits nothing in the plan."""
+    """Return the gates of `--fail-if`, in order. Raises `UsageError` for one that applies to nothing in the plan."""
     return tuple(_parse_gate(text, cells, metrics) for text in texts)
 
 
 def read_plan_gates(plan: Plan) -> tuple[Gate, ...]:
-    """The gates that a plan was run with."""
+    """Return the gates that a plan was run with."""
     return parse_gates(plan.context.gates, plan.cells, {metric.name for metric in plan.metrics})
 
 
 def add_gates(plan: Plan, texts: Sequence[str]) -> Plan:
-    """Return the plan with these gates added. Raises `UsageError` for gates that fit nothing in the plan."""
+    """Return the plan with these gates added. Raises `UsageError` for gates that apply to nothing in the plan."""
     if not texts:
         return plan
     every = tuple(dict.fromkeys([*plan.context.gates, *texts]))
@@ -76,7 +76,7 @@ def is_about_power(text: str) -> bool:
 
 
 def parse_limits(texts: Iterable[str], cells: Collection[Cell], metrics: Collection[str]) -> tuple[Gate, ...]:
-    """Parse gates where only ratios can be judged. Raises `UsageError` for a gate about power cuts."""
+    """Parse gates if only ratios can be judged. Raises `UsageError` for a gate about power cuts."""
     gates = parse_gates(texts, cells, metrics)
     for gate in gates:
         if gate.loss is not None:
@@ -91,7 +91,7 @@ def check_proofs(plan: Plan, *, proving: bool) -> None:
     """Raises `UsageError` for a gate about power cuts on cells whose power is not cut in this run."""
     if proving or plan.context.prove:
         return
-    kinds = workload_kinds()
+    kinds = index_workload_kinds()
     for gate in read_plan_gates(plan):
         cells = [cell for cell in plan.cells if gate.loss is not None and gate.selects_cell(cell)]
         if any(not kinds[cell.workload.name].proves for cell in cells):
@@ -142,7 +142,7 @@ def _describe_unmatched(
     names = sorted({name for cell in cells for name in _list_cell_names(cell)})
     stray = [word for word in gate.words if word not in names]
     if stray:
-        error = unknown_name_error("cell or metric", stray[-1], [*names, *metrics])
+        error = make_unknown_name_error("cell or metric", stray[-1], [*names, *metrics])
         return UsageError(f"--fail-if {text!r}: {error.message}", hint=error.hint)
     if any(cell.baseline and set(gate.words) <= _list_cell_names(cell) for cell in cells):
         return UsageError(

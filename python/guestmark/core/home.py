@@ -1,4 +1,4 @@
-"""The user's own directories, also for users without an entry in the list of users. Cheap to import."""
+"""Finds the user's own directories, even for users without an entry in the list of users. Cheap to import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEDGER = "GUESTMARK_LEDGER"
 LATEST = "last"
 
 
-def home_directory() -> Path:
+def find_home_directory() -> Path:
     """Return `$HOME` if it is an absolute path, else what the list of users says, else `/`; it may not exist."""
     from pathlib import Path
 
@@ -32,29 +32,29 @@ def home_directory() -> Path:
     return Path(listed if listed.startswith("/") else "/")
 
 
-def default_path() -> Path:
+def find_default_ledger() -> Path:
     """Return the default path of the ledger: `$XDG_DATA_HOME/guestmark/ledger.sqlite`."""
-    return _xdg_directory("XDG_DATA_HOME", ".local/share") / "ledger.sqlite"
+    return _find_xdg_directory("XDG_DATA_HOME", ".local/share") / "ledger.sqlite"
 
 
-def state_directory() -> Path:
+def find_state_directory() -> Path:
     """Return where keys, campaigns and crash reports are: `$XDG_STATE_HOME/guestmark`. It may not exist."""
-    return _xdg_directory("XDG_STATE_HOME", ".local/state")
+    return _find_xdg_directory("XDG_STATE_HOME", ".local/state")
 
 
-def config_directory() -> Path:
+def find_config_directory() -> Path:
     """Return where users keep what they wrote for guestmark: `$XDG_CONFIG_HOME/guestmark`. It need not exist."""
-    return _xdg_directory("XDG_CONFIG_HOME", ".config")
+    return _find_xdg_directory("XDG_CONFIG_HOME", ".config")
 
 
-def cache_home() -> Path:
+def find_cache_home() -> Path:
     """Return where reproducible files are kept: `$XDG_CACHE_HOME/guestmark`. It may not exist."""
-    return _xdg_directory("XDG_CACHE_HOME", ".cache")
+    return _find_xdg_directory("XDG_CACHE_HOME", ".cache")
 
 
-def _xdg_directory(variable: str, usual: str) -> Path:
+def _find_xdg_directory(variable: str, usual: str) -> Path:
     from pathlib import Path
 
     base = os.environ.get(variable, "")
     # A relative path is invalid there and to be ignored (XDG Base Directory Specification).
-    return (Path(base) if base.startswith("/") else home_directory() / usual) / "guestmark"
+    return (Path(base) if base.startswith("/") else find_home_directory() / usual) / "guestmark"

@@ -22,7 +22,7 @@ import threading
 import time
 from pathlib import Path
 
-from guestmark.core.home import cache_home
+from guestmark.core.home import find_cache_home
 from guestmark.core.own_program import find_agent_binary
 
 PREFIX = "guestmark-"
@@ -51,7 +51,7 @@ class Keeper:
     def directory(self, name: str, parent: Path | str, mode: int = 0o700) -> Path:
         """Make the directory `guestmark-NAME-…` in `parent`, which must be absolute. Raises `OSError`."""
         for _ in range(_ATTEMPTS):
-            path = self.free_path(name, parent)
+            path = self.reserve_path(name, parent)
             try:
                 path.mkdir(mode)
                 with self._lock:
@@ -66,7 +66,7 @@ class Keeper:
                 return path
         raise FileExistsError(f"no free name in {parent}")
 
-    def free_path(self, name: str, parent: Path | str) -> Path:
+    def reserve_path(self, name: str, parent: Path | str) -> Path:
         """Return a free path `guestmark-NAME-…` in `parent`, which must be absolute; whatever is made there is removed.
 
         Raises `OSError`.
@@ -148,7 +148,7 @@ class Keeper:
     def _begin_record(self) -> None:
         """Create the file of names, in the cache and locked, or without a name if that is impossible."""
         with contextlib.suppress(OSError):
-            folder = cache_home() / _RECORDS / os.uname().nodename
+            folder = find_cache_home() / _RECORDS / os.uname().nodename
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             record = folder / f"{PREFIX}names-{secrets.token_hex(6)}"
             os.write(self._lifeline, _encode_announcement(b"+", record))

@@ -31,13 +31,13 @@ class Levels:
         self._read: dict[str, object] = {}
 
     def get(self, factor: Setting[L]) -> L | None:
-        """Return the level that was given; None where none was. Raises `ValueError` for one that cannot be read."""
+        """Return the level that was given; None if none was. Raises `ValueError` for one that cannot be read."""
         return self[factor] if factor.name in self.texts else None
 
     def __getitem__(self, factor: Setting[L]) -> L:
         """Return the given level, else the factor's default.
 
-        Raises `KeyError` where there is neither, and `ValueError` for a level that cannot be read.
+        Raises `KeyError` if there is neither, and `ValueError` for a level that cannot be read.
         """
         if factor.name not in self._read:
             text = self.texts.get(factor.name, factor.default)
@@ -51,7 +51,7 @@ class Levels:
         return factor.name in self.texts
 
     def with_defaults(self, defaults: Mapping[str, str]) -> Levels:
-        """Return these levels, and those of `defaults` where none was given."""
+        """Return these levels, and those of `defaults` for factors without a level."""
         return Levels({**defaults, **self.texts})
 
     def with_levels(self, texts: Mapping[str, str]) -> Levels:

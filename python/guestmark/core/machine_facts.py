@@ -435,8 +435,8 @@ def find_placement(machine: MachineFacts) -> Placed | None:
     return machine.outer.placement if isinstance(machine, NestedMachine) else machine.placement
 
 
-def attested_placement(facts: Facts) -> Placed | None:
-    """Return the same for a trial that has ended."""
+def find_attested_placement(facts: Facts) -> Placed | None:
+    """Return what `find_placement` does, for a trial that has ended."""
     machine = facts.find_fact(NestedMachine) or facts.find_fact(MachineFacts)
     return None if machine is None else find_placement(machine)
 

@@ -1,4 +1,4 @@
-"""This host's memory, as its kernel counts it."""
+"""Reads this host's memory sizes from its kernel."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ def read_meminfo(file: Path = Path("/proc/meminfo")) -> dict[str, int]:
     return {words[0]: int(words[1]) << 10 for words in parts if words[2:] == ["kB"]}
 
 
-def spare_memory(share: int, least: int) -> int:
-    """Return the bytes that may be taken now: available memory less what the host keeps.
+def compute_spare_memory(share: int, least: int) -> int:
+    """Return how many bytes may be taken now: available memory minus what the host keeps.
 
     The host keeps a `share`th of all memory, but no less than `least` bytes.
     """

@@ -12,7 +12,7 @@ from typing import Any
 
 from guestmark.core import regex
 from guestmark.core.derived import Derived, parse_derived
-from guestmark.core.errors import UsageError, WorkloadError, unknown_name_error
+from guestmark.core.errors import UsageError, WorkloadError, make_unknown_name_error
 from guestmark.core.metric import Better, Metric
 from guestmark.core.performance_events import EVENTS, PerformanceEvent
 from guestmark.core.units import parse_number
@@ -40,7 +40,7 @@ DEFAULT_METRICS = (WALL, GUEST_WALL, USER, SYSTEM, MAX_RSS)
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """A metric and the expression that finds it: in the group `value`, else the only group, else the whole match."""
+    """A metric and the expression that finds it, as the group `value`, else the only group, else the whole match."""
 
     metric: Metric
     pattern: str
@@ -61,9 +61,9 @@ class MetricSpec:
         return self.pattern.partition("#")[2] or _ANY_NUMBER if self.file else self.pattern
 
     def extract_value(self, *texts: str, limit_s: float = regex.LIMIT_S) -> float:
-        """Return the value in the first of `texts` that contains the metric; of several matches the last one counts.
+        """Return the value in the first of `texts` that contains the metric. Of several matches, the last one counts.
 
-        Programs print interim figures first and the final one last. Raises `WorkloadError` when nothing matches, when
+        Programs print interim figures first and the final one last. Raises `WorkloadError` if nothing matches, if
         the match is not a finite number, and when matching takes more than `limit_s` of processor time.
         """
         if self.searched.startswith(_JSON):
@@ -100,7 +100,7 @@ class MetricSpec:
         raise WorkloadError(f"metric {self.metric.name}: {where} JSON with a number at {'.'.join(path)!r}")
 
     def to_params(self) -> dict[str, Any]:
-        """Return it in the form of a workload's parameters."""
+        """Return the metric in the form of a workload's parameters."""
         metric = self.metric
         return {
             "name": metric.name,
@@ -148,7 +148,7 @@ def _check_pattern(name: str, made: MetricSpec) -> None:
             raise UsageError(f"--metric {name}: {error}") from error
         return
     if pattern.startswith(_PERF) and made.event is None:
-        raise unknown_name_error("performance event", pattern.removeprefix(_PERF), EVENTS)
+        raise make_unknown_name_error("performance event", pattern.removeprefix(_PERF), EVENTS)
     if pattern.startswith((_JSON, _PERF)):
         return
     try:

@@ -101,7 +101,7 @@ class WorkloadSpec(_Derived):
     def read_params(self, kind: type[P]) -> P:
         """Return the parameters as this msgspec struct or dataclass, converted once for each type.
 
-        Raises `msgspec.ValidationError` where they do not have its form.
+        Raises `msgspec.ValidationError` if they do not have its form.
         """
         return self._derive(kind, lambda: msgspec.convert(self.params, kind))
 
@@ -142,13 +142,13 @@ class Cell(_Derived):
         """Return what `make`, a class or a function, derives from this cell: made once, and kept with the cell."""
         return self._derive(make, lambda: make(self))
 
-    def display_level(self, factor: str) -> str | None:
-        """Return the level of a factor for display: its label if it has one. None without the factor."""
+    def get_displayed_level(self, factor: str) -> str | None:
+        """Return the level of a factor as it is displayed: its label if it has one. None without the factor."""
         return self.labels.get(factor) or self.factors.get(factor)
 
     @property
     def shares_root(self) -> bool:
-        """Whether its machine has this host's own files."""
+        """Whether its machine uses this host's own files."""
         return self.platform.shares_root and not OWN_ROOTS & self.factors.keys()
 
     def compares_with(self, other: "Cell") -> bool:

@@ -1,4 +1,4 @@
-"""An option declared once: the command line, plans, the library and the reference are all made from it."""
+"""Options, each declared once: the command line, plans, the library and the reference are all made from that."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The name that stands in messages, such as `--time-limit`."""
+        """The name that is used in messages, such as `--time-limit`."""
         return self.spelling.split()[0].partition("/")[0]
 
 

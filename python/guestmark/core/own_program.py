@@ -1,4 +1,4 @@
-"""Where guestmark's own programs are: where cargo put them in a checkout, else next to the package's scripts."""
+"""Finds guestmark's own programs: in a checkout where cargo put them, else next to the package's scripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROFILES = ("checkout", "release")
 
 
 def find_checkout() -> Path:
-    """Return the directory above `python/`, which is not a checkout where guestmark is installed."""
+    """Return the directory above `python/`, which is not a checkout if guestmark is installed."""
     return Path(__file__).resolve().parents[3]
 
 
@@ -30,7 +30,7 @@ def is_program(path: Path) -> bool:
 def find_own_program(name: str, override: str | None, *, variable: str) -> Path | None:
     """Return the program `name`: `override`, else the newest one built in this checkout, else the installed one.
 
-    None when there is none. Raises `GuestmarkError` when `override`, the value of `variable`, is not a program.
+    None if there is none. Raises `GuestmarkError` if `override`, the value of `variable`, is not a program.
     """
     if override:
         path = Path(override)
@@ -64,7 +64,7 @@ def find_agent_binary() -> Path:
     """Return the path of `guestmark-agent`: `GUESTMARK_AGENT`, else the checkout's build, else next to the package's
     scripts.
 
-    Raises `GuestmarkError` when there is none.
+    Raises `GuestmarkError` if there is none.
     """
     return _require_agent(os.environ.get("GUESTMARK_AGENT"))
 
@@ -87,7 +87,8 @@ def run_setup(part: str) -> bool:
 def install_extra(module: str, extra: str, what: str) -> None:
     """Install `module` if it is missing and this is a checkout, which installs by its lock.
 
-    `extra` is its name in pyproject.toml; `what` says in plural who needs it. Raises `GuestmarkError`, at every call.
+    `extra` is its name in pyproject.toml; `what` names in the plural what needs it. Raises `GuestmarkError` if it
+    cannot.
     """
     if importlib.util.find_spec(module) is None:
         done = run_setup(extra)

@@ -1,4 +1,4 @@
-"""Calls that run in parallel, and that an interrupted program does not wait for.
+"""Runs calls in parallel; an interrupted program does not wait for them.
 
 An executor of the standard library waits for its threads even while the interpreter exits, so Ctrl-C would take effect
 only when the slowest call has reached its deadline.

@@ -55,7 +55,7 @@ def param(
     default: Any = msgspec.NODEFAULT,
     **limits: Any,
 ) -> Param:
-    """Declares a parameter; see `Param`."""
+    """Declare a parameter; see `Param`."""
     return Param(description, kind, key, accepts, coerce, parse, default, limits)
 
 
@@ -67,14 +67,14 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def make(cls, *_: Any, **given: Any) -> Self:
-        """Makes and checks the parameters from a plan's values, by names of fields and keys of `INPUTS`.
+        """Make and check the parameters from a plan's values, by names of fields and keys of `INPUTS`.
 
-        Overridden where fields depend on each other. Raises `ValueError` or `UsageError` for what contradicts itself.
+        Overridden if fields depend on each other. Raises `ValueError` or `UsageError` for contradictory values.
         """
         return cls(**given)
 
     def to_stored(self) -> dict[str, Any]:
-        """Returns the parameters as a ledger and result documents keep them: without those that are None."""
+        """Return the parameters as ledgers and result documents keep them: without those that are None."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return {name: value for name, value in plain.items() if value is not None}
 
@@ -95,8 +95,8 @@ class Given:
 
 
 @functools.cache
-def given_params(params: type[Params]) -> Mapping[str, Given]:
-    """Returns the parameters that plans may give, by field or by key of `INPUTS`."""
+def list_given_params(params: type[Params]) -> Mapping[str, Given]:
+    """Return the parameters that plans may give, by field or by key of `INPUTS`."""
     fields = {each.name: each for each in msgspec.structs.fields(params)}
     found: dict[str, Given] = {}
     for name, hint in get_type_hints(params, include_extras=True).items():
@@ -124,11 +124,11 @@ def _read_given(declared: Param, name: str, typed: Any, default: Any) -> Given:
 
 @functools.cache
 def params_model(params: type[Params]) -> type[BaseModel]:
-    """Makes the strict pydantic model of what plans may give; it reports every mistake with its path."""
+    """Make the strict pydantic model of what plans may give; it reports every mistake with its path."""
     from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model
 
     fields: dict[str, Any] = {}
-    for given in given_params(params).values():
+    for given in list_given_params(params).values():
         declared = given.declared
         accepted: Any = Annotated[given.accepts, Field(**declared.limits)]
         if declared.coerce is not None:
@@ -152,6 +152,8 @@ def params_model(params: type[Params]) -> type[BaseModel]:
 
 
 def parse_params(params: type[P], plain: Mapping[str, Any]) -> P:
-    """Checks what a plan gives. Raises `pydantic.ValidationError` (all mistakes), `ValueError` or `UsageError`."""
+    """Check what a plan gives. Raises `pydantic.ValidationError` (all mistakes), `ValueError` or `UsageError`."""
     checked = params_model(params).model_validate(dict(plain))
-    return params.make(**{name: getattr(checked, given.key) for name, given in given_params(params).items()})
+    return params.make(
+        **{name: getattr(checked, given.key) for name, given in list_given_params(params).items()}
+    )

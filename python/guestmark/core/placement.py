@@ -1,4 +1,4 @@
-"""Which of the host's processors a machine, its emulator's other threads and the control plane get.
+"""Chooses which of the host's processors a machine, its emulator's other threads and the control plane get.
 
 Functions here only choose; `platforms.affinity` changes processes. This module is cheap to import.
 """
@@ -116,7 +116,7 @@ class Placement:
 def choose_processors(topology: Topology, level: str, processors: int, *, emulator: bool = True) -> Placement:
     """Choose the places of a machine with that many processors (0: all that this process may use).
 
-    `emulator`: it has threads besides its virtual processors that deserve a place; otherwise everything of the machine
+    `emulator`: it has threads besides its virtual processors that need a place; otherwise everything of the machine
     shares the same processors. Raises `UsageError` for a list that this process may not use.
     """
     every = topology.numbers

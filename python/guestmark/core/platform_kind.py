@@ -47,7 +47,7 @@ class Program:
 
 @contextlib.contextmanager
 def start_version_queries() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Yields a function that starts `PROGRAM --version` with pipes for its output, and ends all of them on leaving."""
+    """Yield a function that starts `PROGRAM --version` with pipes for its output; end all when the block ends."""
     # Only few commands ask for versions; the others shall not wait for these imports.
     import subprocess
 
@@ -74,7 +74,7 @@ _VERSION_S = 10.0
 
 
 def read_version_line(path: str) -> str:
-    """Returns the first line that `PROGRAM --version` prints.
+    """Return the first line that `PROGRAM --version` prints.
 
     Raises `OSError` or `subprocess.SubprocessError` if it cannot be run, and `IndexError` if it prints nothing.
     """
@@ -202,15 +202,15 @@ class PlatformKind:
         return (*self.outer_factors, *list_settings_for(self.outer))
 
     def takes_factor(self, factor: str) -> bool:
-        """Returns whether its machines accept the factor of this name."""
+        """Return whether its machines accept the factor of this name."""
         if self.parameter_prefix and factor.startswith(self.parameter_prefix):
             return True
         return any(known.name == factor for known in self.accepted_factors)
 
 
 @functools.cache
-def platform_kinds() -> Mapping[str, PlatformKind]:
-    """Returns all kinds of platforms by name, reserved ones included: the host first, then in alphabetical order."""
+def index_platform_kinds() -> Mapping[str, PlatformKind]:
+    """Return all kinds of platforms by name, including reserved ones: the host first, then in alphabetical order."""
     kinds: list[PlatformKind] = [
         kind for module in import_descriptions(_PACKAGE) for kind in getattr(module, "PLATFORMS", ())
     ]
@@ -219,22 +219,22 @@ def platform_kinds() -> Mapping[str, PlatformKind]:
     )
 
 
-def platform_names() -> tuple[str, ...]:
-    """Returns the names of single layers that can be measured, for errors, help and completion.
+def list_platform_names() -> tuple[str, ...]:
+    """Return the names of single layers that can be measured, for errors, help and completion.
 
     Layers that need an architecture or a destination after their name are left out.
     """
     return tuple(
         name
-        for name, kind in platform_kinds().items()
+        for name, kind in index_platform_kinds().items()
         if kind.is_supported and not kind.takes_destination and not kind.needs_arch
     )
 
 
-def platform_forms() -> tuple[str, ...]:
-    """Returns how single layers are written, for errors: `kvm`, `tcg[@ARCH]`, `user@ARCH`, `ssh:DEST`."""
+def list_platform_forms() -> tuple[str, ...]:
+    """Return how single layers are written, for errors: `kvm`, `tcg[@ARCH]`, `user@ARCH`, `ssh:DEST`."""
     forms: list[str] = []
-    for name, kind in platform_kinds().items():
+    for name, kind in index_platform_kinds().items():
         if not kind.is_supported:
             continue
         if kind.takes_destination:
@@ -249,8 +249,8 @@ def platform_forms() -> tuple[str, ...]:
 
 
 def is_machine_factor(factor: str) -> bool:
-    """Returns whether any kind of machine, or a guest around one, accepts the factor of this name."""
+    """Return whether any kind of machine, or a guest around one, accepts the factor of this name."""
     return any(
         kind.takes_factor(factor) or any(known.name == factor for known in kind.accepted_inside)
-        for kind in platform_kinds().values()
+        for kind in index_platform_kinds().values()
     )

@@ -8,10 +8,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from guestmark.core.architectures import ARCHITECTURES, Architecture, find_architecture, host_architecture
-from guestmark.core.errors import UsageError, unknown_name_error
+from guestmark.core.architectures import (
+    ARCHITECTURES,
+    Architecture,
+    find_architecture,
+    find_host_architecture,
+)
+from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.core.levels import Levels
-from guestmark.core.platform_kind import PlatformKind, platform_forms, platform_kinds, platform_names
+from guestmark.core.platform_kind import (
+    PlatformKind,
+    index_platform_kinds,
+    list_platform_forms,
+    list_platform_names,
+)
 
 _ARCH = re.compile(r"[a-z0-9_]{2,20}", re.ASCII)
 # What ssh takes as a destination, without anything that could be read as an option or by a shell.
@@ -29,15 +39,15 @@ class Layer:
     @property
     def description(self) -> PlatformKind:
         """Description of its kind. Raises `UsageError` for a kind that this version does not have."""
-        kinds = platform_kinds()
+        kinds = index_platform_kinds()
         if self.kind not in kinds:
-            raise unknown_name_error("platform", self.kind, platform_forms())
+            raise make_unknown_name_error("platform", self.kind, list_platform_forms())
         return kinds[self.kind]
 
     @property
     def architecture(self) -> Architecture:
         """Architecture of its machines. Raises `UsageError` for one that this version does not have."""
-        return host_architecture() if self.arch is None else find_architecture(self.arch)
+        return find_host_architecture() if self.arch is None else find_architecture(self.arch)
 
     @property
     def is_foreign(self) -> bool:
@@ -62,7 +72,7 @@ class PlatformSpec:
 
     @classmethod
     def read(cls, text: str) -> PlatformSpec:
-        """Reads a name that was checked when it was stored. Kinds that were removed since then are accepted."""
+        """Read a name that was checked when it was stored. Kinds that were removed since then are accepted."""
         return cls(_split_layer(part) for part in text.split("/"))
 
     @property
@@ -100,26 +110,26 @@ class PlatformSpec:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether all of it happens on another machine, so that its hypervisors take nothing of this host either.
+        """Whether all of it runs on another machine, so that not even its hypervisors take anything of this host.
 
         Reports also ask this of runs whose kind this version does not have; the answer is then False.
         """
-        kind = platform_kinds().get(self.outer.kind)
+        kind = index_platform_kinds().get(self.outer.kind)
         return kind is not None and kind.remote
 
     @property
     def starts_are_seen(self) -> bool:
-        """Whether this process orders each start itself, and may see what a machine takes of this host."""
+        """Whether this process starts each machine itself, and can see what it takes of this host."""
         return not self.is_elsewhere or self.outer.description.starts_timed
 
     @property
     def uses_this_host(self) -> bool:
-        """Whether some of it happens here, so that nobody else may measure this host meanwhile."""
+        """Whether any part of it runs here, so that nobody else may measure this host meanwhile."""
         return not self.is_elsewhere or self.outer.description.on_this_host
 
     @property
     def shares_root(self) -> bool:
-        """Whether its machines have this host's own files."""
+        """Whether its machines use this host's own files."""
         return not any(layer.is_foreign or layer.description.remote for layer in self.layers)
 
     @property
@@ -129,18 +139,18 @@ class PlatformSpec:
         return named.architecture if named is not None and named.is_foreign else None
 
     def takes_factor(self, factor: str) -> bool:
-        """Returns whether the machine that the workload runs on accepts the factor of this name."""
+        """Return whether the machine that the workload runs on accepts the factor of this name."""
         if self.inner.description.takes_factor(factor):
             return True
         outers = [layer.description for layer in self.layers[:-1]]
         return any(known.name == factor for outer in outers for known in outer.accepted_inside)
 
     def object_to(self, levels: Levels) -> str:
-        """Returns why machines of its destination cannot have these levels; empty where they can."""
+        """Return why machines of its destination cannot have these levels; empty if they can."""
         return self.inner.description.objection(self.inner.dest or "", levels)
 
     def count_processors(self, levels: Levels) -> int:
-        """Returns the number of processors of its machines at these levels of their factors."""
+        """Return the number of processors of its machines at these levels of their factors."""
         return self.inner.description.processors(levels)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -168,10 +178,10 @@ _DEEPEST = 3
 
 
 def parse_platform(text: str) -> PlatformSpec:
-    """Parses one platform name. Raises `UsageError` that says what is wrong and suggests the nearest known name."""
+    """Parse one platform name. Raises `UsageError` that says what is wrong and suggests the nearest known name."""
     stripped = text.strip()
     if not stripped:
-        raise UsageError("a platform's name is empty", hint=f"known: {', '.join(platform_forms())}")
+        raise UsageError("a platform's name is empty", hint=f"known: {', '.join(list_platform_forms())}")
     layers = tuple(_parse_layer(part, stripped) for part in stripped.split("/"))
     if (deep := sum(layer.description.guest for layer in layers)) > _DEEPEST:
         raise UsageError(
@@ -192,7 +202,7 @@ def parse_platform(text: str) -> PlatformSpec:
         if not kind.holds_guests:
             raise UsageError(
                 f"platform {stripped!r}: {layer.kind} cannot hold another platform",
-                hint=f"nest in {_join_with_or(name for name in platform_names() if _holds_guests(name))}"
+                hint=f"nest in {_join_with_or(name for name in list_platform_names() if _holds_guests(name))}"
                 if kind.guest
                 else f"write {inner!s} alone",
             )
@@ -200,7 +210,7 @@ def parse_platform(text: str) -> PlatformSpec:
 
 
 def parse_platforms(values: Iterable[str]) -> tuple[PlatformSpec, ...]:
-    """Parses all platforms of repeated, comma-separated `--on` values, in order.
+    """Parse all platforms of repeated, comma-separated `--on` values, in order.
 
     Duplicates are kept: comparing a platform with itself is a null comparison.
     """
@@ -227,7 +237,7 @@ def _parse_layer(part: str, whole: str) -> Layer:
         layer = Layer(layer.kind, arch="")
     elif part.strip().endswith(":"):
         layer = Layer(layer.kind, dest="")
-    kind = platform_kinds().get(layer.kind)
+    kind = index_platform_kinds().get(layer.kind)
     if kind is not None and kind.takes_destination:
         dest = layer.dest or ""
         advice = kind.advice(dest) if _DEST.fullmatch(dest) else f"e.g. {kind.example_name}"
@@ -237,12 +247,14 @@ def _parse_layer(part: str, whole: str) -> Layer:
             )
         return layer
     if layer.dest is not None:
-        examples = [known.example_name for known in platform_kinds().values() if known.takes_destination]
+        examples = [
+            known.example_name for known in index_platform_kinds().values() if known.takes_destination
+        ]
         raise UsageError(
             f"platform {whole!r}: {layer.kind} takes no destination", hint=f"e.g. {', '.join(examples)}"
         )
     if kind is None:
-        raise unknown_name_error("platform", layer.kind, platform_forms())
+        raise make_unknown_name_error("platform", layer.kind, list_platform_forms())
     if layer.arch is None:
         if kind.needs_arch:
             raise UsageError(
@@ -262,7 +274,7 @@ def _parse_layer(part: str, whole: str) -> Layer:
 
 
 def _holds_guests(name: str) -> bool:
-    return platform_kinds()[name].holds_guests
+    return index_platform_kinds()[name].holds_guests
 
 
 def _join_with_or(names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Reading `/proc`, `/sys` and files of other processes, which may end meanwhile.
+"""Reads `/proc`, `/sys` and files of other processes, which may end meanwhile.
 
 What no longer exists, or may not be read, is empty: no function here raises `OSError`.
 """
@@ -16,7 +16,7 @@ PROC = Path("/proc")
 def read_text(file: Path | str) -> str:
     """Return a file's text, empty if it cannot be read; bytes that are not UTF-8 are replaced.
 
-    Whoever reads many files gives their names as text: to make a `Path` takes as long as to read it.
+    Callers that read many files pass names as text, because making a `Path` takes as long as reading the file.
     """
     try:
         with open(file, encoding="utf-8", errors="replace") as stream:

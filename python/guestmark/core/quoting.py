@@ -1,4 +1,4 @@
-"""Words of strangers as a shell would take them: every character that cannot be seen is spelled out.
+"""Quotes words from strangers as a shell would take them: every character that cannot be seen is spelled out.
 
 A page and a terminal show a line feed, a tab and 3,000 spaces as one space, and some characters not at all: what
 looks like a comment would end in the middle of the screen, and a command follow it.
@@ -21,14 +21,14 @@ _LONG = 100
 
 
 def quote_words(words: Iterable[str]) -> str:
-    """The words as one line for a shell, each exactly as it is."""
+    """Return the words as one line for a shell, each exactly as it is."""
     return " ".join(map(quote_word, words))
 
 
 def quote_word(word: str) -> str:
-    """The word as a shell takes it: plain, in quotes, or as `$'…'` with all that is invisible spelled out.
+    """Return the word as a shell takes it: plain, in quotes, or as `$'…'` with everything invisible spelled out.
 
-    Single spaces are themselves; of more in a row, and at the ends, each is `\\x20`. Bytes that are no text are
+    Single spaces stay; several in a row, and those at the ends, become `\\x20` each. Bytes that are no text become
     `\\xff`.
     """
     if _PLAIN.fullmatch(word):
@@ -39,7 +39,7 @@ def quote_word(word: str) -> str:
 
 
 def spell_out(text: str) -> str:
-    """The text with all of it that cannot be seen, quotes and backslashes spelled out, as inside of `$'…'`."""
+    """Return the text with quotes, backslashes and everything that cannot be seen spelled out, as inside `$'…'`."""
     last = len(text) - 1
     return "".join(
         _spell_character(character)
@@ -50,7 +50,7 @@ def spell_out(text: str) -> str:
 
 
 def describe_length(text: str) -> str:
-    """Describes the length of a text for readers who see only part of it; empty for a short single line."""
+    """Describe the length of a text for readers who see only part of it; empty for a short single line."""
     lines = text.count("\n") + 1
     if len(text) <= _LONG and lines == 1:
         return ""
@@ -72,5 +72,5 @@ def _spell_character(character: str) -> str:
 
 
 def _is_visible(character: str) -> bool:
-    """Whether it has a shape and a place of its own: no control, format, separator, or mark on another character."""
+    """Return whether a character has its own shape and place: no control, format, separator or combining mark."""
     return unicodedata.category(character)[0] in "LNPS" and character not in _BLANK

@@ -1,4 +1,4 @@
-"""Slow runs that happen rarely: which ones a run is to find."""
+"""Rare slow runs: which ones a run is to find."""
 
 import re
 from dataclasses import dataclass

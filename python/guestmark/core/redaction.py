@@ -40,14 +40,14 @@ def register_secret(secret: str | None) -> None:
 def register_variables(variables: Mapping[str, str]) -> None:
     """Register the values of variables that somebody sets for a program, as they may be secrets.
 
-    Short ones, such as `true`, are words of all texts: they are only where the variable's name says so.
+    Short ones, such as `true`, occur in any text; they are secrets only if the variable's name says so.
     """
     for name, value in variables.items():
         if len(value) >= _LONG_VALUE or _SECRET_NAME.search(name):
             register_secret(value)
 
 
-def names_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Return whether a variable or parameter of that name holds a secret, going by the name's last words."""
     return _SECRET_NAME.search(name) is not None
 

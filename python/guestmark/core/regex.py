@@ -55,7 +55,7 @@ class Groups:
 
 
 def read_groups(pattern: str) -> Groups:
-    """Compiles an expression and returns its groups.
+    """Compile an expression and return its groups.
 
     Raises `PatternError`, also for an expression that is too large to be compiled within the limits.
     """
@@ -67,7 +67,7 @@ def read_groups(pattern: str) -> Groups:
 
 
 def find_last_match(pattern: str, texts: Sequence[str], limit_s: float = LIMIT_S) -> str | None:
-    """Returns the last match in the first text that has one, or None. `^` and `$` match at lines.
+    """Return the last match in the first text that has one, or None. `^` and `$` match at lines.
 
     The match is reduced to its group `value`, or else to its only group if it has just one. Raises `PatternError`, and
     `TooCostlyError` after `limit_s` seconds of processor time (at most `LIMIT_S`).
@@ -106,7 +106,7 @@ class _Worker:
         return answer
 
     def end(self) -> None:
-        """Kills the process. Another one is started for the next request."""
+        """Kill the process. Another one is started for the next request."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -117,7 +117,7 @@ class _Worker:
                         pipe.close()
 
     def forget(self) -> None:
-        """Called in a forked child: leaves the worker to the parent. It lives as long as its pipe is open."""
+        """Leave the worker to the parent; called in a forked child. The worker lives as long as its pipe is open."""
         process, self._process, self._lock = self._process, None, threading.Lock()
         if process is not None and process.stdin is not None and process.stdout is not None:
             process.stdin.close()

@@ -10,26 +10,26 @@ import re
 from collections.abc import Iterable, Mapping
 
 from guestmark.core.discovery import index_by_name
-from guestmark.core.errors import UsageError, unknown_name_error
+from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.core.factor import Factor
 from guestmark.core.model import Cell
-from guestmark.core.platform_kind import OWN_PARAMETER, Program, platform_kinds, platform_names
-from guestmark.core.workload_kind import workload_kind, workload_kinds
+from guestmark.core.platform_kind import OWN_PARAMETER, Program, index_platform_kinds, list_platform_names
+from guestmark.core.workload_kind import index_workload_kinds, workload_kind
 
 __all__ = [
     "VARIABLE",
     "describe_takers",
     "factors",
     "find_factor",
+    "index_platform_kinds",
+    "index_workload_kinds",
     "is_crowd",
     "is_variable",
+    "list_platform_names",
     "parse_level",
     "parse_settings",
-    "platform_kinds",
-    "platform_names",
     "programs",
     "workload_kind",
-    "workload_kinds",
 ]
 
 # Before the name of an environment variable of the measured command.
@@ -42,9 +42,9 @@ _PARAMETER = re.compile(r"own\.[a-z][a-z0-9_]{0,30}", re.ASCII)
 def factors() -> Mapping[str, Factor]:
     """Return all factors by name: those of platforms, then those of workloads."""
     found: list[Factor] = []
-    for platform in platform_kinds().values():
+    for platform in index_platform_kinds().values():
         found += [*platform.accepted_factors, *platform.accepted_inside]
-    for workload in workload_kinds().values():
+    for workload in index_workload_kinds().values():
         found += workload.factors
     return index_by_name(found, "factor")
 
@@ -53,7 +53,7 @@ def programs(
     workloads: Iterable[str] | None = None, platforms: Iterable[str] | None = None
 ) -> tuple[Program, ...]:
     """Return the programs that these workloads and kinds of platforms (None: all) run on this host."""
-    made, hosts = workload_kinds(), platform_kinds()
+    made, hosts = index_workload_kinds(), index_platform_kinds()
     found: list[Program] = []
     for name in hosts if platforms is None else platforms:
         found += hosts[name].programs if name in hosts else ()
@@ -72,13 +72,13 @@ def find_factor(name: str) -> Factor:
         return _own_parameter(name.strip())
     factor = factors().get(name.strip().replace("-", "_").lower())
     if factor is None:
-        raise unknown_name_error("factor", name.strip(), factors())
+        raise make_unknown_name_error("factor", name.strip(), factors())
     return factor
 
 
 def is_crowd(cell: Cell) -> bool:
     """Return whether the cell runs several machines at once; False for a workload that is not installed here."""
-    kind = workload_kinds().get(cell.workload.name)
+    kind = index_workload_kinds().get(cell.workload.name)
     return kind is not None and kind.runs_several_machines(cell)
 
 
@@ -105,15 +105,15 @@ def _own_parameter(name: str) -> Factor:
 
 
 def describe_takers(factor: Factor) -> str:
-    """Return in words what takes the factor: kinds of platforms, else workloads."""
+    """Describe what takes the factor: kinds of platforms, else workloads."""
     if is_variable(factor.name):
         return "the workload exec"
-    kinds = [kind for kind in platform_kinds().values() if kind.is_supported]
+    kinds = [kind for kind in index_platform_kinds().values() if kind.is_supported]
     if takers := sorted(kind.name for kind in kinds if kind.takes_factor(factor.name)):
         return ", ".join(takers)
     if any(factor in kind.accepted_inside for kind in kinds):
         return "nested platforms such as tcg/kvm"
-    users = sorted(kind.name for kind in workload_kinds().values() if factor in kind.factors)
+    users = sorted(kind.name for kind in index_workload_kinds().values() if factor in kind.factors)
     return f"the workload{'s' if len(users) > 1 else ''} {', '.join(users)}"
 
 

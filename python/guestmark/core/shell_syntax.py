@@ -1,4 +1,4 @@
-"""Recognising text that only a shell understands, so that it is given to one."""
+"""Recognises text that only a shell understands, so that it is given to one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs on the host that end with this process, however it ends, before what they write to is removed."""
+"""Ends programs on the host when this process ends, however it ends, before what they write to is removed."""
 
 from __future__ import annotations
 

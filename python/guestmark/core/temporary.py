@@ -16,7 +16,7 @@ from typing import IO
 from guestmark.core.keeper import keeper
 
 
-def default_parent() -> Path:
+def find_default_parent() -> Path:
     """Return `$TMPDIR`, or the system's directory for temporary files."""
     # Not what every command line waits for.
     import tempfile
@@ -27,7 +27,7 @@ def default_parent() -> Path:
 @contextlib.contextmanager
 def scratch_directory(name: str, parent: Path | None = None, mode: int = 0o700) -> Iterator[Path]:
     """Yield a directory, by default in the usual place, that is removed at the end. Raises `OSError`."""
-    path = keeper().directory(name, (parent or default_parent()).absolute(), mode)
+    path = keeper().directory(name, (parent or find_default_parent()).absolute(), mode)
     try:
         yield path
     finally:
@@ -41,7 +41,7 @@ def replace_file(target: Path, mode: int = 0o600) -> Iterator[Path]:
     If the block fails, or the process is killed in it, nothing of it remains and `target` is unchanged. An empty file
     with `mode` exists at the path; the block fills or replaces it. Raises `OSError`.
     """
-    part = keeper().free_path("part", target.parent.absolute())
+    part = keeper().reserve_path("part", target.parent.absolute())
     try:
         os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
         yield part

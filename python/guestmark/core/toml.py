@@ -57,9 +57,9 @@ def read_toml(text: str, where: str, hint: str = _HINT) -> dict[str, Any]:
 
 
 def read_toml_text(path: Path, hint: str = _HINT, *, only_regular: bool = False) -> str:
-    """Return the text of a file of TOML, read within its budget. Raises `UsageError` for what cannot be read so.
+    """Return the text of a TOML file, read within its budget. Raises `UsageError` for a file that cannot be read.
 
-    What is read again later has to be a regular file (`only_regular`): a pipe would have nothing more.
+    A file that is read again later has to be a regular one (`only_regular`): a pipe would have nothing more.
     """
     # A pipe without a writer would be waited for.
     flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if only_regular else 0)
@@ -111,7 +111,7 @@ def _find_excess(text: str) -> str:
 
 
 def _find_out_of_range(found: dict[str, Any]) -> str:
-    """Return the same about the parsed values: headers with keys, and numbers."""
+    """Return which limit the parsed values exceed: headers with keys, and numbers."""
     level: list[Any] = [found]
     for _ in range(_DEEPEST + 1):
         inner = [value for table in level for value in (table.values() if isinstance(table, dict) else table)]

@@ -17,7 +17,7 @@ class Limit:
     better: Better = Better.LOWER
 
     def allows_value(self, value: float) -> bool:
-        """Whether a mean keeps to it."""
+        """Return whether a mean keeps the limit."""
         return value <= self.value if self.better is Better.LOWER else value >= self.value
 
     def __str__(self) -> str:
@@ -26,7 +26,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`durability` are the words a configuration may have, none for any; `margin` and `error` are relative.
+    """`durability` lists the words that a configuration may have, none for any; `margin` and `error` are relative.
 
     Of the finalists, at most `finalists` are measured once more in `confirm` fresh blocks.
     """
@@ -49,7 +49,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A cell that may be the best: its levels, for screening, and why it may not take part, if it may not."""
+    """A cell that may be the best: its levels, for screening, and if it may not take part, the reason."""
 
     id: str
     levels: Mapping[str, str] = field(default_factory=dict)

@@ -1,11 +1,11 @@
-"""Durations, percentages, sizes and numbers as people write them; every parser raises `ValueError` with one line."""
+"""Parses and formats durations, percentages, sizes and numbers; every parser raises `ValueError` with one line."""
 
 import math
 import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from guestmark.core.errors import unknown_name_error
+from guestmark.core.errors import make_unknown_name_error
 
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)", re.ASCII)
@@ -117,7 +117,7 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def format_share(share: float, places: int = 0, *, signed: bool = False) -> str:
-    """Return a share of one as a percentage with so many decimals: `12 %`, or `+1.3 %` if it is `signed`."""
+    """Return a share of one as a percentage with that many decimals: `12 %`, or `+1.3 %` if it is `signed`."""
     return f"{100 * share:{'+' if signed else ''}.{places}f} %"
 
 
@@ -131,7 +131,7 @@ _MOST_NAMES = 100
 
 
 def name_some(names: Sequence[str], noun: str) -> str:
-    """Return the first of many names, at least one, as far as a remark has room, and how many more there are."""
+    """Return as many of the first names as a remark has room for, at least one, and how many more there are."""
     shown = list(names[:1])
     for name in names[1:]:
         if len(", ".join((*shown, name))) > _MOST_NAMES:
@@ -166,8 +166,8 @@ _UNITS = {
 }
 
 
-def unit_size(unit: str, measured: str) -> float:
-    """Return how many of the `measured` unit one `unit` is; 1.0 when they are the same. Raises `KeyError`."""
+def compute_unit_size(unit: str, measured: str) -> float:
+    """Return how many of the `measured` unit one `unit` is; 1.0 if they are the same. Raises `KeyError`."""
     if unit == measured:
         return 1.0
     own, size = _UNITS[unit]
@@ -179,9 +179,9 @@ def unit_size(unit: str, measured: str) -> float:
 def check_unit(unit: str, measured: str) -> None:
     """Raises `UsageError` for a unit that cannot be compared with figures in `measured`."""
     try:
-        unit_size(unit, measured)
+        compute_unit_size(unit, measured)
     except KeyError:
         fitting = [name for name, (own, _) in _UNITS.items() if own == measured]
-        raise unknown_name_error(
+        raise make_unknown_name_error(
             f"unit for figures in {measured or 'no unit'}", unit, fitting or [measured]
         ) from None

@@ -25,7 +25,7 @@ _SWITCHES = (
 )  # fmt: skip
 
 
-def how_to_allow(settings: Path = Path("/proc/sys"), *, root: bool | None = None) -> str:
+def explain_how_to_allow(settings: Path = Path("/proc/sys"), *, root: bool | None = None) -> str:
     """Return in one line what forbids them to this user and how to change it; empty if nothing known does.
 
     `root` says whether the user is root; None means that this is looked up.

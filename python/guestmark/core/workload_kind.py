@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_arg
 import msgspec
 
 from guestmark.core.discovery import import_descriptions, index_by_name, list_packages
-from guestmark.core.errors import unknown_name_error
+from guestmark.core.errors import make_unknown_name_error
 from guestmark.core.factor import Factor
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, WorkloadSpec
@@ -40,7 +40,7 @@ class Topic(Enum):
 
 
 class WorkloadKind(Generic[P]):
-    """What guestmark knows of a workload before anything runs; `workloads.base.Workload` adds the running.
+    """What guestmark knows of a workload before anything runs; `workloads.base.Workload` runs it.
 
     A subclass that has a `name` is a workload: the registry finds it in its package. `P` are its parameters, declared
     once (`core.params`). All methods are of the class, and importing it must be cheap: it is imported whenever
@@ -88,92 +88,92 @@ class WorkloadKind(Generic[P]):
 
     @classmethod
     def list_metrics(cls, params: P) -> tuple[Metric, ...]:
-        """Returns what is measured with these parameters, the primary metric first."""
+        """Return the metrics that are measured with these parameters, the primary one first."""
         return cls.measures
 
     @classmethod
     def describe_params(cls, params: P) -> str:
-        """Returns what tables call it where a plan does not say."""
+        """Return the label that tables use if the plan gives none."""
         return ""
 
     @classmethod
     def takes_factor(cls, factor: str, platform: PlatformSpec) -> bool:
-        """Tells whether a factor of that platform applies to this workload.
+        """Return whether a factor of that platform applies to this workload.
 
-        Where it does not, there is one cell without the factor, as for factors that the platform itself does not take.
+        If it does not, there is one cell without the factor, as for factors that the platform itself does not take.
         """
         return cls.only_factors is None or factor in cls.only_factors
 
     @classmethod
     def decides_factor(cls, params: P, factor: str, platform: PlatformSpec) -> bool | None:
-        """Overrides `takes_factor` and the platform for these parameters.
+        """Override `takes_factor` and the platform for these parameters.
 
-        True accepts a factor even where the platform itself does not (mount options on the host, where the workload
+        True accepts a factor even if the platform itself does not (mount options on the host, where the workload
         mounts an image), False rejects it, None leaves the decision to them.
         """
         return None
 
     @classmethod
     def find_packages(cls, params: P) -> tuple[str, ...]:
-        """Returns the packages that hold its programs, in addition to those of `programs`."""
+        """Return the packages that hold its programs, in addition to those of `programs`."""
         return ()
 
     @classmethod
     def needs_root(cls, params: P) -> bool:
-        """Tells whether it runs programs of the machine, which then needs a root."""
+        """Return whether it runs programs of the machine, which then needs a root."""
         return not cls.agent_is_enough
 
     @classmethod
     def user_command(cls, params: P) -> Sequence[str]:
-        """Returns the user's command that it runs; empty without one."""
+        """Return the user's command that it runs; empty without one."""
         return ()
 
     @classmethod
     def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
-        """Returns parameters of `powercut` that acknowledge what the cell's workload does, in its way.
+        """Return parameters with which `powercut` acknowledges what the cell's workload does, as the workload does it.
 
-        Without any, a proof is one of the disk only.
+        Without any, a proof covers only the disk.
         """
         return {}
 
     @classmethod
     def moved_bytes(cls, params: P) -> int | None:
-        """Returns how many bytes of content it writes to its target, which needs room for them; None if unknown."""
+        """Return how many bytes of content it writes to its target, which needs room for them; None if unknown."""
         return None
 
     @classmethod
     def watches_initcalls(cls, params: P) -> bool | None:
-        """Tells whether initcalls are watched beside the phases of a guest's start and end; None: neither is."""
+        """Return whether initcalls are watched beside the phases of a guest's start and end; None: neither is."""
         return None
 
     @classmethod
     def runs_several_machines(cls, cell: Cell) -> bool:
-        """Tells whether a cell runs several machines at once: they share all processors, unless a plan places them."""
+        """Return whether a cell runs several machines at once: they share all processors, unless a plan places them."""
         return False
 
     @classmethod
     def adapts_to_time(cls, params: P) -> bool:
-        """Tells whether its trials shorten themselves to fit into their share of the command's time."""
+        """Return whether its trials shorten themselves to fit into their share of the command's time."""
         return False
 
     @classmethod
     def report_sections(cls) -> tuple[Callable[..., Any], ...]:
-        """Returns functions that add to a report what only this workload knows: see `workloads.base.Sections`."""
+        """Return functions that add what only this workload knows to a report; see `workloads.base.Sections`."""
         return ()
 
     @classmethod
     def report_conclusion(cls) -> Callable[..., Any] | None:
-        """Returns a function that says what cells come to that are not compared; None without one."""
+        """Return a function that concludes from cells that are not compared; None without one."""
         return None
 
     @classmethod
     def params_model(cls) -> type[BaseModel]:
-        """Returns the pydantic model of what plans may give it."""
+        """Return the pydantic model of what plans may give it."""
         return params_model(cls.PARAMS)
 
     @classmethod
     def check_params(cls, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the parameters of a plan as they are stored.
+        """Return the parameters of a plan as they are stored.
 
         Raises `pydantic.ValidationError` (with all mistakes), `ValueError` or `UsageError`.
         """
@@ -181,12 +181,12 @@ class WorkloadKind(Generic[P]):
 
     @classmethod
     def params_of(cls, workload: WorkloadSpec) -> P:
-        """Returns the typed parameters of such a workload, converted once."""
+        """Return the typed parameters of such a workload, converted once."""
         return cast("P", workload.read_params(cls.PARAMS))
 
     @classmethod
     def stored_params_of(cls, workload: WorkloadSpec) -> P | None:
-        """Returns the same of a workload out of a ledger; None for parameters that are not of this kind."""
+        """Return the typed parameters of a workload from a ledger; None for parameters that are not of this kind."""
         try:
             return cls.params_of(workload)
         except msgspec.ValidationError:
@@ -194,29 +194,29 @@ class WorkloadKind(Generic[P]):
 
     @classmethod
     def make_spec(cls, params: Mapping[str, Any], label: str = "", key: str = "") -> WorkloadSpec:
-        """Returns the workload with these stored parameters, by default under the label that they make."""
+        """Return the workload with these stored parameters, by default under the label that they make."""
         spec = WorkloadSpec(cls.name, params, label, key)
         return spec if label else replace(spec, label=cls.describe_params(cls.params_of(spec)))
 
     @classmethod
     def metrics_of(cls, workload: WorkloadSpec) -> tuple[Metric, ...]:
-        """Returns the metrics that are measured of such a workload, the primary one first."""
+        """Return the metrics that are measured of such a workload, the primary one first."""
         return cls.list_metrics(cls.params_of(workload))
 
     @classmethod
     def runs_programs(cls, workload: WorkloadSpec) -> bool:
-        """Tells whether such a workload runs programs of the machine, which therefore needs a root."""
+        """Return whether such a workload runs programs of the machine, which therefore needs a root."""
         return cls.needs_root(cls.params_of(workload))
 
     @classmethod
     def accepts_factor(cls, factor: str, platform: PlatformSpec) -> bool:
-        """Tells whether its cells on that platform have the factor, whatever the parameters are."""
+        """Return whether its cells on that platform have the factor, whatever the parameters are."""
         mine = any(known.name == factor for known in cls.factors)
         return (mine or platform.takes_factor(factor)) and cls.takes_factor(factor, platform)
 
     @classmethod
     def has_factor(cls, workload: WorkloadSpec, factor: str, platform: PlatformSpec) -> bool:
-        """Tells whether cells of such a workload on that platform have the factor."""
+        """Return whether cells of such a workload on that platform have the factor."""
         if not any(known.name == factor for known in cls.factors) and not is_machine_factor(factor):
             return False
         decided = cls.decides_factor(cls.params_of(workload), factor, platform)
@@ -227,8 +227,8 @@ WorkloadClass = type[WorkloadKind[Any]]
 
 
 def find_packages(cell: Cell) -> tuple[str, ...]:
-    """Returns the packages that a cell's machine needs in its root, where that is made of packages."""
-    kind = workload_kinds().get(cell.workload.name)
+    """Return the packages that a cell's machine needs in its root, if that is made of packages."""
+    kind = index_workload_kinds().get(cell.workload.name)
     if kind is None or not kind.runs_programs(cell.workload):
         return ()
     more = kind.find_packages(kind.params_of(cell.workload))
@@ -236,60 +236,60 @@ def find_packages(cell: Cell) -> tuple[str, ...]:
 
 
 def count_moved_bytes(cell: Cell) -> int | None:
-    """Returns how many bytes of content the cell's workload writes to its target; None if unknown."""
-    kind = workload_kinds().get(cell.workload.name)
+    """Return how many bytes of content the cell's workload writes to its target; None if unknown."""
+    kind = index_workload_kinds().get(cell.workload.name)
     return None if kind is None else kind.moved_bytes(kind.params_of(cell.workload))
 
 
 def adapts_to_time(cell: Cell) -> bool:
-    """Tells whether the cell's trials take no more time than they are given."""
-    kind = workload_kinds().get(cell.workload.name)
+    """Return whether the cell's trials take no more time than they are given."""
+    kind = index_workload_kinds().get(cell.workload.name)
     return kind is not None and kind.adapts_to_time(kind.params_of(cell.workload))
 
 
 def watches_initcalls(cell: Cell) -> bool | None:
-    """Tells whether the cell's workload watches its guest's initcalls beside its phases; None if it watches neither."""
-    kind = workload_kinds().get(cell.workload.name)
+    """Return whether the cell's workload watches initcalls beside its guest's phases; None: it watches neither."""
+    kind = index_workload_kinds().get(cell.workload.name)
     return None if kind is None else kind.watches_initcalls(kind.params_of(cell.workload))
 
 
 def find_measured_packages(workloads: Iterable[WorkloadSpec]) -> set[str]:
-    """Returns this host's packages with these workloads' programs, as far as their kinds know."""
+    """Return this host's packages with these workloads' programs, as far as their kinds know."""
     found: set[str] = set()
     for workload in workloads:
-        kind = workload_kinds().get(workload.name)
+        kind = index_workload_kinds().get(workload.name)
         if kind is not None:
             found.update(kind.find_packages(kind.params_of(workload)))
     return found
 
 
 def find_topic(workload: WorkloadSpec) -> Topic | None:
-    """Returns what a comparison of backends concludes from the workload; None for nothing, or an unknown kind."""
-    kind = workload_kinds().get(workload.name)
+    """Return what a comparison of backends concludes from the workload; None for nothing, or an unknown kind."""
+    kind = index_workload_kinds().get(workload.name)
     return None if kind is None else kind.topic
 
 
 def _find_kinds(module: ModuleType) -> list[WorkloadClass]:
-    """Returns the workloads among a module's classes: those that have a name of their own."""
+    """Return the workloads among a module's classes: those that have a name of their own."""
     classes = (value for value in vars(module).values() if isinstance(value, type))
     return [found for found in classes if issubclass(found, WorkloadKind) and "name" in vars(found)]
 
 
 @functools.cache
-def workload_kinds() -> Mapping[str, WorkloadClass]:
-    """Returns all kinds of workloads by name, `exec` first, then in alphabetical order."""
+def index_workload_kinds() -> Mapping[str, WorkloadClass]:
+    """Return all kinds of workloads by name, `exec` first, then in alphabetical order."""
     kinds = [kind for module in import_descriptions(_PACKAGE) for kind in _find_kinds(module)]
     return index_by_name(sorted(kinds, key=lambda kind: (kind.name != "exec", kind.name)), "workload")
 
 
 def workload_kind(name: str) -> WorkloadClass:
-    """Returns the kind of workload of that name. Raises `UsageError` with the nearest known one."""
+    """Return the kind of workload of that name. Raises `UsageError` with the nearest known one."""
     own = f"{_PACKAGE}.{name.replace('-', '_')}"
     # Mostly the package has the workload's name, and importing the others would cost every run time.
     if own in list_packages(_PACKAGE):
         for kind in _find_kinds(importlib.import_module(own)):
             if kind.name == name:
                 return kind
-    if name not in workload_kinds():
-        raise unknown_name_error("workload", name, workload_kinds())
-    return workload_kinds()[name]
+    if name not in index_workload_kinds():
+        raise make_unknown_name_error("workload", name, index_workload_kinds())
+    return index_workload_kinds()[name]

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from guestmark.core.findings import Storage, StoredDisk
-from guestmark.core.home import default_path
+from guestmark.core.home import find_default_ledger
 from guestmark.core.model import Cell
-from guestmark.core.workload_kind import workload_kinds
+from guestmark.core.workload_kind import index_workload_kinds
 from guestmark.disks import stack
 from guestmark.setting.disk import Disks, has_disks, read_disk_requests
 from guestmark.setting.location import LOCATION, SHARED_MEMORY
@@ -55,7 +55,7 @@ def default_location(
 
     `others` are the directories tried after TMPDIR.
     """
-    known = (_FALLBACK, str(_nearest_existing(default_path().parent))) if others is None else others
+    known = (_FALLBACK, str(_nearest_existing(find_default_ledger().parent))) if others is None else others
     usable = [
         directory
         for name in (environment.get("TMPDIR", ""), *known)
@@ -107,7 +107,7 @@ def _lacks_location(cell: Cell) -> bool:
 
 def _may_have_directory(cell: Cell) -> bool:
     """Return whether the cell can run in any directory of this host and has not been given one."""
-    kind = workload_kinds().get(cell.workload.name)
+    kind = index_workload_kinds().get(cell.workload.name)
     here = cell.platform.is_this_host and cell.platform.takes_factor(LOCATION.name)
     return here and LOCATION.name not in cell.factors and kind is not None and kind.runs_on_disk
 

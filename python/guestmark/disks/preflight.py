@@ -10,7 +10,7 @@ from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.keeper import keeper
 from guestmark.core.meminfo import read_meminfo
 from guestmark.core.model import Cell, LeftOut
-from guestmark.core.workload_kind import count_moved_bytes, workload_kinds
+from guestmark.core.workload_kind import count_moved_bytes, index_workload_kinds
 from guestmark.disks import daemon, devices, loop
 from guestmark.disks.location import is_in_memory
 from guestmark.setting.disk import Disks, DiskSpec, Role, has_disks, read_disk_requests
@@ -96,7 +96,7 @@ def leave_out_diskless(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
 
 
 def _runs_anywhere(cell: Cell) -> bool:
-    kind = workload_kinds().get(cell.workload.name)
+    kind = index_workload_kinds().get(cell.workload.name)
     return kind is not None and kind.runs_on_disk
 
 

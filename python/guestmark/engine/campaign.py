@@ -22,7 +22,7 @@ from typing import Any
 
 from guestmark.agent.clocks import read_host_boot_id
 from guestmark.core.errors import GuestmarkError, UsageError
-from guestmark.core.home import home_directory, state_directory
+from guestmark.core.home import find_home_directory, find_state_directory
 from guestmark.core.model import Plan, RunState
 from guestmark.core.redaction import drop_password
 from guestmark.core.temporary import replace_file
@@ -136,7 +136,7 @@ class CampaignState:
 
 def find_campaigns_directory() -> Path:
     """Return the directory of campaign files."""
-    return state_directory() / "campaigns"
+    return find_state_directory() / "campaigns"
 
 
 def list_campaigns() -> list[str]:
@@ -391,7 +391,7 @@ ConditionPathExists={kept}
 Type=exec
 User={os.getuid()}
 WorkingDirectory={state.cwd}
-Environment="HOME={home_directory()}" "PATH={os.environ.get("PATH", os.defpath)}"
+Environment="HOME={find_home_directory()}" "PATH={os.environ.get("PATH", os.defpath)}"
 ExecStart={words}
 KillMode=mixed
 

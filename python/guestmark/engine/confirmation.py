@@ -18,7 +18,7 @@ from typing import Any
 
 from guestmark.appliance.bzimage import read_release
 from guestmark.appliance.kernel import find_by_release
-from guestmark.core.architectures import host_architecture
+from guestmark.core.architectures import find_host_architecture
 from guestmark.core.context import Caller, Context
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.findings import Program
@@ -225,7 +225,7 @@ def _find_side_kernel(side: _ComparedSide) -> str:
 
 def _find_qemu(side: _ComparedSide) -> str:
     wanted = side.used["qemu"]
-    given = side.cell.levels.get(PROGRAM) or host_architecture().emulator.path
+    given = side.cell.levels.get(PROGRAM) or find_host_architecture().emulator.path
     if given is not None and _ask_version(given).startswith(wanted):
         return given
     if package := _DEBIAN.search(wanted):

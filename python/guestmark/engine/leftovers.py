@@ -19,7 +19,7 @@ from guestmark.appliance.paths import cache_directory, scratch_parent
 from guestmark.core import procfs
 from guestmark.core.keeper import is_in_use
 from guestmark.core.machine_facts import read_mounts
-from guestmark.core.registry import platform_names
+from guestmark.core.registry import list_platform_names
 from guestmark.disks.location import default_location
 from guestmark.disks.logged import unmount_below
 from guestmark.disks.processes import is_stopped, read_status
@@ -208,7 +208,7 @@ def _list_directories(more: Iterable[Path]) -> Iterator[Path]:
 
 
 def _find_named(parent: Path) -> Iterator[Path]:
-    names = sorted({*_OLDER_NAMES, *(name.replace("/", "-") for name in platform_names())})
+    names = sorted({*_OLDER_NAMES, *(name.replace("/", "-") for name in list_platform_names())})
     named = rf"(?:(?:{'|'.join(map(re.escape, names))})(?:@[a-z0-9_]+)?-)?{_UNIQUE_SUFFIX}"
     ours = re.compile(rf"guestmark-(?:{named}|{_KEEPER_NAME})")
     with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageEr
 from guestmark.core.model import Cell, LeftOut, Plan, select_runnable
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.units import format_size
-from guestmark.core.workload_kind import find_packages, workload_kind, workload_kinds
+from guestmark.core.workload_kind import find_packages, index_workload_kinds, workload_kind
 from guestmark.disks import preflight as disks
 from guestmark.disks.location import add_locations
 from guestmark.foreign.parts import SILENT
@@ -102,7 +102,9 @@ def _explain_misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str
     ):
         yield f"a machine of {row.name} has one processor", "give it no more: --set smp=1"
     elif kind.runs_programs(cell.workload) and not row.root:
-        able = ", ".join(sorted(name for name, each in workload_kinds().items() if each.agent_is_enough))
+        able = ", ".join(
+            sorted(name for name, each in index_workload_kinds().items() if each.agent_is_enough)
+        )
         yield (
             f"no release of Debian has packages of {row.name}, so there are no programs to run",
             f"its agent alone can do: boot, {able}",

@@ -62,7 +62,7 @@ def find_proof_kind(cell: Cell) -> ProofKind | None:
 
 def _find_row_params(cell: Cell) -> Mapping[str, Any]:
     """Return the parameters with which the workload's own acknowledgements are proven; none if they cannot be."""
-    kind = kinds.workload_kinds().get(cell.workload.name)
+    kind = kinds.index_workload_kinds().get(cell.workload.name)
     return {} if kind is None else kind.acknowledging_params(cell)
 
 
@@ -186,7 +186,7 @@ def explain_barred_cells(
 
 
 def _is_flushing_writes(cell: Cell) -> bool:
-    kind = kinds.workload_kinds().get(cell.workload.name)
+    kind = kinds.index_workload_kinds().get(cell.workload.name)
     return kind is not None and kind.flushes_writes
 
 

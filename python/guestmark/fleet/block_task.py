@@ -144,7 +144,7 @@ def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
 
 @contextlib.contextmanager
 def _claim_class(ledger: Ledger, order: FleetOrder, machine: str) -> Iterator[None]:
-    """Keep other machines of a class that shares a run from making it inside the block."""
+    """Keep other machines of a class that shares a run from creating it while the block runs."""
     kind = order.find_machine_class(machine)
     if not kind:
         yield
@@ -193,7 +193,7 @@ def read_progress(stored: StoredRun, machine: str) -> MachineProgress:
 
 
 def find_run(ledger: Ledger, order: FleetOrder, machine: str) -> str | None:
-    """Return the id of the machine's run, or of the one that its class shares; None before it is made."""
+    """Return the id of the machine's run, or of the one that its class shares; None before it is created."""
 
     kind = order.find_machine_class(machine)
     whose = {CLASS_LABEL: kind} if kind else {MACHINE_LABEL: machine}
@@ -210,7 +210,7 @@ def _load_plan(order: FleetOrder) -> Plan:
 
 
 def _create_run(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> str:
-    """Make a run of what can be measured here, with the labels of its fleet; return its id."""
+    """Create a run of what can be measured here, with the labels of its fleet; return its id."""
     from guestmark.engine.audience import Audience
     from guestmark.engine.run import RunOptions, prepare_run
 
@@ -257,7 +257,7 @@ def _refuse_duplicate_machine(labels: Mapping[str, str], machine: str, host: str
 
 
 def _identify_host() -> str:
-    """Return a digest that tells this machine from others whatever its name is: of its boot, and of its lock file."""
+    """Return a digest of this machine's boot and lock file, which tells it from others whatever its name is."""
 
     lock = exclusive.find_lock_file()
     if lock is None or not lock.exists():

@@ -73,12 +73,12 @@ class MachineState:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to be done on the machine."""
+        """Whether there is nothing more to do on the machine."""
         return self.has_ended or bool(self.gave_up)
 
 
 class Fleet:
-    """A fleet at work. `tell` gets what the user should know; `look` is called twice a second.
+    """A running fleet. `tell` gets messages for the user; `look` is called twice a second.
 
     `block` is the function that the engine runs, `link` starts a machine's worker; simulations replace both.
     """
@@ -131,7 +131,7 @@ class Fleet:
             if self._engine is not None:
                 self._engine.close()
             keeper().remove(directory)
-            self._record_losses()
+            self._record_lost_trials()
 
     @property
     def status(self) -> ExitStatus:
@@ -148,7 +148,7 @@ class Fleet:
 
     def _start_engine(self, directory: Path) -> ParslEngine:
         if self._engine is not None:
-            self._tell("the engine has ended unexpectedly; it is started again")
+            self._tell("the engine ended unexpectedly; restarting it")
             self._close_links(list(self.states.values()))
             with contextlib.suppress(Exception):
                 self._engine.close()
@@ -158,7 +158,7 @@ class Fleet:
             try:
                 return ParslEngine(_make_private_directory(directory))
             except EngineError as error:
-                self._tell(f"{error.message}; it is started again")
+                self._tell(f"{error.message}; restarting it")
                 time.sleep(_PAUSE_S)
         return ParslEngine(_make_private_directory(directory))
 
@@ -183,19 +183,19 @@ class Fleet:
                 )
 
     def _serve_link(self, state: MachineState, link: WorkerLink, engine: ParslEngine) -> None:
-        """Pass on a worker's messages; close its connection if it has ended or nothing is heard of the worker."""
+        """Pass on a worker's messages; close its connection if it has ended or the worker is silent."""
         name = state.member.name
         for text in link.take_messages():
             self._tell(f"{name}: {text}")
         silent = link.is_silent(engine.present)
         if link.is_running() and not silent:
             return
-        said = LinkEnd("nothing was heard of it any more") if silent else link.describe_end()
+        said = LinkEnd("it has fallen silent") if silent else link.describe_end()
         link.close()
         state.link = None
         state.failures += 1
         if (said.final and not state.answered) or state.failures >= _MOST_LINKS:
-            self._give_up(state, said.text or "its worker ends again and again")
+            self._give_up(state, said.text or "its worker keeps ending")
             return
         pause = min(_PAUSE_S * 2 ** (state.failures - 1), _LONGEST_PAUSE_S)
         state.next_link = time.monotonic() + pause
@@ -230,7 +230,7 @@ class Fleet:
             self._give_up(state, done.error)
 
     def _end_shared_machines(self, done: MachineProgress) -> list[MachineState]:
-        """Return the other machines that shared the run that has ended; each would find out by itself, but later."""
+        """End and return the other machines that share the ended run; each would find out by itself, but later."""
         others = [
             state for state in self.states.values() if not state.is_over and state.progress.run == done.run
         ]
@@ -247,13 +247,13 @@ class Fleet:
             self._tell("a worker was killed; its trial is lost")
             return
         if number == str(state.links) and state.link is not None:
-            self._tell(f"{name}: nothing was heard of it any more")
+            self._tell(f"{name}: it has fallen silent")
             self._close_links([state])
             state.link = None
 
     def _give_up(self, state: MachineState, why: str) -> None:
         state.gave_up = why
-        self._tell(f"{state.member.name} is given up: {why}; the other machines continue")
+        self._tell(f"gave up on {state.member.name}: {why}; the other machines continue")
         self._close_links([state])
 
     @staticmethod
@@ -265,8 +265,8 @@ class Fleet:
             with ThreadPoolExecutor(min(len(links), 32)) as pool:
                 list(pool.map(lambda link: link.close(), links))
 
-    def _record_losses(self) -> None:
-        """Record trials that were begun and will not end, as no worker executes those runs any more."""
+    def _record_lost_trials(self) -> None:
+        """Record trials that were begun and will never end, because no worker executes those runs any more."""
         theirs = [
             (state, run_id)
             for state in self.states.values()

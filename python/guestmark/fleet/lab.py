@@ -84,5 +84,5 @@ def dump_lab(lab: tuple[LabMachine, ...]) -> list[dict[str, Any]]:
 
 
 def load_lab(kept: Sequence[Mapping[str, Any]]) -> tuple[LabMachine, ...]:
-    """Inverse of `dump_lab`."""
+    """Return the lab that `dump_lab` wrote."""
     return tuple(LabMachine(**{**each, "command": tuple(each["command"])}) for each in kept)

@@ -15,7 +15,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.home import LATEST
 from guestmark.fleet import lab
 from guestmark.fleet.lab import LabMachine
-from guestmark.ledger import default_path
+from guestmark.ledger import find_default_ledger
 from guestmark.ledger.attempts import find_runs_with_labels
 from guestmark.ledger.store import Ledger
 from guestmark.plan.load import load_outline
@@ -72,13 +72,13 @@ def load_order(ledger: Ledger, fleet: str) -> FleetOrder:
 
 def find_reachable_ledger(ledger: str | None, members: Sequence[LabMachine]) -> str:
     """Return the address by which machines reach the ledger. Raises `UsageError` for a file if some are remote."""
-    path = ledger or str(default_path())
+    path = ledger or str(find_default_ledger())
     if "://" in path:
         return path
     if any(member.ssh for member in members):
         raise UsageError(
-            "the machines of a lab need a ledger that all of them reach",
-            hint="--ledger postgresql://… (see docs/guide/lab.md); guestmark ledger copy takes runs there",
+            "the machines of a lab need a ledger that all of them can reach",
+            hint="--ledger postgresql://… (see docs/guide/lab.md); guestmark ledger copy copies runs there",
         )
     return os.path.abspath(path)
 
@@ -91,7 +91,7 @@ def list_fleets(ledger: Ledger) -> list[str]:
 
 
 def find_fleet(ledger: Ledger, wanted: str) -> str:
-    """Return the fleet of that name, or with that in its name, or the latest. Raises `UsageError` unless it is one."""
+    """Return the fleet with that name or part of a name, or the latest. Raises `UsageError` unless it is one."""
     known = list_fleets(ledger)
     if wanted == LATEST and known:
         return known[-1]

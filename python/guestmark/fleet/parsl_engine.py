@@ -1,4 +1,4 @@
-"""The engine that gives blocks to idle machines: Parsl's high-throughput executor, unchanged.
+"""The engine that gives blocks to idle machines: Parsl's high-throughput executor, unmodified.
 
 It is configured never to repeat a task by itself. Its interchange listens on loopback; workers on other machines reach
 it through their ssh connection, with keys made for this fleet (CurveZMQ).
@@ -56,7 +56,7 @@ def require_parsl() -> None:
 
 
 def read_versions() -> dict[str, str]:
-    """Return the versions that must be the same on all machines of a fleet, of what is installed."""
+    """Return the installed versions that must match on all machines of a fleet."""
     found = {"guestmark": __version__}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         found["Parsl"] = importlib.metadata.version("parsl")
@@ -116,7 +116,7 @@ class ParslEngine:
         self._watching.start()
 
     def _start_interchange(self, said: Path) -> None:
-        """Start the interchange, and notice by a timer's signal when it ends.
+        """Start the interchange, and learn from a timer's signal when it ends.
 
         Parsl would wait two minutes for the answer of a dead one. A thread cannot start it instead: PR_SET_PDEATHSIG
         kills the interchange when the thread that started it ends.
@@ -129,7 +129,7 @@ class ParslEngine:
                 return
             if process.poll() is not None:
                 raise EngineError(
-                    f"the engine has ended while it started: {_read_last_message(said)}",
+                    f"the engine ended while it was starting: {_read_last_message(said)}",
                     hint="is there room in the temporary directory?",
                 )
             if time.monotonic() > until:
@@ -152,7 +152,7 @@ class ParslEngine:
             signal.signal(signal.SIGALRM, before)
 
     def _poll_interchange(self) -> None:
-        """Poll the interchange: one that hangs is as good as dead, but does not say so."""
+        """Poll the interchange, because one that hangs is as good as dead but does not report it."""
         while not self._closed.wait(HEARTBEAT_S):
             try:
                 found = self._executor.command_client.run("MANAGERS", timeout_s=GIVE_UP_S)
@@ -167,7 +167,7 @@ class ParslEngine:
         return int(self._executor.worker_port)
 
     def make_worker_arguments(self, machine: str) -> list[str]:
-        """Return the arguments of a machine's worker, but for the directories that it makes itself."""
+        """Return the arguments of a machine's worker, except for the directories that it makes itself."""
         return [
             "--addresses", _LOOPBACK,
             "--port", str(self.port),
@@ -230,7 +230,7 @@ class ParslEngine:
 
 
 def _read_last_message(said: Path) -> str:
-    """Return the last message of the interchange, or what its silence suggests."""
+    """Return the last message of the interchange, or what its silence may mean."""
     text = ""
     with contextlib.suppress(OSError):
         text = said.read_text(errors="replace")

@@ -1,8 +1,8 @@
-"""Watches the engine's worker on a machine, and ends all of it if a part is gone or hangs.
+"""Watches the engine's worker on a machine, and ends the whole of it if a part is gone or hangs.
 
 The worker is a process that talks to the engine, one that measures, and one that manages what these share. If the one
 that measures dies, the engine starts another. But an idle one dies holding the lock of their queue, and no process is
-told when the manager dies: then the machine seems to be present and never does anything.
+told when the manager dies: the machine then seems to be present but never does anything.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _wait_for_end(handles: list[int], within_s: float) -> set[int]:
 
 
 def _kill_stopped_parts(parts: dict[int, int], stopped: dict[int, float]) -> dict[int, float]:
-    """Kill parts that have been stopped for long: the engine hears from another part, and would wait forever."""
+    """Kill parts that have been stopped for long: the engine still hears from another part, and would wait forever."""
     now = time.monotonic()
     stopped = {pid: stopped.get(pid, now) for pid in parts if is_stopped(pid)}
     for pid, since in stopped.items():

@@ -1,7 +1,7 @@
 """`guestmark fleet worker`: the engine's worker on a machine, tied to the connection that started it.
 
 It reads one line from its standard input: keys, the ledger's address, its name. When the input ends, so does the worker
-with everything that it runs, whatever happened at the other side.
+with everything that it runs, whatever happened at the other end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from guestmark.agent.binary import supervise_command
 from guestmark.appliance.paths import scratch_parent
 from guestmark.core.errors import UsageError
 from guestmark.core.keeper import keeper
-from guestmark.core.temporary import default_parent
+from guestmark.core.temporary import find_default_parent
 from guestmark.fleet import parsl_engine, pool_watchdog
 from guestmark.fleet.block_task import (
     LEDGER_VARIABLE,
@@ -32,7 +32,7 @@ _LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")
 
 
 class WorkerStart(msgspec.Struct, frozen=True):
-    """The line that a worker reads."""
+    """The line that a worker reads when it starts."""
 
     machine: str
     ledger: str
@@ -102,7 +102,7 @@ def _choose_temporary_directories(directory: Path) -> dict[str, str]:
     """
     if len(os.fspath(directory)) > _LONGEST_TEMPORARY:
         directory = keeper().directory("fleet", "/tmp")
-    return {TEMPORARY_VARIABLE: os.fspath(default_parent()), "TMPDIR": os.fspath(directory)}
+    return {TEMPORARY_VARIABLE: os.fspath(find_default_parent()), "TMPDIR": os.fspath(directory)}
 
 
 def _read_start() -> WorkerStart:

@@ -1,4 +1,4 @@
-"""Connections to the machines of a lab, each with the engine's worker at the other end."""
+"""Connects to the machines of a lab; at the other end of each connection is the engine's worker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class WorkerAddresses:
     port: int
     ledger: str
 
-    def forwarded(self) -> list[int]:
+    def list_forwarded_ports(self) -> list[int]:
         """Return the ports on this host's loopback that must be forwarded to another machine."""
         url = urlsplit(self.ledger)
         local = url.hostname in {"localhost", "127.0.0.1", "::1"}
@@ -81,7 +81,7 @@ class WorkerLink:
         try:
             self._process = subprocess.Popen(
                 supervise_command(
-                    make_remote_command(member, ["fleet", "worker"], reach.forwarded()),
+                    make_remote_command(member, ["fleet", "worker"], reach.list_forwarded_ports()),
                     lifeline_fd=lifeline,
                     spare_keepers=True,
                 ),
@@ -106,7 +106,7 @@ class WorkerLink:
         return self._process.poll() is None
 
     def describe_end(self) -> LinkEnd:
-        """Return why the connection has ended, as far as ssh or the worker told."""
+        """Return why the connection has ended, as far as ssh or the worker said."""
         status = self._process.poll()
         if status is not None:
             self._hearing.join(_HEAR_S)
@@ -143,14 +143,14 @@ class WorkerLink:
         return now - self._seen > self._patience_s or now - self._in_order > _ABSENT_S
 
     def take_messages(self) -> list[str]:
-        """Return the worker's messages for the user since the last call, such as whom it waits for."""
+        """Return the worker's messages for the user since the last call, such as what it waits for."""
         found = []
         while self._told:
             found.append(self._told.popleft())
         return found
 
     def close(self) -> None:
-        """End the worker by closing its input; one that does not react is killed after some seconds."""
+        """End the worker by closing its input; if it does not react, kill it after some seconds."""
         if self._lifeline < 0:
             return
         assert self._process.stdin is not None
@@ -181,7 +181,7 @@ class WorkerLink:
 
 
 def make_remote_command(
-    member: LabMachine, arguments: Sequence[str], forwarded: Sequence[int] = ()
+    member: LabMachine, arguments: Sequence[str], forwarded_ports: Sequence[int] = ()
 ) -> list[str]:
     """Return the command line that runs guestmark with these arguments on a machine."""
     words = [*member.command, *arguments]
@@ -189,5 +189,5 @@ def make_remote_command(
         return ["env", *(f"{name}={value}" for name, value in member.environment.items()), *words]
     settings = [f"{name}={value}" for name, value in member.environment.items()]
     there = shlex.join(["exec", "env", *settings, *words])
-    tunnels = [part for port in forwarded for part in ("-R", f"127.0.0.1:{port}:127.0.0.1:{port}")]
+    tunnels = [part for port in forwarded_ports for part in ("-R", f"127.0.0.1:{port}:127.0.0.1:{port}")]
     return [*ssh_command(), *_OPTIONS, *tunnels, "--", member.ssh, there]

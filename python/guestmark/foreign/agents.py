@@ -15,7 +15,7 @@ from pathlib import Path
 
 from guestmark import __version__
 from guestmark.agent.binary import NAME
-from guestmark.core.architectures import Architecture, find_architecture, host_architecture
+from guestmark.core.architectures import Architecture, find_architecture, find_host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.own_program import find_agent_binary, find_checkout
 from guestmark.core.platform_kind import Program
@@ -26,7 +26,7 @@ from guestmark.foreign.progress import Progress
 
 KIND = "agent"
 # Measured on two processors: with Rust's library fetched as a package, and with the library compiled.
-_FETCHED_ABOUT_S, _COMPILED_ABOUT_S = 20.0, 60.0
+_FETCHED_EXPECTED_S, _COMPILED_EXPECTED_S = 20.0, 60.0
 _SOURCES = ("Cargo.toml", "Cargo.lock", ".cargo/config.toml", "crates/agent", "crates/wire")
 # This profile of Cargo.toml builds in a third of the time of a release.
 _PROFILE = "checkout"
@@ -62,7 +62,7 @@ class AgentNotMadeError(PlatformUnusableError):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(
             f"the agent for machines of {architecture.name} has not been made yet",
-            hint=f"make it here, or take it over from another machine: guestmark prepare tcg@{architecture.name}",
+            hint=f"make it here, or copy it from another machine: guestmark prepare tcg@{architecture.name}",
         )
         self.architecture = architecture
 
@@ -121,7 +121,7 @@ def list_missing(architecture: Architecture) -> list[Program]:
     found = []
     if find_toolchain(architecture) is None:
         name = "rustc" if architecture.root else "rustc with the sources of its library"
-        found.append(Program(name, _rust_packages(sources=not architecture.root)))
+        found.append(Program(name, _query_rust_packages(sources=not architecture.root)))
     if shutil.which(architecture.cross.name) is None:
         found.append(architecture.cross)
     if not _has_libc(architecture):
@@ -138,16 +138,16 @@ def _has_libc(architecture: Architecture) -> bool:
     return os.path.isabs(path) and os.path.exists(path)
 
 
-def _rust_packages(*, sources: bool) -> str:
-    web = _package_suffix()
+def _query_rust_packages(*, sources: bool) -> str:
+    web = _find_package_suffix()
     return f"cargo{web} rustc{web}" + (f" rust{web}-src" if sources else "")
 
 
 @functools.cache
-def _package_suffix() -> str:
+def _find_package_suffix() -> str:
     """Returns the suffix of Rust's packages: Debian 12 has a new enough Rust under another name.
 
-    Cached, as apt-cache takes a second where apt keeps no caches.
+    Cached, because apt-cache takes a second if apt keeps no caches.
     """
     return (
         "-web"
@@ -175,13 +175,13 @@ def find_library_compiler(architecture: Architecture) -> Toolchain | None:
     return next((chain for chain in _list_able(architecture) if chain.library is Library.COMPILED), None)
 
 
-def library_sources_hint() -> str:
+def make_library_sources_hint() -> str:
     """Returns how to install the sources of Rust's library."""
-    return f"as root: apt-get install {_rust_packages(sources=True)}"
+    return f"as root: apt-get install {_query_rust_packages(sources=True)}"
 
 
 def _list_able(architecture: Architecture) -> Iterator[Toolchain]:
-    """Yields every compiler with every library that it can use."""
+    """Yields every compiler with each library that it can use."""
     for chain in _find_toolchains():
         rustlib = _find_sysroot(chain) / "lib" / "rustlib"
         if any((rustlib / architecture.target / "lib").glob("libstd-*.rlib")):
@@ -193,7 +193,7 @@ def _list_able(architecture: Architecture) -> Iterator[Toolchain]:
 
 
 def _find_library_package(rustlib: Path) -> Package | None:
-    files = (rustlib / host_architecture().target / "lib").glob("libstd-*.rlib")
+    files = (rustlib / find_host_architecture().target / "lib").glob("libstd-*.rlib")
     return next((package for file in files if (package := find_package(str(file)))), None)
 
 
@@ -201,7 +201,7 @@ def forget_toolchains() -> None:
     """Forgets which compilers are installed, after others have been installed."""
     _find_toolchains.cache_clear()
     _find_sysroot.cache_clear()
-    _package_suffix.cache_clear()
+    _find_package_suffix.cache_clear()
     find_owner.cache_clear()
     find_package.cache_clear()
 
@@ -243,7 +243,7 @@ def make_agent(architecture: Architecture, progress: Progress) -> Path:
             f"there is no agent for {architecture.name}, and it cannot be built here",
             hint="make it in a checkout of guestmark with Rust's sources installed: guestmark prepare --help",
         )
-    with store.making_part(
+    with store.make_part(
         architecture, KIND, compute_key(architecture), progress, lock=".lock-agent"
     ) as making:
         if chain.package:
@@ -251,30 +251,30 @@ def make_agent(architecture: Architecture, progress: Progress) -> Path:
         triple = architecture.target.upper().replace("-", "_")
         flags = (
             f"--remap-path-prefix={folder}={name}"
-            for folder, name in _remapped_paths(root, chain, making.scratch)
+            for folder, name in _list_remapped_paths(root, chain, making.scratch)
         )
         environment = {
-            **cargo_environment(chain, making.scratch),
+            **make_cargo_environment(chain, making.scratch),
             f"CARGO_TARGET_{triple}_LINKER": architecture.cross.name,
             f"CARGO_TARGET_{triple}_RUSTFLAGS": " ".join(flags),
         }
         run_command(
-            cargo_command(chain, ("build", "--profile", _PROFILE), [architecture]),
+            make_cargo_command(chain, ("build", "--profile", _PROFILE), [architecture]),
             f"building the agent for {architecture.name}",
             log=making.log,
             progress=progress,
             cwd=root,
             env=environment,
-            about_s=estimate_s(architecture),
+            expected_s=estimate_s(architecture),
         )
         shutil.copy2(making.scratch / architecture.target / _PROFILE / NAME, making.path / NAME)
         return making.complete(_describe_tools(architecture, chain), (NAME,)) / NAME
 
 
-def cargo_command(
+def make_cargo_command(
     chain: Toolchain, verb: Sequence[str], architectures: Iterable[Architecture]
 ) -> tuple[str, ...]:
-    """Returns the command that applies a verb of cargo, with its options, to the agent for these architectures."""
+    """Returns the command that runs a subcommand of cargo, with its options, on the agent for these architectures."""
     # Flags in the user's environment would replace those of .cargo/config.toml, which link statically.
     without = ("env", "-u", "RUSTFLAGS", "-u", "CARGO_ENCODED_RUSTFLAGS", "-u", "CARGO_BUILD_RUSTFLAGS")
     options = ["--locked", "-p", NAME, "--bin", NAME, "--no-default-features"]
@@ -286,8 +286,8 @@ def cargo_command(
     return (*without, str(chain.cargo), *verb, *options)
 
 
-def cargo_environment(chain: Toolchain, target_directory: Path) -> dict[str, str]:
-    """Returns the environment variables for `cargo_command`."""
+def make_cargo_environment(chain: Toolchain, target_directory: Path) -> dict[str, str]:
+    """Returns the environment variables for `make_cargo_command`."""
     return {
         "PATH": f"{chain.cargo.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "RUSTC": str(chain.rustc),
@@ -302,7 +302,7 @@ def estimate_s(architecture: Architecture) -> float:
     """Returns the seconds that making it takes, on two processors."""
     chain = find_toolchain(architecture)
     compiled = chain.library is Library.COMPILED if chain else not architecture.root
-    return _COMPILED_ABOUT_S if compiled else _FETCHED_ABOUT_S
+    return _COMPILED_EXPECTED_S if compiled else _FETCHED_EXPECTED_S
 
 
 def _add_library(
@@ -312,7 +312,7 @@ def _add_library(
     making: store.PartInMaking,
     progress: Progress,
 ) -> Toolchain:
-    """Returns the compiler with the package's library beside its own, or a compiler that compiles the library.
+    """Returns the compiler with the package's library next to its own, or a compiler that compiles the library.
 
     Raises `GuestmarkError` if neither is possible.
     """
@@ -323,7 +323,7 @@ def _add_library(
             return compiler
         raise GuestmarkError(
             f"the package sources of this system have no {package.name} {package.version} for {architecture.name}",
-            hint=library_sources_hint(),
+            hint=make_library_sources_hint(),
         )
     archive = f"{package.name}={package.version}"
     (file,) = packages.download_packages([archive], making.scratch / "archives", making.log, alone=True)
@@ -331,13 +331,13 @@ def _add_library(
     run_command(
         ["dpkg-deb", "-x", str(file), str(tree)],
         f"unpacking {package.name} of {architecture.name}",
-        log=making.log, progress=progress, cwd=making.scratch, about_s=3,
+        log=making.log, progress=progress, cwd=making.scratch, expected_s=3,
     )  # fmt: skip
     rustlib = sysroot / "lib" / "rustlib"
     rustlib.mkdir(parents=True)
     for name, place in (
         (architecture.target, tree / "usr"),
-        (host_architecture().target, _find_sysroot(chain)),
+        (find_host_architecture().target, _find_sysroot(chain)),
     ):
         (rustlib / name).symlink_to(place / "lib" / "rustlib" / name)
     # Given in cargo's flags, the directory would become part of the symbols' names, and each build would differ.
@@ -349,7 +349,7 @@ def _add_library(
     return replace(chain, rustc=rustc)
 
 
-def _remapped_paths(root: Path, chain: Toolchain, scratch: Path) -> Iterator[tuple[Path, str]]:
+def _list_remapped_paths(root: Path, chain: Toolchain, scratch: Path) -> Iterator[tuple[Path, str]]:
     """Yields directories whose names would be in the binary, each with its replacement, so that all builds are
     identical.
     """

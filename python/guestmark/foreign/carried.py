@@ -21,7 +21,7 @@ _TAR_S = 600
 def list_parts(architecture: Architecture) -> list[Path]:
     """Returns the complete parts of an architecture, by name: all roots, and the latest agent and kernel."""
     parts: dict[str, Path] = {}
-    made = store.architecture_directory(architecture).glob(f"*-*-*/{store.MADE}")
+    made = store.find_architecture_directory(architecture).glob(f"*-*-*/{store.MADE}")
     # The oldest first, so that the latest agent and kernel replace earlier ones.
     for part in sorted(
         (path.parent for path in made), key=lambda part: (part / store.MADE).stat().st_mtime_ns
@@ -49,7 +49,7 @@ def save_parts(architectures: Iterable[Architecture], archive: Path, progress: P
 
 
 def load_parts(archive: Path) -> list[Path]:
-    """Unpacks the parts of an archive that are not in the cache yet; returns the places of all of them.
+    """Unpacks the parts of an archive that are not in the cache yet; returns where all of them are.
 
     Raises `UsageError` for a file that is no such archive, `GuestmarkError` if it is damaged; then nothing has changed.
     """

@@ -1,4 +1,4 @@
-"""Runs the programs that make parts, with progress, and supervised, so that they end when guestmark ends.
+"""Runs the programs that make parts, reports their progress, and ends them when guestmark ends.
 
 The installer of set-up (`tools/setup.sh`) installs the distribution's packages that they come from.
 """
@@ -21,7 +21,7 @@ from guestmark.foreign.progress import Progress
 
 _POLL_S = 0.2
 _TELL_S = 1.0
-INSTALLING_ABOUT_S = 40.0
+INSTALLING_EXPECTED_S = 40.0
 # Exit status of set-up if this user may not install packages, or the distribution is not supported.
 _CANNOT_INSTALL = 2
 _SCRIPT = 'root=$1 to=$2; shift 2; . "$root/tools/setup.sh" && log=$to && install_named "$@"'
@@ -35,7 +35,7 @@ def run_command(
     progress: Progress,
     cwd: Path,
     env: Mapping[str, str] | None = None,
-    about_s: float | None = None,
+    expected_s: float | None = None,
 ) -> None:
     """Runs a command to its end; its output is appended to `log`, which stays if the command fails.
 
@@ -64,7 +64,7 @@ def run_command(
         finally:
             os.close(lifeline)
     try:
-        _await_exit(process, what, begin, about_s, progress)
+        _await_exit(process, what, begin, expected_s, progress)
     finally:
         # After an interruption, this ends whatever still runs.
         os.close(ours)
@@ -77,7 +77,7 @@ def run_command(
 
 
 def _await_exit(
-    process: subprocess.Popen[bytes], what: str, begin: float, about_s: float | None, progress: Progress
+    process: subprocess.Popen[bytes], what: str, begin: float, expected_s: float | None, progress: Progress
 ) -> None:
     reported = begin
     while True:
@@ -88,7 +88,7 @@ def _await_exit(
             now = time.monotonic()
             if now - reported >= _TELL_S:
                 reported = now
-                progress.step(what, now - begin, about_s)
+                progress.step(what, now - begin, expected_s)
         else:
             return
 
@@ -132,7 +132,7 @@ def install_packages(packages: Sequence[str], progress: Progress) -> bool:
                 if not announced:
                     progress.say(f"{what}: {' '.join(packages)}")
                 announced = True
-                progress.step(what, time.monotonic() - begin, INSTALLING_ABOUT_S)
+                progress.step(what, time.monotonic() - begin, INSTALLING_EXPECTED_S)
     progress.done(what, time.monotonic() - begin)
     if process.returncode not in (0, _CANNOT_INSTALL):
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]

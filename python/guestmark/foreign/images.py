@@ -1,4 +1,4 @@
-"""Contents of images, unpacked into the cache once: container images, archives, filesystems. Nothing is mounted.
+"""Unpacks images into the cache once: container images, archives, filesystems. Nothing is mounted.
 
 Files keep their permissions to read and execute, and lose whatever could affect this host: owners, device nodes and
 set-user-ID bits.
@@ -45,7 +45,9 @@ def unpack_container(name: str) -> Path:
     """
     path = _expand_path(name)
     if path.is_file():
-        return keep_unpacked("images", f"layers-{_image_key(path)}", lambda root: _unpack_saved(path, root))
+        return keep_unpacked(
+            "images", f"layers-{_make_image_key(path)}", lambda root: _unpack_saved(path, root)
+        )
     return _unpack_from_engine(name)
 
 
@@ -60,9 +62,11 @@ def unpack_root(text: str) -> Path:
         return _unpack_from_engine(name)
     for at, magic, make in ((*_SQUASHFS, _unpack_squashfs), (*_EXT, _unpack_ext)):
         if _has_magic(path, at, magic):
-            return keep_unpacked("images", f"root-{_image_key(path)}", _announce_unpacking(path, make))
+            return keep_unpacked("images", f"root-{_make_image_key(path)}", _announce_unpacking(path, make))
     if tarfile.is_tarfile(path):
-        return keep_unpacked("images", f"root-{_image_key(path)}", _announce_unpacking(path, _unpack_tar))
+        return keep_unpacked(
+            "images", f"root-{_make_image_key(path)}", _announce_unpacking(path, _unpack_tar)
+        )
     for at, magic in (_QCOW, _PARTITIONS):
         if _has_magic(path, at, magic):
             raise ValueError(
@@ -73,7 +77,7 @@ def unpack_root(text: str) -> Path:
 
 
 def keep_unpacked(folder: str, name: str, make: Callable[[Path], None]) -> Path:
-    """Returns the directory of that name in the cache; one process at a time makes it if it does not exist."""
+    """Returns the directory of that name in the cache; if it does not exist, one process at a time makes it."""
     home = cache_directory() / folder
     home.mkdir(exist_ok=True)
     target = home / name
@@ -96,7 +100,7 @@ def _expand_path(name: str) -> Path:
     return Path(os.path.expanduser(name)).absolute()
 
 
-def _image_key(path: Path) -> str:
+def _make_image_key(path: Path) -> str:
     status = path.stat()
     return hashlib.sha256(f"{path} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:20]
 
@@ -123,7 +127,7 @@ def _unpack_from_engine(name: str) -> Path:
     engine = shutil.which("podman") or shutil.which("docker")
     if engine is None:
         raise ValueError(
-            f"there is no archive {name!r}, and neither podman nor docker to ask for such an image"
+            f"there is no archive {name!r}, and neither podman nor docker is installed, which could have such an image"
         )
     asked = subprocess.run(
         [engine, "image", "inspect", "--format", "{{.Id}}", name], capture_output=True, text=True, check=False
@@ -173,13 +177,13 @@ def _order_layers(parts: Path) -> Sequence[str]:
             return layers
         described = json.loads((parts / "index.json").read_text())
         while "layers" not in described:
-            described = json.loads((parts / _blob_path(described["manifests"][0])).read_text())
-        return [_blob_path(layer) for layer in described["layers"]]
+            described = json.loads((parts / _find_blob(described["manifests"][0])).read_text())
+        return [_find_blob(layer) for layer in described["layers"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ValueError(f"it is not a container image: {error}") from error
 
 
-def _blob_path(described: Mapping[str, Any]) -> str:
+def _find_blob(described: Mapping[str, Any]) -> str:
     kind, _, digest = str(described["digest"]).partition(":")
     return f"blobs/{kind}/{digest}"
 
@@ -269,7 +273,7 @@ def unpack_layer(archive: Path, root: Path) -> None:
     """Adds a layer to the files in `root`, and removes those that it marks as removed.
 
     It unpacks directories, files and links only. Links are followed as the image's own programs would, with `root` as
-    their root. Raises `ValueError` for a file that is no layer or leads out of the image.
+    their root. Raises `ValueError` for a file that is no layer or points outside the image.
     """
     try:
         with tarfile.open(archive) as layer:
@@ -283,7 +287,7 @@ def _add_entry(layer: tarfile.TarFile, entry: tarfile.TarInfo, root: Path) -> No
     parts = PurePosixPath(entry.name).parts
     name = PurePosixPath(*(part for part in parts if part not in {"/", "."}))
     if ".." in parts:
-        raise ValueError(f"{entry.name} leads out of the image")
+        raise ValueError(f"{entry.name} points outside the image")
     if not name.name:
         return
     # The parent may be a link that an earlier layer made: it must not lead out of the image.

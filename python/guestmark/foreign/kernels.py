@@ -23,7 +23,7 @@ from guestmark.foreign.progress import Progress
 
 KIND = "kernel"
 _IMAGE, _RELEASE, _CONFIG, _MODULES = "image", "release", "config", "modules"
-_BUILD_ABOUT_S, _FETCH_ABOUT_S = 150.0, 12.0
+_BUILD_EXPECTED_S, _FETCH_EXPECTED_S = 150.0, 12.0
 # Bytes for the sources and the compiled files.
 _BUILD_NEEDS = 3 << 30
 _BUILD_PROGRAMS = (
@@ -57,7 +57,7 @@ def find_made(architecture: Architecture) -> Kernel | None:
 
 
 def compute_key(architecture: Architecture) -> str:
-    """Returns a key that changes with what is ours: the name of the package, or the configuration."""
+    """Returns a key that changes with guestmark's choices: the name of the package, or the configuration."""
     if architecture.kernel is Source.DISTRIBUTION:
         return store.hash_inputs([architecture.kernel_package])
     return store.hash_inputs([read_fragment(architecture), architecture.kernel_image, _LEFT_OUT])
@@ -69,7 +69,7 @@ def read_fragment(architecture: Architecture) -> str:
 
 
 def list_missing(architecture: Architecture) -> list[Program]:
-    """Returns the programs that are needed to get the kernel and not installed."""
+    """Returns the programs that are needed to get the kernel but not installed."""
     if architecture.kernel is Source.DISTRIBUTION:
         return []
     return [
@@ -77,14 +77,14 @@ def list_missing(architecture: Architecture) -> list[Program]:
     ]
 
 
-def about_s(architecture: Architecture) -> float:
+def estimate_s(architecture: Architecture) -> float:
     """Returns the seconds that getting it takes, on two processors."""
-    return _FETCH_ABOUT_S if architecture.kernel is Source.DISTRIBUTION else _BUILD_ABOUT_S
+    return _FETCH_EXPECTED_S if architecture.kernel is Source.DISTRIBUTION else _BUILD_EXPECTED_S
 
 
 def make_kernel(architecture: Architecture, progress: Progress) -> Kernel:
     """Fetches or builds the kernel. Raises `GuestmarkError`."""
-    with store.making_part(architecture, KIND, compute_key(architecture), progress) as making:
+    with store.make_part(architecture, KIND, compute_key(architecture), progress) as making:
         if architecture.kernel is Source.DISTRIBUTION:
             part = _fetch_kernel(architecture, making, progress)
         else:
@@ -127,16 +127,16 @@ def _build_kernel(architecture: Architecture, making: store.PartInMaking, progre
     log, scratch = making.log, making.scratch
     if shutil.disk_usage(scratch).free < _BUILD_NEEDS:
         raise GuestmarkError(
-            f"building a kernel takes {_BUILD_NEEDS >> 30} GB for a while, and {scratch.parent.parent} has less",
+            f"building a kernel needs {_BUILD_NEEDS >> 30} GB temporarily, and {scratch.parent.parent} has less",
             hint="put the cache elsewhere: XDG_CACHE_HOME=DIRECTORY guestmark …",
         )
-    archive = _source_archive(scratch, log, progress)
+    archive = _get_source_archive(scratch, log, progress)
     left_out = [f"--exclude={pattern}" for pattern in _LEFT_OUT]
     tree = scratch / "linux"
     tree.mkdir()
     run_command(
         ["tar", "-xf", str(archive), "-C", str(tree), "--strip-components=1", *left_out],
-        "unpacking the kernel's source", log=log, progress=progress, cwd=scratch, about_s=40,
+        "unpacking the kernel's source", log=log, progress=progress, cwd=scratch, expected_s=40,
     )  # fmt: skip
     corrected = correct_sources(tree, architecture.name)
     out = scratch / "out"
@@ -156,21 +156,21 @@ def _build_kernel(architecture: Architecture, making: store.PartInMaking, progre
         "MAKEFLAGS": "",
     }
 
-    def build(what: str, *targets: str, about_s: float | None = None) -> None:
+    def build(what: str, *targets: str, expected_s: float | None = None) -> None:
         run_command(
             [*make_it, *targets], what,
-            log=log, progress=progress, cwd=scratch, env=always, about_s=about_s,
+            log=log, progress=progress, cwd=scratch, env=always, expected_s=expected_s,
         )  # fmt: skip
 
-    build("configuring the kernel", "tinyconfig", about_s=15)
+    build("configuring the kernel", "tinyconfig", expected_s=15)
     with (out / ".config").open("a") as config:
         config.write(read_fragment(architecture))
-    build("configuring the kernel", "olddefconfig", about_s=5)
+    build("configuring the kernel", "olddefconfig", expected_s=5)
     check_configuration((out / ".config").read_text(), f"the kernel for {architecture.name}")
     jobs = len(os.sched_getaffinity(0))
     build(
         f"building a kernel for {architecture.name}",
-        f"-j{jobs}", Path(architecture.kernel_image).name, about_s=_BUILD_ABOUT_S * 2 / jobs,
+        f"-j{jobs}", Path(architecture.kernel_image).name, expected_s=_BUILD_EXPECTED_S * 2 / jobs,
     )  # fmt: skip
     shutil.copyfile(out / architecture.kernel_image, making.path / _IMAGE)
     shutil.copyfile(out / ".config", making.path / _CONFIG)
@@ -184,9 +184,9 @@ def _build_kernel(architecture: Architecture, making: store.PartInMaking, progre
     return making.complete(made_from, (_IMAGE, _RELEASE, _CONFIG))
 
 
-def _source_archive(scratch: Path, log: Path, progress: Progress) -> Path:
-    """Returns the distribution's kernel source: the installed one, else one fetched for this build only."""
-    installed = sorted(_SOURCES.glob("linux-source-*.tar.xz"), key=_version_key)
+def _get_source_archive(scratch: Path, log: Path, progress: Progress) -> Path:
+    """Returns the distribution's kernel source: the installed one, else one fetched just for this build."""
+    installed = sorted(_SOURCES.glob("linux-source-*.tar.xz"), key=_make_version_key)
     if installed:
         return installed[-1]
     names = re.findall(
@@ -195,22 +195,22 @@ def _source_archive(scratch: Path, log: Path, progress: Progress) -> Path:
     if not names:
         raise GuestmarkError(
             "the package lists have no linux-source to build a kernel from",
-            hint="apt-get update as root, or carry the kernel from another machine: guestmark prepare --help",
+            hint="apt-get update as root, or copy the kernel from another machine: guestmark prepare --help",
         )
     run_command(
         ["apt-get", "-qq", "download", names[0]], f"fetching {names[0]} (140 MB)",
-        log=log, progress=progress, cwd=scratch, about_s=30,
+        log=log, progress=progress, cwd=scratch, expected_s=30,
     )  # fmt: skip
     (package,) = scratch.glob("linux-source-*.deb")
     run_command(
         ["dpkg-deb", "-x", str(package), str(scratch / "source")], f"unpacking {names[0]}",
-        log=log, progress=progress, cwd=scratch, about_s=5,
+        log=log, progress=progress, cwd=scratch, expected_s=5,
     )  # fmt: skip
     (archive,) = (scratch / "source").glob("usr/src/*.tar.xz")
     return archive
 
 
-def _version_key(path: Path) -> tuple[int, ...]:
+def _make_version_key(path: Path) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", path.name))
 
 
@@ -270,7 +270,7 @@ class Correction:
     correct_text: Callable[[str], str]
 
 
-def _exchange_open_flags(text: str) -> str:
+def _swap_open_flags(text: str) -> str:
     return _OPEN_FLAGS.sub(r"\g<1>26\g<2>25\g<3>", text)
 
 
@@ -282,7 +282,7 @@ CORRECTIONS: dict[str, tuple[Correction, ...]] = {
         Correction(
             "bits of FMODE_NONOTIFY and FMODE_NONOTIFY_PERM exchanged",
             "include/linux/fs.h",
-            _exchange_open_flags,
+            _swap_open_flags,
         ),
     ),
 }

@@ -48,11 +48,11 @@ class Packages:
         if missing:
             raise GuestmarkError(
                 f"{architecture.name} needs packages of Debian, and this system has no {missing[0]} to fetch them",
-                hint="make the parts on a machine with Debian or Ubuntu, and carry them here: guestmark prepare --help",
+                hint="make the parts on a machine with Debian or Ubuntu, and copy them here: guestmark prepare --help",
             )
         self._architecture = architecture
         self._progress = progress
-        self._home = store.architecture_directory(architecture) / "apt"
+        self._home = store.find_architecture_directory(architecture) / "apt"
 
     @property
     def _apt_options(self) -> list[str]:
@@ -97,7 +97,7 @@ class Packages:
                 log=log,
                 progress=self._progress,
                 cwd=self._home,
-                about_s=5,
+                expected_s=5,
             )
         except GuestmarkError:
             # A source that cannot be read does not matter if the others have what is needed.
@@ -106,7 +106,7 @@ class Packages:
         if not self.has_package("libc6"):
             raise GuestmarkError(
                 f"the package sources of this system have no packages for {self._architecture.name}",
-                hint="a newer release of the distribution may have them; or carry the parts from such a machine",
+                hint="a newer release of the distribution may have them; or copy the parts from a machine that has it",
             )
         stamp.touch()
 
@@ -141,7 +141,7 @@ class Packages:
             log=log,
             progress=self._progress,
             cwd=into,
-            about_s=30,
+            expected_s=30,
         )
         found = sorted(into.glob("*.deb"))
         if not found:
@@ -175,7 +175,7 @@ def find_candidate(package: str, options: Sequence[str] = ()) -> str:
 def list_served() -> frozenset[str] | None:
     """Returns the architectures that this system's package sources serve, by the indexes that apt has read.
 
-    None without indexes: what is not known is not denied.
+    None without indexes, because nothing is known then.
     """
     described_by = [
         line.split()[1:]
@@ -240,7 +240,7 @@ def find_owner(path: str, info: Path = _INFO) -> str | None:
 
 
 def _list_lists(info: Path, first: Iterable[Path]) -> Iterator[Path]:
-    """Yields dpkg's lists of files, those `first`; the others are looked for only by who gets to them."""
+    """Yields dpkg's lists of files, starting with `first`; the others are looked up only if a caller gets that far."""
     yield from first
     yield from sorted(info.glob("*.list"))
 

@@ -1,4 +1,4 @@
-"""All parts of a foreign machine together, found or made."""
+"""Finds or makes all parts of a foreign machine together."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def get_parts(
     progress: Progress = SILENT,
     besides: Callable[[], Sequence[Program]] = lambda: (),
 ) -> Parts:
-    """Returns the parts; missing ones are made, the agent at the same time as the others.
+    """Returns the parts; missing ones are made, the agent at the same time as the rest.
 
-    What has to be installed for that, and what `besides` returns, is installed first if this user may install it.
+    What that needs, and what `besides` returns, is installed first if this user may install it.
     Raises `PlatformUnusableError` naming the packages, `GuestmarkError` if something fails.
     """
     wanted = tuple(packages)
@@ -61,23 +61,25 @@ def get_parts(
         fault := _explain_unserved(architecture, list_served(), kernels.find_made(architecture) is not None)
     ):
         raise PlatformUnusableError(
-            fault, hint="or carry the parts from such a machine: guestmark prepare --help"
+            fault, hint="or copy the parts from a machine that has it: guestmark prepare --help"
         )
     whole = CombinedProgress(
         progress,
         f"setting up tcg@{architecture.name}",
-        _about_s(architecture, _list_made(architecture, wanted), lacking),
+        _estimate_missing_s(architecture, _list_made(architecture, wanted), lacking),
     )
-    with _stopped_in_order():
+    with _stop_in_order():
         if lacking and commands.install_packages(_list_packages(lacking), whole):
             agents.forget_toolchains()
         _require_installable(architecture, [*besides(), *list_missing(architecture)])
-        made = _all_made(architecture, wanted, whole)
+        made = _collect_made_parts(architecture, wanted, whole)
     whole.complete()
     return made
 
 
-def _all_made(architecture: Architecture, packages: Sequence[str], whole: CombinedProgress) -> Parts:
+def _collect_made_parts(
+    architecture: Architecture, packages: Sequence[str], whole: CombinedProgress
+) -> Parts:
     with ThreadPoolExecutor(1) as beside:
         making = beside.submit(
             lambda: agents.find_agent(architecture) or agents.make_agent(architecture, whole)
@@ -87,7 +89,7 @@ def _all_made(architecture: Architecture, packages: Sequence[str], whole: Combin
         try:
             kernel = kernels.find_made(architecture) or kernels.make_kernel(architecture, whole)
             made = get_root(architecture, packages, whole) if architecture.root else None
-            return Parts(_waited_for(making, architecture, whole), kernel, made)
+            return Parts(_wait_for_part(making, architecture, whole), kernel, made)
         except BaseException:
             whole.cancel()
             if making.done():
@@ -97,8 +99,8 @@ def _all_made(architecture: Architecture, packages: Sequence[str], whole: Combin
 
 
 @contextmanager
-def _stopped_in_order() -> Iterator[None]:
-    """Inside, signals that would end this process at once end it as Ctrl-C does: with a message, and with all it
+def _stop_in_order() -> Iterator[None]:
+    """Makes signals that would end this process at once end it as Ctrl-C does: with a message, and with all it
     started.
     """
     # Python installs signal handlers in the main thread only.
@@ -117,7 +119,7 @@ def _stopped_in_order() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _waited_for(making: Future[Path], architecture: Architecture, progress: Progress) -> Path:
+def _wait_for_part(making: Future[Path], architecture: Architecture, progress: Progress) -> Path:
     try:
         return making.result()
     except KeyboardInterrupt:
@@ -126,7 +128,7 @@ def _waited_for(making: Future[Path], architecture: Architecture, progress: Prog
 
 
 def _list_made(architecture: Architecture, packages: Iterable[str] = ()) -> dict[str, bool]:
-    """Returns for each part that the architecture needs whether it was made."""
+    """Returns, for each part that the architecture needs, whether it was made."""
     made = {
         "agent": agents.find_agent(architecture) is not None,
         "kernel": kernels.find_made(architecture) is not None,
@@ -137,26 +139,28 @@ def _list_made(architecture: Architecture, packages: Iterable[str] = ()) -> dict
     return made
 
 
-def _about_s(architecture: Architecture, made: Mapping[str, bool], lacking: Sequence[Program]) -> float:
+def _estimate_missing_s(
+    architecture: Architecture, made: Mapping[str, bool], lacking: Sequence[Program]
+) -> float:
     """Estimates the seconds that missing parts take on a fast network; a single processor compiles for longer.
 
     Half of the fetching and unpacking takes no extra time while something is compiled.
     """
     built = {"agent": agents.estimate_s(architecture)}
-    fetched = {"root": roots.ABOUT_S}
+    fetched = {"root": roots.EXPECTED_S}
     costs = fetched if architecture.kernel is Source.DISTRIBUTION else built
-    costs["kernel"] = kernels.about_s(architecture)
+    costs["kernel"] = kernels.estimate_s(architecture)
     compiling, fetching = (
         sum(seconds for name, seconds in cost.items() if not made.get(name, True))
         for cost in (built, fetched)
     )
-    installed = commands.INSTALLING_ABOUT_S if lacking else 0.0
+    installed = commands.INSTALLING_EXPECTED_S if lacking else 0.0
     several = min(2, len(os.sched_getaffinity(0)))
     return installed + compiling * 2 / several + fetching * (0.5 if compiling else 1.0)
 
 
 def get_agent(architecture: Architecture, progress: Progress = SILENT) -> Path:
-    """Returns the agent alone, which is made if needed.
+    """Returns only the agent, which is made if needed.
 
     Raises `PlatformUnusableError` naming what has to be installed.
     """
@@ -167,13 +171,13 @@ def get_agent(architecture: Architecture, progress: Progress = SILENT) -> Path:
 
 
 def get_root(architecture: Architecture, packages: Iterable[str] = (), progress: Progress = SILENT) -> Root:
-    """Returns the root alone, which is made if needed. Raises `GuestmarkError`."""
+    """Returns only the root, which is made if needed. Raises `GuestmarkError`."""
     wanted = tuple(packages)
     return roots.find_root(architecture, wanted) or roots.make_root(architecture, wanted, progress)
 
 
 def list_missing(architecture: Architecture) -> list[Program]:
-    """Returns the programs that are needed to build the missing parts and not installed."""
+    """Returns the programs that are needed to build the missing parts but not installed."""
     found = []
     if agents.find_agent(architecture) is None:
         found += agents.list_missing(architecture)
@@ -193,7 +197,8 @@ def _require_installable(architecture: Architecture, found: Sequence[Program]) -
         packages = " ".join(_list_packages(found))
         raise PlatformUnusableError(
             f"machines of {architecture.name} need programs that are not installed here: {names}",
-            hint=f"as root: apt-get install {packages}; or carry what they make here: guestmark prepare --help",
+            hint=f"as root: apt-get install {packages}; or copy what they make from another machine: "
+            "guestmark prepare --help",
         )
 
 
@@ -220,7 +225,7 @@ class State:
     @property
     def first_use_s(self) -> int:
         """About how many seconds the first use takes; 0 if everything was made."""
-        return round(_about_s(self.architecture, self.made, self.missing)) if self.made else 0
+        return round(_estimate_missing_s(self.architecture, self.made, self.missing)) if self.made else 0
 
 
 def survey_parts() -> list[State]:

@@ -22,23 +22,23 @@ class Progress:
     def say(self, text: str) -> None:
         """Prints a line that stays."""
 
-    def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
-        """Reports a step that goes on, about once a second; `about_s` is the time that the whole step takes."""
+    def step(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
+        """Reports a step that goes on, about once a second; `expected_s` is the time that the whole step takes."""
 
     def done(self, what: str, elapsed_s: float) -> None:
         """Reports the end of a step."""
 
     def check_cancelled(self) -> None:
-        """Raises `GuestmarkError` if the result of a step is not wanted any more; called several times a second."""
+        """Raises `GuestmarkError` if the result of a step is no longer wanted; called several times a second."""
 
 
 class CombinedProgress(Progress):
-    """One line for several steps, some at the same time; `about_s` is the time that all of them take."""
+    """One line for several steps, some at the same time; `expected_s` is the time that all of them take."""
 
-    def __init__(self, line: Progress, what: str, about_s: float) -> None:
+    def __init__(self, line: Progress, what: str, expected_s: float) -> None:
         self._line = line
         self._what = what
-        self._about_s = about_s
+        self._expected_s = expected_s
         self._begin = time.monotonic()
         self._going: list[str] = []
         self._lock = threading.Lock()
@@ -48,13 +48,13 @@ class CombinedProgress(Progress):
         """Passes the line on."""
         self._line.say(text)
 
-    def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
-        """Names all steps under way, with the time since the first began."""
+    def step(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
+        """Names all steps in progress, with the time since the first began."""
         with self._lock:
             if what not in self._going:
                 self._going.append(what)
             text = f"{self._what}: {' and '.join(self._going)}"
-            self._line.step(text, time.monotonic() - self._begin, self._about_s)
+            self._line.step(text, time.monotonic() - self._begin, self._expected_s)
 
     def done(self, what: str, elapsed_s: float) -> None:
         """Leaves the step out of the next line."""
@@ -68,7 +68,7 @@ class CombinedProgress(Progress):
             raise GuestmarkError(f"{self._what} was cancelled")
 
     def cancel(self) -> None:
-        """Ends the steps under way."""
+        """Ends the steps in progress."""
         self._cancelled = True
 
     def complete(self) -> None:
@@ -89,11 +89,11 @@ class LineProgress(Progress):
         self._wipe_line()
         self._write(text)
 
-    def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
+    def step(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
         """Adds the expected time, if known, and says if the step takes longer than that."""
-        about = f" of about {format_duration(about_s)}" if about_s else ""
-        if about_s and elapsed_s > about_s:
-            about = f", longer than the usual {format_duration(about_s)}"
+        about = f" of about {format_duration(expected_s)}" if expected_s else ""
+        if expected_s and elapsed_s > expected_s:
+            about = f", longer than the usual {format_duration(expected_s)}"
         text = f"{what} … {elapsed_s:.0f} s{about}"
         now = time.monotonic()
         if self._terminal:
@@ -117,7 +117,7 @@ class LineProgress(Progress):
 
 
 def tell_user(text: str) -> None:
-    """Writes a line to standard error, for work that no caller reports."""
+    """Writes a line to standard error, for work whose progress no caller reports."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"guestmark: {make_inert(text)}\n")
         sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""QEMUs from elsewhere: a version that the package sources have, or one inside a container image; nothing is installed.
+"""Gets QEMUs from elsewhere: a version in the package sources, or one in a container image; nothing is installed.
 
-Both are unpacked into the cache, once. They run with this host's libraries, which is tried before they are used.
+Both are unpacked into the cache, once. They run with this host's libraries; that is tested before they are used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from guestmark.core.architectures import host_architecture
+from guestmark.core.architectures import find_host_architecture
 from guestmark.core.platform_kind import Program
 from guestmark.core.temporary import scratch_directory
 from guestmark.foreign.images import IMAGE, keep_unpacked, resolve_inside, unpack_container
@@ -49,14 +49,14 @@ def find_qemu(text: str) -> str:
     )
     program = next((path for path in _list_qemu_paths(root) if path.is_file()), None)
     if program is None:
-        raise ValueError(f"{text} has no {_host_emulator().name}")
+        raise ValueError(f"{text} has no {_find_host_emulator().name}")
     _try_program(program, text)
     return str(program)
 
 
 def _list_qemu_paths(root: Path) -> Iterator[Path]:
     for folder in ("usr/bin", "usr/local/bin", "bin", "usr/libexec"):
-        yield resolve_inside(root, f"{folder}/{_host_emulator().name}")
+        yield resolve_inside(root, f"{folder}/{_find_host_emulator().name}")
 
 
 def _try_program(program: Path, text: str) -> None:
@@ -72,8 +72,10 @@ def _try_program(program: Path, text: str) -> None:
 
 
 def list_versions() -> list[str]:
-    """Returns the versions of QEMU in the package sources of this host, the newest first."""
-    lines = (line.split("|") for line in query_apt_cache(("madison", _host_emulator().package)).splitlines())
+    """Returns the versions of QEMU in this host's package sources, the newest first."""
+    lines = (
+        line.split("|") for line in query_apt_cache(("madison", _find_host_emulator().package)).splitlines()
+    )
     return list(dict.fromkeys(parts[1].strip() for parts in lines if len(parts) > 1))
 
 
@@ -94,7 +96,7 @@ def _fetch_version(version: str, root: Path) -> None:
         raise ValueError(f"the package sources have no QEMU {version}: {available}")
     tell_user(f"fetching QEMU {version} from the package sources, once")
     wanted = [
-        f"{_host_emulator().package}={version}",
+        f"{_find_host_emulator().package}={version}",
         f"{_COMMON}={version}",
         f"{_DATA}={_REBUILT.sub('', version)}",
         *_FIRMWARE,
@@ -114,6 +116,6 @@ def _fetch_version(version: str, root: Path) -> None:
             )
 
 
-def _host_emulator() -> Program:
+def _find_host_emulator() -> Program:
     """Returns the emulator of this host's own architecture."""
-    return host_architecture().emulator
+    return find_host_architecture().emulator

@@ -23,7 +23,7 @@ from guestmark.foreign.packages import Package, Packages, describe_archives
 from guestmark.foreign.progress import Progress
 
 KIND = "root"
-ABOUT_S = 14.0
+EXPECTED_S = 14.0
 _TREE, _PACKAGES = "tree", "packages.json"
 # Packages that commands may rely on; below, packages that workloads run, of which an architecture may lack some.
 BASE = (
@@ -61,7 +61,7 @@ def make_root(architecture: Architecture, packages: Iterable[str], progress: Pro
     Raises `GuestmarkError` naming a package that does not exist.
     """
     wanted = sorted(set(packages) - {*BASE, *USUAL})
-    with store.making_part(architecture, KIND, compute_key(architecture, packages), progress) as making:
+    with store.make_part(architecture, KIND, compute_key(architecture, packages), progress) as making:
         source = Packages(architecture, progress)
         source.refresh_lists(making.log)
         for name in (*BASE, *wanted):
@@ -83,7 +83,7 @@ def make_root(architecture: Architecture, packages: Iterable[str], progress: Pro
         run_command(
             ["sh", "-ec", script, "sh", str(tree), *map(str, archives)],
             f"unpacking {len(archives)} packages of {architecture.name}",
-            log=making.log, progress=progress, cwd=making.scratch, about_s=10,
+            log=making.log, progress=progress, cwd=making.scratch, expected_s=10,
         )  # fmt: skip
         _furnish_root(tree)
         found = describe_archives(archives)
@@ -99,7 +99,7 @@ def _read_root(part: Path) -> Root:
 
 
 def _furnish_root(tree: Path) -> None:
-    """Makes the files that package scripts would make, as far as programs without services need them."""
+    """Makes those files of package scripts that programs without services need."""
     for name in ("passwd", "group"):
         shutil.copyfile(tree / f"usr/share/base-passwd/{name}.master", tree / "etc" / name)
     with contextlib.suppress(FileNotFoundError):

@@ -29,7 +29,7 @@ MADE = "made.json"
 _KEY_LENGTH = 12
 
 
-def architecture_directory(architecture: Architecture) -> Path:
+def find_architecture_directory(architecture: Architecture) -> Path:
     """Returns the directory with all parts of an architecture; it can be copied to another host."""
     return cache_directory() / "foreign" / architecture.name
 
@@ -45,7 +45,7 @@ def find_part(architecture: Architecture, kind: str, key: str) -> Path | None:
 
     Raises `GuestmarkError` if its files are not those that were made.
     """
-    parts = architecture_directory(architecture).glob(f"{kind}-{key}-*/{MADE}")
+    parts = find_architecture_directory(architecture).glob(f"{kind}-{key}-*/{MADE}")
     newest = max(parts, key=lambda made: made.stat().st_mtime, default=None)
     if newest is None:
         return None
@@ -54,7 +54,7 @@ def find_part(architecture: Architecture, kind: str, key: str) -> Path | None:
 
 
 def read_inputs(part: Path) -> Mapping[str, Any]:
-    """Returns what a part was made from: `key`, `tools`, and the SHA-256 of its files."""
+    """Returns what a part was made from: `key`, `tools`, and the SHA-256 of each file."""
     made: Mapping[str, Any] = json.loads((part / MADE).read_text())
     return made
 
@@ -78,21 +78,21 @@ def check_part(part: Path) -> None:
             have = ""
         if have != digest:
             raise GuestmarkError(
-                f"{part / name} is not the file that was made: damaged, or not carried here completely",
-                hint=f"remove {part} and it is made again, or carry it here again",
+                f"{part / name} is not the file that was made: damaged, or not copied here completely",
+                hint=f"remove {part} to have it made again, or copy it here again",
             )
 
 
 @contextlib.contextmanager
-def making_part(
+def make_part(
     architecture: Architecture, kind: str, key: str, progress: Progress, *, lock: str = ".lock"
 ) -> Iterator[PartInMaking]:
-    """Yields a part to fill, in a directory that nobody sees until it is complete.
+    """Yields a part to fill, in a directory that no other process uses until it is complete.
 
     The body fills `PartInMaking.path` and calls `complete`. Whatever interrupts it, even SIGKILL, leaves nothing
     behind. While somebody else makes a part of this kind, or uses apt's files of this architecture, this waits.
     """
-    parent = architecture_directory(architecture)
+    parent = find_architecture_directory(architecture)
     parent.mkdir(parents=True, exist_ok=True)
     with _hold_lock(parent / lock, architecture, progress):
         staged = keeper().directory("foreign", parent, 0o755)
@@ -153,6 +153,6 @@ def _hold_lock(path: Path, architecture: Architecture, progress: Progress) -> It
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress.say(f"another guestmark makes parts for {architecture.name}; waiting for it")
+            progress.say(f"another guestmark is making parts for {architecture.name}; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

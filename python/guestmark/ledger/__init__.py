@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guestmark.core.home import default_path
+from guestmark.core.home import find_default_ledger
 from guestmark.ledger.model import RunOverview, StoredRun
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from guestmark.ledger.store import Ledger
 
-__all__ = ["RunOverview", "StoredRun", "default_path", "open_ledger"]
+__all__ = ["RunOverview", "StoredRun", "find_default_ledger", "open_ledger"]
 
 BUSY_TIMEOUT_S = 10.0
 
@@ -23,7 +23,7 @@ BUSY_TIMEOUT_S = 10.0
 def open_ledger(
     where: str | Path | None = None, *, writable: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> Ledger:
-    """Open the ledger at `where` (a path, an SQLAlchemy URL, or None for `default_path()`); a context manager.
+    """Open the ledger at `where` (a path, an SQLAlchemy URL, or None for `find_default_ledger()`); a context manager.
 
     A ledger that does not exist is made, with its directory, readable by its owner alone. With `writable=False` nothing
     is made or changed, and a ledger on read-only storage can be read.

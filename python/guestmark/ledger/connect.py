@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.home import default_path
+from guestmark.core.home import find_default_ledger
 from guestmark.core.model import Plan
 from guestmark.core.redaction import redact_url, register_secret
 from guestmark.ledger import checksums, codec, schema
@@ -120,7 +120,7 @@ def connect_ledger(where: str | Path | None, *, writable: bool, busy_timeout_s: 
         where = url.database
     try:
         # Links are followed: a run's claim is a lock on a file beside the ledger, which must be the same for all.
-        file = (default_path() if where is None else Path(where).expanduser()).resolve()
+        file = (find_default_ledger() if where is None else Path(where).expanduser()).resolve()
     except (OSError, RuntimeError) as error:
         raise LedgerError(
             f"the ledger {where or ''} cannot be found: {error}", hint=OR_CHOOSE_ANOTHER
@@ -143,7 +143,7 @@ def _connect_file(file: Path, writable: bool, busy_timeout_s: float) -> OpenedSt
             else:
                 # An unreadable ledger fails now rather than at the first trial.
                 with engine.connect() as connection:
-                    if file != default_path().resolve():
+                    if file != find_default_ledger().resolve():
                         _check_pages(connection, shown)
                     _check_structure(connection, shown)
                     connection.exec_driver_sql("SELECT id FROM runs LIMIT 1").all()

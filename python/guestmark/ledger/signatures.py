@@ -24,7 +24,7 @@ import msgspec
 from sqlalchemy import Table, delete, insert, select
 from sqlalchemy.engine import Connection
 
-from guestmark.core.home import state_directory
+from guestmark.core.home import find_state_directory
 from guestmark.ledger import run_annotations, schema, signing_key
 from guestmark.ledger.model import SignatureStatus
 
@@ -213,7 +213,7 @@ def _verify_keyed_hash(connection: Connection, run_id: str) -> SignatureStatus:
     if row is None or _EARLIER not in found or run_annotations.IMPORTED in found:
         return SignatureStatus.UNSIGNED
     with suppress(OSError, ValueError):
-        key = (state_directory() / "key").read_bytes()
+        key = (find_state_directory() / "key").read_bytes()
         said = json.dumps([row.id, row.created_at, row.seed, row.plan]).encode()
         hashed = hashlib.blake2b(said, key=key, digest_size=32).hexdigest()
         if key and hmac.compare_digest(found[_EARLIER].encode(), hashed.encode()):

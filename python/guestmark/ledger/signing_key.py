@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.home import state_directory
+from guestmark.core.home import find_state_directory
 from guestmark.core.temporary import scratch_directory
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _SIGNATURE = 64  # bytes of a signature
 
 def find_key_file() -> Path:
     """Return the key's file, which need not exist."""
-    return state_directory() / "signing-key"
+    return find_state_directory() / "signing-key"
 
 
 def read_public_key() -> str:

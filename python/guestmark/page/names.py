@@ -93,7 +93,7 @@ def describe_common_levels(workload: WorkloadResult) -> str:
         return ""
     common = set.intersection(*(set(cell.factors.items()) for cell in cells))
     first = cells[0]
-    levels = [f"{name}={first.display_level(name)}" for name in first.factors if name in dict(common)]
+    levels = [f"{name}={first.get_displayed_level(name)}" for name in first.factors if name in dict(common)]
     return f"everywhere: {' '.join(levels)}" if levels else ""
 
 
@@ -157,7 +157,7 @@ def _make_name_columns(results: Sequence[CellResult]) -> list[tuple[str, list[st
     """Return the heading and the texts of each column of names."""
     columns = []
     for name in list_factors_that_vary(results):
-        columns.append((name, [result.cell.display_level(name) or _NONE for result in results]))
+        columns.append((name, [result.cell.get_displayed_level(name) or _NONE for result in results]))
     platforms = [format_platform(result.cell) for result in results]
     labels = _list_distinct_labels(
         results, list(zip(platforms, *(texts for _, texts in columns), strict=True))
@@ -209,7 +209,7 @@ def _choose_short_name(result: CellResult, workload: WorkloadResult) -> str:
     if len({format_platform(each.cell) for each in shown}) > 1:
         words.append(format_platform(result.cell))
     for name in list_factors_that_vary(shown):
-        level = result.cell.display_level(name) or ""
+        level = result.cell.get_displayed_level(name) or ""
         if level and level != _find_usual_level(name, level, usual, shown):
             words.append(level)
     return " ".join(words) or result.cell.id
@@ -218,6 +218,6 @@ def _choose_short_name(result: CellResult, workload: WorkloadResult) -> str:
 def _find_usual_level(name: str, level: str, usual: Cell, shown: Sequence[CellResult]) -> str:
     """Return the level that need not be named: the usual cell's, or the only one if that lacks the factor."""
     if name in usual.factors:
-        return usual.display_level(name) or ""
-    levels = {each.cell.display_level(name) or "" for each in shown if name in each.cell.factors}
+        return usual.get_displayed_level(name) or ""
+    levels = {each.cell.get_displayed_level(name) or "" for each in shown if name in each.cell.factors}
     return level if len(levels) == 1 else ""

@@ -38,7 +38,7 @@ def name_apart(results: Sequence[CellResult]) -> dict[str, str]:
             parts = [prefix] if prefix else []
             for factor in factors:
                 if factor in result.cell.factors:
-                    level = result.cell.display_level(factor) or ""
+                    level = result.cell.get_displayed_level(factor) or ""
                     parts.append(level if single_factor else f"{factor}={level}")
             names[result.cell.id] = " ".join(parts) or result.cell.id
     return names if len(set(names.values())) == len(names) else {name: name for name in names}
@@ -112,7 +112,7 @@ def _join_levels(levels: _Levels) -> str:
 
 
 def _list_all_levels(cell: Cell) -> _Levels:
-    levels = {name: cell.display_level(name) or "" for name in cell.factors}
+    levels = {name: cell.get_displayed_level(name) or "" for name in cell.factors}
     return {WORKLOAD: _workload_label(cell), PLATFORM: str(cell.platform), **levels}
 
 

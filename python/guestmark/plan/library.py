@@ -1,4 +1,4 @@
-"""Plans by name or file: the built-in ones, those that a plan extends, and values from the command line."""
+"""Finds plans by name or file: the built-in ones, those that a plan extends, and values from the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from guestmark.core.errors import UsageError, unknown_name_error
+from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.core.toml import LARGEST, read_toml
 
 _BUILTIN = Path(__file__).parent / "builtin"
@@ -22,18 +22,18 @@ def list_plan_names() -> list[str]:
 def read_builtin(name: str) -> str:
     """Return the TOML of a built-in plan. Raises `UsageError` with the nearest name."""
     if name not in list_plan_names():
-        raise unknown_name_error("plan", name, list_plan_names())
+        raise make_unknown_name_error("plan", name, list_plan_names())
     return (_BUILTIN / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def find_plan(wanted: str) -> tuple[str, str]:
-    """Return a plan's text and what to call it: a built-in plan by its name, else a file. Raises `UsageError`."""
+    """Return a plan's text and its name for users: a built-in plan by its name, else a file. Raises `UsageError`."""
     looks_like_file = "/" in wanted or wanted.endswith(".toml")
     if not looks_like_file and wanted in list_plan_names():
         return read_builtin(wanted), f"the built-in plan {wanted}"
     file = Path(os.path.expanduser(wanted))
     if not looks_like_file and not file.is_file():
-        raise unknown_name_error("plan", wanted, list_plan_names())
+        raise make_unknown_name_error("plan", wanted, list_plan_names())
     try:
         with file.open("rb") as stream:
             # One byte more than allowed reveals a file that is too large, without reading all of it.

@@ -1,4 +1,4 @@
-"""Plans in TOML: read, checked as a whole, and made into an outline."""
+"""Reads plans in TOML, checks them as a whole, and makes them into an outline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from guestmark.core import registry
 from guestmark.core.cell_levels import NESTED, PLATFORM, WORKLOAD
 from guestmark.core.context import HostCommands
 from guestmark.core.derived import Derived, check_names, parse_derived
-from guestmark.core.errors import UsageError, unknown_name_error
+from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.core.metric import Metric
 from guestmark.core.model import Policy, Published, PublishedFigure, Question
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
@@ -31,9 +31,9 @@ from guestmark.plan.tuning import make_race_settings
 
 
 def load_outline(text: str, where: str, *, scale: float = 1.0, overrides: Sequence[str] = ()) -> Outline:
-    """Return the outline of the plan `text`, known to users as `where` (a path).
+    """Return the outline of the plan `text`, which users know as `where` (a path).
 
-    What the plan marks is multiplied by `scale`. `overrides` replace values of its keys: `KEY.KEY=VALUE`. Raises
+    Values that the plan marks are multiplied by `scale`. `overrides` replace values of keys: `KEY.KEY=VALUE`. Raises
     `UsageError` with every mistake, its path and its line.
     """
     problems = Problems(where, text)
@@ -69,7 +69,7 @@ class _OutlineReader:
         self._derived: tuple[Derived, ...] = ()
 
     def read_outline(self) -> Outline:
-        """Return the outline; it is meaningless when there are problems."""
+        """Return the outline; it is meaningless if there are problems."""
         model = self._model
         platforms = self._read_platforms(("platforms",), model.platforms)
         common = self._read_levels(("factors",), model.factors)
@@ -304,7 +304,7 @@ class _OutlineReader:
             if name not in {WORKLOAD, PLATFORM}:
                 with self._problems.collect_at("compare_within", number):
                     if name not in registry.factors():
-                        raise unknown_name_error("name", name, [WORKLOAD, PLATFORM, *registry.factors()])
+                        raise make_unknown_name_error("name", name, [WORKLOAD, PLATFORM, *registry.factors()])
             names.append(name)
         return tuple(names)
 
@@ -331,7 +331,7 @@ class _OutlineReader:
                 first.append(known[name])
             elif known:
                 with self._problems.collect_at("metrics", number):
-                    raise unknown_name_error("metric", name, known)
+                    raise make_unknown_name_error("metric", name, known)
         return tuple({metric.name: metric for metric in (*first, *known.values())}.values())
 
     def _read_policy(self, budget_s: float | None) -> Policy:
@@ -367,7 +367,7 @@ class _OutlineReader:
         found = {}
         for name, text in given.items():
             with self._problems.collect_at(table, name):
-                kind = name in registry.platform_kinds()
+                kind = name in registry.index_platform_kinds()
                 found[name if kind else str(parse_platform(name))] = parse_positive_duration(text)
         return found
 
@@ -380,7 +380,7 @@ class _OutlineReader:
                 check_unit(given.unit, known[given.metric].unit)
         elif known:
             with self._problems.collect_at(*path, "metric"):
-                raise unknown_name_error("metric", given.metric, known)
+                raise make_unknown_name_error("metric", given.metric, known)
         usual = self._model.baseline
         asked = given.baseline if given.baseline is not None else usual
         # A baseline that is text can only name the platform: publications have no cell ids.
@@ -413,7 +413,7 @@ class _OutlineReader:
     def _find_published_baseline(
         self, cell: Mapping[str, str], cells: Sequence[Mapping[str, str]], wanted: Mapping[str, str]
     ) -> int | None:
-        """Return the index of the figure that `cell`'s own was compared with: in its group, with the baseline's levels.
+        """Return the index of the figure with which `cell`'s was compared: in its group, with the baseline's levels.
 
         The baseline may name more than the publication varied, so only the keys of a figure have to match.
         """

@@ -1,4 +1,4 @@
-"""From workloads, platforms and factors to cells: the matrix, its baselines, and the null cells."""
+"""Makes cells of workloads, platforms and factors: the matrix, its baselines, and the null cells."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from guestmark.core import registry
 from guestmark.core.cell_levels import PLATFORM, WORKLOAD, get_level
-from guestmark.core.errors import UsageError, unknown_name_error
+from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.core.factor import Labelled
 from guestmark.core.levels import Levels as CellLevels
 from guestmark.core.model import Cell, WorkloadSpec
@@ -135,7 +135,7 @@ def expand_workload(
 
 
 def expand_shape(shape: Shape) -> Matrix:
-    """Return every workload on every platform at every combination of the levels of factors that apply there.
+    """Return every workload on every platform at every combination of levels of the factors that apply there.
 
     A platform that does not take a factor has its cells without that factor, with a note; a factor set with `--set`
     that no platform takes is a `UsageError`. A repeated platform becomes the null cell of the first one. A `baseline`
@@ -211,7 +211,7 @@ def _make_cells(shape: Shape, platforms: Sequence[PlatformSpec]) -> Iterator[Cel
 
 
 def _has_rows(shape: Shape, spec: PlatformSpec) -> bool:
-    """Tell whether the plan says anything about a platform, be it that it leaves cells out."""
+    """Return whether the plan has rows for a platform, or leaves out cells of it."""
     for entry in shape.entries:
         if entry.platforms is not None and spec not in entry.platforms:
             continue
@@ -226,7 +226,7 @@ def _has_rows(shape: Shape, spec: PlatformSpec) -> bool:
 
 
 def _list_platforms_of_rows(shape: Shape) -> str:
-    """Return what rows have their cells on, in words; empty where no row names any."""
+    """Describe the platforms that rows name; empty if no row names any."""
     names = {str(spec): None for row in shape.include for spec in row.platforms or ()}
     return f"; it has cells on {', '.join(names)}" if names else ""
 
@@ -268,7 +268,7 @@ def _expand_entry(
 
 
 def _select_possible(name: str, levels: Sequence[str], spec: PlatformSpec) -> tuple[str, ...]:
-    """Return those levels that the platform's destination can have, such as none of restored starts."""
+    """Return the levels that the platform's destination can have; for instance, it may not have restored starts."""
     return tuple(level for level in levels if not spec.object_to(CellLevels({name: str(level)})))
 
 
@@ -334,7 +334,7 @@ def _name_group(cell: Cell, shape: Shape) -> str:
 
 
 def _mark_baselines(cells: Sequence[Cell], asked: Pattern | str | None) -> tuple[list[Cell], list[str]]:
-    """Mark one baseline in each group; also return remarks about groups that lack the one asked for."""
+    """Mark one baseline in each group; also return remarks about groups that lack the requested one."""
     wanted = _parse_baseline(cells, asked) if isinstance(asked, str) else asked
     chosen, notes = [], []
     left = list(cells)
@@ -394,7 +394,7 @@ def _parse_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
             conditions.append(pattern.Condition(PLATFORM, (str(platform),)))
     wanted = tuple(conditions)
     if not wanted or not any(pattern.matches_pattern(wanted, cell) for cell in cells):
-        raise unknown_name_error("baseline", asked, [cell.id for cell in cells])
+        raise make_unknown_name_error("baseline", asked, [cell.id for cell in cells])
     return wanted
 
 

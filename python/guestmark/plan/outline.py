@@ -89,7 +89,7 @@ def override_outline(outline: Outline, given: Overrides) -> Outline:
         and not any(platform.is_guest for platform in shape.platforms)
     ):
         raise UsageError(
-            "--find: nothing is started here of which some may be slow",
+            "--find: 'of starts' is about machines that are started, and none is here",
             hint="leave 'of starts' out, or measure guests: --on tcg",
         )
     named = {*shape.asked, *list_names(given.only or "")}
@@ -167,13 +167,13 @@ def _note_too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:
     if compared < 1 or not MIN_BLOCKS <= most < (needed := blocks_to_claim(compared)):
         return []
     return [
-        f"{compared} cells are compared with one: a cell that is the only one to differ is claimed from {needed} "
+        f"{compared} cells are compared with one: if only one of them differs, that can be shown from {needed} "
         f"blocks on (--blocks {needed})"
     ]
 
 
 def assemble_plan(outline: Outline, caller: Caller) -> Plan:
-    """Return the plan with all its cells, for `caller`. Raises `UsageError`."""
+    """Make the plan with all its cells, for `caller`. Raises `UsageError`."""
     matrix = expand_shape(replace(outline.shape, title=outline.shape.title or outline.title or outline.name))
     cells = tuple(place_cells(matrix.cells))
     # Gates are only checked here, so that a typing mistake does not cost a run.

@@ -1,4 +1,4 @@
-"""Selecting cells: `{workload, platform, FACTOR: level or levels}` in plans, `platform=tcg and …` in `--only`."""
+"""Selects cells: `{workload, platform, FACTOR: level or levels}` in plans, `platform=tcg and …` in `--only`."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from guestmark.core import registry
 from guestmark.core.cell_levels import PLATFORM, WORKLOAD, get_level
-from guestmark.core.errors import UsageError, unknown_name_error
+from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import parse_platform
 
@@ -49,12 +49,12 @@ def parse_condition_level(
     word = name.strip().replace("-", "_").lower()
     if word == WORKLOAD:
         if level not in workloads:
-            raise unknown_name_error("workload", level, workloads)
+            raise make_unknown_name_error("workload", level, workloads)
         return word, level
     if word == PLATFORM:
         return word, str(parse_platform(level))
     if word not in registry.factors():
-        raise unknown_name_error("factor", name, [WORKLOAD, PLATFORM, *registry.factors()])
+        raise make_unknown_name_error("factor", name, [WORKLOAD, PLATFORM, *registry.factors()])
     factor = registry.find_factor(word)
     try:
         return word, factor.parse(level)
@@ -135,7 +135,7 @@ def _parse_present_level(name: str, level: str, negated: bool, cells: Sequence[C
     if name not in names:
         word = name.replace("-", "_").lower()
     if word not in names:
-        raise unknown_name_error("name in --only", name, names)
+        raise make_unknown_name_error("name in --only", name, names)
     found = find_labelled_level(word, level, cells)
     if found is None:
         own = word not in {WORKLOAD, PLATFORM, *registry.factors()}
@@ -149,7 +149,9 @@ def _parse_present_level(name: str, level: str, negated: bool, cells: Sequence[C
         if own_level is not None:
             existing[own_level] = None
     if found not in existing:
-        raise UsageError(f"--only {word}={level}: no cell has that", hint=f"there are: {', '.join(existing)}")
+        raise UsageError(
+            f"--only {word}={level}: no cell has this level", hint=f"there are: {', '.join(existing)}"
+        )
     return Condition(word, (found,), negated)
 
 

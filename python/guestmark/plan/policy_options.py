@@ -1,4 +1,4 @@
-"""The options that decide how often is measured, each declared once.
+"""The options that decide how often to measure, each declared once.
 
 A field of `PolicyOptions` is an option of the command line, a key of `[repetition]` in a plan, an argument of the
 library's functions, and a row of the reference. `core.model.Policy` holds the values that result, with their defaults.
@@ -177,7 +177,7 @@ CONFLICTS = (
 
 @cache
 def list_policy_options() -> dict[str, Option]:
-    """Lists the declarations by the name of their field, in the order of the help."""
+    """Return the declarations by the name of their field, in the order of the help."""
     hints = get_type_hints(PolicyOptions, include_extras=True)
     options = {field.name: hints[field.name].__metadata__[0] for field in fields(PolicyOptions)}
     # The budget is no part of the policy: the policy is chosen to fit into it.
@@ -185,19 +185,19 @@ def list_policy_options() -> dict[str, Option]:
 
 
 def find_policy_option(name: str, help: str = "") -> Option:  # noqa: A002 - as the field that it replaces
-    """Returns the declaration of one option, with another `help` where a command uses it in its own way."""
+    """Return the declaration of one option, with another `help` if a command uses it in its own way."""
     option = list_policy_options()[name]
     return replace(option, help=help) if help else option
 
 
 def collect_given_values(options: PolicyOptions) -> dict[str, Any]:
-    """Collects the values that were given, by the name of their field."""
+    """Collect the values that were given, by the name of their field."""
     values = {field.name: getattr(options, field.name) for field in fields(PolicyOptions)}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def choose_budget(asked_s: float | None, planned_s: float | None, given: Mapping[str, Any]) -> float | None:
-    """Returns the wall time of a run in seconds: as `asked_s` for, else the plan's own; None for a run without one.
+    """Return the wall time of a run in seconds: `asked_s`, else the plan's own; None for a run without one.
 
     `given` holds the values of the command line by the name of their field; those that choose the blocks replace the
     plan's budget. Raises `UsageError` if they contradict the one that was asked for.
@@ -212,7 +212,7 @@ def choose_budget(asked_s: float | None, planned_s: float | None, given: Mapping
 
 
 def find_plan_conflicts(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields each contradiction between keys of a plan: the key, and what is wrong."""
+    """Yield each contradiction between keys of a plan: the key, and what is wrong."""
     options = list_policy_options()
     for conflict in CONFLICTS:
         for other in conflict.others:

@@ -108,7 +108,7 @@ def _suggest_name(name: str, known: Sequence[str]) -> str:
 
 
 def _list_fields(model: "type[BaseModel]", path: Sequence[str | int]) -> list[str]:
-    """Names of the keys that the table at `path` inside `model` can have."""
+    """Return the names of the keys that the table at `path` inside `model` can have."""
     kind: Any = model
     for part in path:
         fields: Mapping[str, Any] = getattr(kind, "model_fields", {})
@@ -149,7 +149,7 @@ def drop_malformed(data: dict[str, Any], error: "ValidationError") -> schema.Pla
 
 
 def _remove_at(data: dict[str, Any], path: Sequence[int | str], *, missing: bool) -> None:
-    """Remove what is at `path`: for an element of a list the whole list, as elements are known by number.
+    """Remove what is at `path`; if that is an element of a list, the whole list, because elements are known by number.
 
     If a key is `missing` from a table, remove that table.
     """
@@ -208,7 +208,7 @@ class _TomlWalker:
         self._tables: dict[Path, int] = {}
 
     def walk_document(self) -> dict[Path, int]:
-        """Return every path found. An unreadable rest, which valid TOML does not have, ends the walk."""
+        """Return every path found. An unreadable rest, which valid TOML never has, ends the walk."""
         prefix: Path = ()
         self._skip_match(_BLANK)
         while self._at < len(self._text):
@@ -232,7 +232,9 @@ class _TomlWalker:
         path: Path = ()
         for part in parts:
             path = (*path, part)
-            if path in self._tables and not (double and len(path) == self._element_depth(path, parts)):
+            if path in self._tables and not (
+                double and len(path) == self._measure_element_depth(path, parts)
+            ):
                 path = (*path, self._tables[path] - 1)
         if double:
             number = self._tables.get(path, 0)
@@ -243,7 +245,7 @@ class _TomlWalker:
         return path
 
     @staticmethod
-    def _element_depth(path: Path, parts: list[str]) -> int:
+    def _measure_element_depth(path: Path, parts: list[str]) -> int:
         """Return the length of `path` if it stands for all of `parts`, and so for a new element; else -1."""
         names = [part for part in path if isinstance(part, str)]
         return len(path) if names == parts else -1

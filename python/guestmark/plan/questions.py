@@ -1,4 +1,4 @@
-"""`[[question]]` tables of a plan: what its run answers in the conclusion."""
+"""Reads `[[question]]` tables of a plan: what its run answers in the conclusion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from guestmark.plan import schema
 def make_question(
     model: schema.Question, tables: Mapping[str, Mapping[str, tuple[str, ...]]], metrics: Sequence[Metric]
 ) -> Question:
-    """Return the question that a plan's table asks; `tables` are its levels. Raises `ValueError` in one line."""
+    """Return the question of a plan's table; `tables` are its levels. Raises `ValueError` with one line."""
     _check_names(model, tables, metrics)
     _check_keys(model)
     return Question(
@@ -54,6 +54,6 @@ def _check_keys(model: schema.Question) -> None:
     if model.conclusion and wants is not QuestionKind.COMPARE:
         raise ValueError("a published conclusion belongs to wants = 'compare' alone")
     if (wants is QuestionKind.PARTS) != bool(model.parts):
-        raise ValueError("parts belong to wants = 'parts', which needs some")
+        raise ValueError("parts belong to wants = 'parts', which requires them")
     if (model.durability or model.disk) and (wants is not QuestionKind.BEST):
         raise ValueError("durability and disk limit wants = 'best' alone")

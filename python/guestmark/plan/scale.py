@@ -1,4 +1,4 @@
-"""`--scale`: the sizes, durations and counts that a plan marks, multiplied."""
+"""`--scale`: multiplies the sizes, durations and counts that a plan marks."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ def parse_scale(text: str) -> float:
 def scale_value(value: Any, factor: float) -> Any:
     """Return a count, size (`1500M`) or duration (`30s`) times `factor`, in the same form.
 
-    Counts stay at least 1, and durations 10 ms unless they were shorter. Sizes in whole MiB stay so; others stay
+    Counts stay at least 1, and durations 10 ms unless they were shorter. Whole MiB stay whole MiB; other sizes stay
     whole blocks of 4096 bytes, at least one. Raises `ValueError` for anything else.
     """
     if isinstance(value, list | tuple):

@@ -62,8 +62,8 @@ class Workload(Strict):
     matrix: bool = True
 
 
-def _key_type(name: str, option: Option) -> tuple[Any, Any]:
-    """Return what pydantic checks for a key of `[repetition]`: its type and its default."""
+def _find_key_type(name: str, option: Option) -> tuple[Any, Any]:
+    """Return the type and the default of a key of `[repetition]`, for pydantic to check."""
     if name == "null":
         return Literal["baseline", "all", "none"], "baseline"
     if name == "share_machine":
@@ -87,7 +87,7 @@ else:
         __base__=Strict,
         __doc__="`[repetition]`: how often, with the keys that `policy_options` declares.",
         **{
-            option.key: _key_type(name, option)
+            option.key: _find_key_type(name, option)
             for name, option in list_policy_options().items()
             if option.key
         },
@@ -129,7 +129,7 @@ class Tune(Strict):
 
 
 class Question(Strict):
-    """`[[question]]`: what the run's last sentences answer, as `guestmark.core.model.Question`."""
+    """`[[question]]`: a question that the run's last sentences answer, as `guestmark.core.model.Question`."""
 
     ask: Annotated[str, Field(min_length=1)]
     wants: Literal["best", "compare", "parts", "durability"]
@@ -145,7 +145,7 @@ class Question(Strict):
 
 
 def _wrap_expression(value: object) -> object:
-    """Return the table that a plain expression of a derived metric stands for."""
+    """Return the table that a bare expression of a derived metric stands for."""
     return {"of": value} if isinstance(value, str) else value
 
 
@@ -214,7 +214,7 @@ class Plan(Strict):
 
     @model_validator(mode="after")
     def _check_edition(self) -> Self:
-        """Refuse what only the second edition has."""
+        """Refuse keys that only the second edition has."""
         if self.schema_ == "guestmark-plan/1":
             for name in ("derived", "around"):
                 if name in self.model_fields_set:

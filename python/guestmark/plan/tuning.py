@@ -1,4 +1,4 @@
-"""`[tune]` and the options of `guestmark tune`: what a race over a plan's cells looks for."""
+"""Reads `[tune]` and the options of `guestmark tune`: what a race over a plan's cells looks for."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _LIMIT = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*")
 
 
 def make_race_settings(model: schema.Tune, metrics: Sequence[Metric]) -> Settings:
-    """Return the race that a plan asks for. Raises `ValueError` in one line."""
+    """Return the race that a plan asks for. Raises `ValueError` with one line."""
     known = {metric.name: metric for metric in metrics}
     name = model.objective or next(iter(known), "")
     if name not in known:
@@ -22,7 +22,7 @@ def make_race_settings(model: schema.Tune, metrics: Sequence[Metric]) -> Setting
     words = tuple(str(word) for word in Durability)
     for word in model.durability or ():
         if word not in words:
-            raise ValueError(f"durability {word!r} is none of {', '.join(words)}")
+            raise ValueError(f"durability {word!r} is not one of {', '.join(words)}")
     values: dict[str, Any] = {
         "durability": tuple(model.durability or ()),
         "limits": tuple(parse_limit(limit) for limit in model.limits),
@@ -38,7 +38,7 @@ def make_race_settings(model: schema.Tune, metrics: Sequence[Metric]) -> Setting
 
 
 def parse_limit(text: str) -> Limit:
-    """Parse a limit such as `guest_cpu_s < 5`. Raises `ValueError` in one line."""
+    """Parse a limit such as `guest_cpu_s < 5`. Raises `ValueError` with one line."""
     match = _LIMIT.fullmatch(text)
     mistake = f"{text!r} is not a limit, such as 'guest_cpu_s < 5'"
     if match is None:

@@ -18,7 +18,7 @@ from typing import Protocol
 from guestmark.agent.confinement import MOST_PROCESSES
 from guestmark.core.keeper import is_in_use, keeper
 from guestmark.core.machine_facts import Confined, MachineFacts, Mount, read_mounts
-from guestmark.core.meminfo import spare_memory
+from guestmark.core.meminfo import compute_spare_memory
 from guestmark.core.units import format_size
 from guestmark.disks.location import filesystem_type_at
 from guestmark.disks.processes import find_caged_program
@@ -54,7 +54,9 @@ def make_control_groups(name: str, memory: int | None = None) -> tuple[Path, ...
             group = keeper().directory(name, parent.directory)
             groups.append(group)
             if parent.memory:
-                (group / parent.memory).write_text(str(memory or spare_memory(_HOST_SHARE, _HOST_LEAST)))
+                (group / parent.memory).write_text(
+                    str(memory or compute_spare_memory(_HOST_SHARE, _HOST_LEAST))
+                )
             if parent.processes:
                 (group / parent.processes).write_text(str(MOST_PROCESSES))
     return tuple(groups)

@@ -32,7 +32,7 @@ def _create_platform(spec: PlatformSpec) -> Platform:
         if not layer.description.is_supported:
             raise UsageError(
                 f"platform {str(spec)!r}: {layer.kind} is not supported by this version",
-                hint=f"known: {', '.join(sorted(registry.platform_names()))}",
+                hint=f"known: {', '.join(sorted(registry.list_platform_names()))}",
             )
     kind = spec.outer.description
     load_class = kind.load_nested_class if spec.is_nested else kind.load_class

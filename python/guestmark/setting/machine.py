@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from guestmark.core import placement
-from guestmark.core.architectures import Architecture, host_architecture
+from guestmark.core.architectures import Architecture, find_host_architecture
 from guestmark.core.discovery import list_settings
 from guestmark.core.factor import Labelled, Machine, Setting, one_of
 from guestmark.core.levels import Levels
@@ -156,7 +156,7 @@ def _parse_qemu(text: str) -> str:
     if qemus.is_elsewhere(text.strip()):
         return qemus.find_qemu(text.strip())
     path = os.path.abspath(os.path.expanduser(text.strip()))
-    name = host_architecture().emulator.name
+    name = find_host_architecture().emulator.name
     tried = [path, *(os.path.join(path, folder, name) for folder in ("", "bin", "usr/bin", "build"))]
     found = next((file for file in tried if os.path.isfile(file)), None)
     if not text.strip() or found is None:

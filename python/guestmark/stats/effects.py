@@ -79,7 +79,7 @@ def _list_sorted_factors(cell: Cell) -> tuple[str, ...]:
 
 
 def _collect_levels_by_name(cell: Cell) -> dict[str, str]:
-    levels = {name: cell.display_level(name) or "" for name in cell.factors}
+    levels = {name: cell.get_displayed_level(name) or "" for name in cell.factors}
     return {
         "workload": cell.workload.key or cell.workload.name,
         "platform": str(cell.platform),

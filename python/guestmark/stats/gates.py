@@ -36,7 +36,9 @@ from guestmark.stats.validity import subtract_carry_over
 
 _REFUSED_WORDS: Mapping[Loss, frozenset[Durability]] = {
     Loss.LOST: frozenset({Durability.LOST, Durability.BROKEN}),
-    Loss.PART: frozenset({Durability.LOST, Durability.BROKEN, Durability.PART, Durability.NOTHING}),
+    Loss.UNSYNCED_PART: frozenset(
+        {Durability.LOST, Durability.BROKEN, Durability.SYNCED_PART_PROVEN, Durability.NOTHING}
+    ),
     Loss.UNPROVEN: frozenset(Durability) - {Durability.PROVEN, Durability.CONSISTENT, Durability.UNKNOWN},
 }
 # Stands for the metric of a gate about power cuts.

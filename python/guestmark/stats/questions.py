@@ -243,7 +243,7 @@ def _display_level(result: CellResult, name: str) -> str:
         return result.cell.workload.label or result.cell.workload.name
     if name == PLATFORM:
         return str(result.cell.platform)
-    return result.cell.display_level(name) or describe_level(result.cell, name) or "–"
+    return result.cell.get_displayed_level(name) or describe_level(result.cell, name) or "–"
 
 
 def _rank_results(

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core.architectures import host_architecture
+from guestmark.core.architectures import find_host_architecture
 from guestmark.core.own_program import find_agent_binary
 
 pytestmark = pytest.mark.skipif(
-    not host_architecture().user_mode_linux, reason="there is no User-Mode Linux here"
+    not find_host_architecture().user_mode_linux, reason="there is no User-Mode Linux here"
 )
 
 GETREGSET, SETREGSET, SEIZE, INTERRUPT, DETACH = 0x4204, 0x4205, 0x4206, 0x4207, 17

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core.user_namespaces import how_to_allow
+from guestmark.core.user_namespaces import explain_how_to_allow
 from tests.framework import PACKAGES
 
 
@@ -20,21 +20,21 @@ from tests.framework import PACKAGES
     ],
 )
 def test_the_switch_that_forbids_them_is_named(tmp_path: Path, name: str, value: str, said: str) -> None:
-    assert how_to_allow(tmp_path, root=False) == ""
+    assert explain_how_to_allow(tmp_path, root=False) == ""
     file = tmp_path / name
     file.parent.mkdir()
     file.write_text(f"{1 - int(value)}\n")
-    assert how_to_allow(tmp_path, root=False) == ""
+    assert explain_how_to_allow(tmp_path, root=False) == ""
     file.write_text(f"{value}\n")
-    assert said in how_to_allow(tmp_path, root=False)
-    assert bool(how_to_allow(tmp_path, root=True)) is name.startswith("user/")
+    assert said in explain_how_to_allow(tmp_path, root=False)
+    assert bool(explain_how_to_allow(tmp_path, root=True)) is name.startswith("user/")
 
 
 def test_it_holds_where_the_kernel_allows_no_more(tmp_path: Path) -> None:
     script = f"""
 echo 0 >/proc/sys/user/max_user_namespaces || exit 77
 ! unshare --user true || exit 78
-exec {sys.executable} -c 'from guestmark.core.user_namespaces import how_to_allow; print(how_to_allow())'
+exec {sys.executable} -c 'from guestmark.core import user_namespaces; print(user_namespaces.explain_how_to_allow())'
 """
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "sh", "-c", script],

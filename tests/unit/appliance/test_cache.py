@@ -10,14 +10,14 @@ from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.modules import ModuleTree
 from guestmark.appliance.paths import scratch_parent
-from guestmark.core.architectures import host_architecture
+from guestmark.core.architectures import find_host_architecture
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.own_program import find_agent_binary
 from tests.framework.known import known
 
 
 @pytest.mark.skipif(
-    not host_architecture().kernel_unpacked, reason="kernels of this host are used as they are"
+    not find_host_architecture().kernel_unpacked, reason="kernels of this host are used as they are"
 )
 def test_side_by_side_makers_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cached = find_kernel()

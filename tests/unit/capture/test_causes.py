@@ -70,7 +70,7 @@ def connection_of(trace: Trace, scenario: Scenario) -> Connection:
 
 
 def shares(connection: Connection) -> dict[str, float]:
-    return {part.cause: part.share for part in verdict.cause_shares(connection.causes)}
+    return {part.cause: part.share for part in verdict.list_cause_shares(connection.causes)}
 
 
 @pytest.mark.parametrize("name", TRUTH)
@@ -96,7 +96,7 @@ def test_the_causes_add_up_to_the_duration(points: tuple[Trace, Trace]) -> None:
     for trace in points:
         for connection in trace.connections:
             causes = connection.causes
-            total = sum(getattr(causes, f"{cause}_s") or 0.0 for cause in verdict.NAMES)
+            total = sum(getattr(causes, f"{cause}_s") or 0.0 for cause in verdict.CAUSE_NAMES)
             assert total == pytest.approx(connection.duration_s, abs=1e-6)
 
 
@@ -182,7 +182,7 @@ def test_the_packets_that_ended_the_longest_waits_are_named(tmp_path: Path) -> N
     assert blocks == [
         (whole[frame - 1].ns, whole[frame - 1].data) for frame in sorted(p.frame for p in packets)
     ]
-    assert verdict.display_filter(packets) in done.stderr
+    assert verdict.make_display_filter(packets) in done.stderr
 
 
 def test_packets_are_taken_out_of_one_capture_only(captures: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from guestmark.capture.binary import Selection, Wanted, analyse_capture, analyse_file
 from guestmark.capture.model import RoundTrips, Served, Trace
-from guestmark.capture.table import request_lines
+from guestmark.capture.table import describe_requests
 from tests.framework import captures as cf
 from tests.framework.command_line import CommandLine
 
@@ -101,8 +101,8 @@ def test_other_compressions_are_named(
 def test_what_cut_packets_do_not_hold_is_not_called_never() -> None:
     served = Served("tls", "10.0.0.1:443", 7, 0, RoundTrips(), RoundTrips(), [])
     trace = Trace("", [], None, None, 1, None, None, 0.0, {"cut": 3}, [], [], None, None, requests=[served])  # type: ignore[arg-type]
-    (line,) = request_lines(trace)
-    assert "done not known, as packets are cut" in line
+    (line,) = describe_requests(trace)
+    assert "done unknown, because packets are truncated" in line
 
 
 def test_a_question_without_an_answer_is_no_idleness(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from guestmark.capture import picture, table
-from guestmark.capture.binary import Selection, Wanted, analyse_capture, analyse_file, capture_binary
+from guestmark.capture.binary import Selection, Wanted, analyse_capture, analyse_file, find_capture_binary
 from guestmark.capture.model import Connection, Trace
 from tests.framework import captures as cf
 from tests.framework.traffic import need, run
@@ -165,7 +165,7 @@ def test_compressed(tmp_path: Path, how: str) -> None:
 
 def test_standard_input(tmp_path: Path) -> None:
     data = cf.pcap(cf.frames(cf.conversation()))
-    line = run(str(capture_binary()), "--format=tcp-stats", "-", stdin=data)
+    line = run(str(find_capture_binary()), "--format=tcp-stats", "-", stdin=data)
     assert line.startswith("10.0.6.1:irdmi-10.0.6.2:1028 duration=0.000975")
 
 
@@ -188,8 +188,8 @@ def test_a_large_file_is_read_as_a_pipe_is_read(tmp_path: Path, form: str) -> No
     path = tmp_path / "trace"
     path.write_bytes(data)
     assert len(data) > 1 << 20
-    apart = run(str(capture_binary()), "--format=csv", str(path))
-    piped = run(str(capture_binary()), "--format=csv", "-", stdin=data)
+    apart = run(str(find_capture_binary()), "--format=csv", str(path))
+    piped = run(str(find_capture_binary()), "--format=csv", "-", stdin=data)
     assert apart.replace(str(path), "-") == piped
     assert apart.count("\n") == 501
     assert analyse_file(path).connections[-1].duration_ns == 975_000
@@ -274,7 +274,7 @@ def test_the_packet_list_of_real_wireshark_code(tmp_path: Path) -> None:
 def test_the_published_line(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_bytes(cf.pcap(cf.frames(cf.conversation())))
-    assert run(str(capture_binary()), "--format=tcp-stats", str(path)) == (
+    assert run(str(find_capture_binary()), "--format=tcp-stats", str(path)) == (
         "10.0.6.1:irdmi-10.0.6.2:1028 duration=0.000975 bytes_transferred=2100 "
         "[10.0.6.2: avg=0.000300 min=0.000300 max=0.000300] [10.0.6.1: avg=0.000020 min=0.000020 max=0.000020]\n"
     )

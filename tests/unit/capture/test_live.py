@@ -13,7 +13,7 @@ import time
 import msgspec
 import pytest
 
-from guestmark.capture.binary import capture_binary
+from guestmark.capture.binary import find_capture_binary
 from guestmark.capture.model import Document
 from tests.framework import IMPORTABLE
 from tests.framework import traffic as ct
@@ -153,7 +153,7 @@ def test_a_card_of_another_network_namespace_is_captured() -> None:
     """`/sys` still shows the cards of the namespace that it was mounted in."""
     made = "ip link add v0 type veth peer name v1 && ip link set v1 up && ip link set v0 up"
     process = subprocess.Popen(
-        ["unshare", "--net", "sh", "-c", f'{made} && exec "$0" --live --progress v0', capture_binary()],
+        ["unshare", "--net", "sh", "-c", f'{made} && exec "$0" --live --progress v0', find_capture_binary()],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -176,7 +176,7 @@ def test_every_packet_of_a_burst_is_counted_with_its_headers_alone() -> None:
     receiver.bind(("127.0.0.1", 0))
     port = receiver.getsockname()[1]
     process = subprocess.Popen(
-        [capture_binary(), "--live", "--progress", f"--filter={port}", "lo"],
+        [find_capture_binary(), "--live", "--progress", f"--filter={port}", "lo"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

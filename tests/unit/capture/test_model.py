@@ -11,7 +11,7 @@ import pytest
 from guestmark import capture
 from guestmark.capture.binary import Selection, analyse_capture, analyse_file
 from guestmark.capture.model import Causes
-from guestmark.capture.verdict import NAMES
+from guestmark.capture.verdict import CAUSE_NAMES
 from guestmark.core.errors import GuestmarkError
 from tests.framework import captures as cf
 from tests.framework.tcp_model import (
@@ -34,7 +34,7 @@ def causes(model: Model, at_client: bool, folder: Path) -> dict[str, float]:
     path.write_bytes(model.seen_at(at_client))
     connection = analyse_file(path).connections[-1 if model.beside else 0]
     found: Causes = connection.causes
-    return {name: 1e3 * (getattr(found, f"{name}_s", None) or 0.0) for name in NAMES}
+    return {name: 1e3 * (getattr(found, f"{name}_s", None) or 0.0) for name in CAUSE_NAMES}
 
 
 @ENDS
@@ -333,7 +333,7 @@ def test_an_answer_whose_first_packet_was_overtaken_lost_nothing(at_client: bool
 
 def test_every_cause_has_one_colour() -> None:
     style = (Path(capture.__file__).parent / "templates" / "style.css").read_text()
-    assert sorted(re.findall(r"\.(\w+){--cause:", style)) == sorted(NAMES)
+    assert sorted(re.findall(r"\.(\w+){--cause:", style)) == sorted(CAUSE_NAMES)
 
 
 def reading(wait_ms: float, low: int, high: int) -> Model:

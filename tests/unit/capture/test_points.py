@@ -72,7 +72,7 @@ def test_each_hosts_time_is_measured_next_to_it(order: int, tmp_path: Path) -> N
     files = written(conversations(60, 25), tmp_path, ahead_ms=900)
     found = join_points(Selection(files[::order]), 20)
     (trace,) = found.document.files
-    shares = {part.cause: part.share for part in verdict.cause_shares(trace.causes)}
+    shares = {part.cause: part.share for part in verdict.list_cause_shares(trace.causes)}
     # Of 30 + 2 × 27 + 1 ms a turn.
     assert shares["server"] == pytest.approx(30 / 85, abs=0.03), shares
     assert shares["latency"] == pytest.approx(54 / 85, abs=0.04), shares

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from bench.public_captures.__main__ import Kind, examine_capture
 
-from guestmark.capture.binary import capture_binary
+from guestmark.capture.binary import find_capture_binary
 from tests.framework import CHECKOUT
 from tests.framework import captures as cf
 from tests.framework.tcp_model import Model, Numbers, conversations, repaired
@@ -86,7 +86,7 @@ def test_nothing_is_wrong_with_captures_of_every_kind(tmp_path: Path) -> None:
 def test_an_engine_that_lies_is_caught(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = talk(tmp_path)
     assert examine_capture(path, with_tshark=False).found == []
-    lie = LIE.format(python=sys.executable, engine=str(capture_binary()), lie=LIES[kind])
+    lie = LIE.format(python=sys.executable, engine=str(find_capture_binary()), lie=LIES[kind])
     liar = tmp_path / "liar"
     liar.write_text(lie)
     liar.chmod(0o755)

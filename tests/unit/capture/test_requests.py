@@ -19,7 +19,7 @@ import pytest
 
 from guestmark.capture.binary import Selection, Wanted, analyse_capture
 from guestmark.capture.model import Served, Trace
-from guestmark.capture.table import request_lines
+from guestmark.capture.table import describe_requests
 from tests.framework import captures as cf
 from tests.framework import traffic as ct
 from tests.framework.relay import relay
@@ -204,7 +204,7 @@ def test_what_only_looks_like_a_request_is_none(tmp_path: Path) -> None:
     plain = Talk()
     plain.add(1, True, b"SSH-2.0-x\r\n")
     trace = requests_in(plain.written(tmp_path / "plain.pcap"))
-    assert (trace.requests, list(request_lines(trace))) == (
+    assert (trace.requests, list(describe_requests(trace))) == (
         [],
         ["No request over HTTP/1, no TLS handshake and no question for a name was found."],
     )

@@ -10,7 +10,7 @@ import pytest
 
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.model import Connection
-from guestmark.capture.verdict import cause_shares, find_doubt, main_cause
+from guestmark.capture.verdict import find_doubt, find_main_cause, list_cause_shares
 from tests.framework import captures as cf
 from tests.framework.tcp_model import MSS, SYN_OPTIONS, Model, Numbers, conversations
 
@@ -48,7 +48,7 @@ def test_whoever_types_loses_nothing(
     pauses = [120.0 + 777 * at % 700 for at in range(60)]
     found = connection(typed(Model(8, numbers, others), pauses), at_client, tmp_path)
     assert found.causes.recovery_s == 0
-    shares = {part.cause: part.share for part in cause_shares(found.causes)}
+    shares = {part.cause: part.share for part in list_cause_shares(found.causes)}
     assert shares["client"] > 0.5, shares
     assert shares["client"] + shares["unknown"] > 0.9, shares
 
@@ -74,7 +74,7 @@ def test_a_server_that_thinks_loses_nothing(
         now += 1
     found = connection(model, at_client, tmp_path)
     assert found.causes.recovery_s == 0
-    main = main_cause(found.causes)
+    main = find_main_cause(found.causes)
     assert main is not None
     assert main.cause == "server", found.causes
 
@@ -189,8 +189,8 @@ def test_nagle_on_a_path_that_varies_accuses_nobody(  # noqa: PLR0917 - what pat
     way_ms: float, jitter_ms: float, delay_ms: float, seed: int, at_client: bool, tmp_path: Path
 ) -> None:
     found = connection(held_up(way_ms, jitter_ms, delay_ms, seed), at_client, tmp_path)
-    shares = {part.cause: part.share for part in cause_shares(found.causes)}
-    main = main_cause(found.causes)
+    shares = {part.cause: part.share for part in list_cause_shares(found.causes)}
+    main = find_main_cause(found.causes)
     assert main is not None
     # 40 ms are little beside two round trips that take as long.
     assert main.cause == "nagle" or (shares["nagle"] > 0.3 and delay_ms < 2 * way_ms + jitter_ms), shares
@@ -214,7 +214,7 @@ def test_a_client_that_writes_its_request_slowly_is_no_nagle(
         now += 5.1
         seq, reply = seq + 160, reply + 100
     found = connection(model, at_client, tmp_path)
-    main = main_cause(found.causes)
+    main = find_main_cause(found.causes)
     assert main is not None
     assert main.cause == "client", found.causes
 
@@ -289,7 +289,7 @@ def test_a_cause_is_the_same_whatever_systems_do(  # noqa: PLR0917 - what captur
     path = tmp_path / "capture.pcap"
     path.write_bytes(cf.pcap(sorted(packets, key=lambda packet: packet.ns), nanos=True))
     (found,) = analyse_file(path).connections
-    main = main_cause(found.causes)
+    main = find_main_cause(found.causes)
     assert main is not None
     assert main.cause == scene, found.causes
     assert main.share > 0.7
@@ -338,7 +338,7 @@ def test_whoever_pauses_in_a_message_is_named_or_idleness_is_doubted(
     now += 10.2
     model.packet(now, not by_client, cf.ACK | cf.PSH, other, own + len(first) + 300, 80)
     found = connection(model, at_client, tmp_path)
-    main = main_cause(found.causes)
+    main = find_main_cause(found.causes)
     assert main is not None
     if told:
         assert main.cause == ("client" if by_client else "server"), found.causes

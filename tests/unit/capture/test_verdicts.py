@@ -77,7 +77,7 @@ def connection(trace: Trace, name: str) -> Connection:
 
 
 def shares(trace: Trace, name: str) -> dict[str, float]:
-    return {part.cause: part.share for part in verdict.cause_shares(connection(trace, name).causes)}
+    return {part.cause: part.share for part in verdict.list_cause_shares(connection(trace, name).causes)}
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -10,7 +10,7 @@ from guestmark.cli import main
 from guestmark.cli.do import ab
 from guestmark.cli.do.ab import _label_paths, _render_settings
 from guestmark.core import registry
-from guestmark.core.architectures import host_architecture
+from guestmark.core.architectures import find_host_architecture
 from guestmark.core.errors import UsageError
 from guestmark.core.factor import Labelled
 from guestmark.core.gate import parse_gates
@@ -45,7 +45,7 @@ def test_a_level_with_a_label_is_called_by_it(kernels: tuple[str, str]) -> None:
         "tcg kernel=old", "tcg kernel=new", "uml kernel=old", "uml kernel=new",
     ]  # fmt: skip
     cell = made.cells[1]
-    assert (cell.factors["kernel"], cell.display_level("kernel")) == (new, "new")
+    assert (cell.factors["kernel"], cell.get_displayed_level("kernel")) == (new, "new")
     assert type(cell.factors["kernel"]) is str
     # Ledgers keep both.
     assert codec.load_json(codec.dump_json(made), Plan, "the plan").cells == made.cells
@@ -58,11 +58,11 @@ def test_labels_select_cells(kernels: tuple[str, str], typed: str, label: str) -
     old, new = kernels
     made = plan(f"kernel=old:{old},new:{new}", on="tcg,uml", baseline=typed)
     (baseline,) = [cell for cell in made.cells if cell.baseline]
-    assert baseline.display_level("kernel") == label
+    assert baseline.get_displayed_level("kernel") == label
     chosen = build_plan(
         ExecOptions(on=("tcg,uml",), settings=[f"kernel=old:{old},new:{new}"], only="kernel=new"), ["true"]
     )
-    assert {cell.display_level("kernel") for cell in chosen.cells} == {"new"}
+    assert {cell.get_displayed_level("kernel") for cell in chosen.cells} == {"new"}
     (gate,) = parse_gates(["tcg kernel=new > 5%"], plan(f"kernel=old:{old},new:{new}", on="tcg").cells, ())
     assert gate.words == ("tcg", "kernel=new")
 
@@ -108,7 +108,7 @@ def test_ab_names_its_sides() -> None:
 def test_files_of_a_machine_are_looked_at(tmp_path: Path) -> None:
     build_directory = tmp_path / "build"
     build_directory.mkdir()
-    program = build_directory / host_architecture().emulator.name
+    program = build_directory / find_host_architecture().emulator.name
     with pytest.raises(UsageError, match=f"there is no {program.name}"):
         registry.parse_settings([f"qemu={build_directory}"])
     program.touch()

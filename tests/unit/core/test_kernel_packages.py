@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core.architectures import host_architecture
+from guestmark.core.architectures import find_host_architecture
 from tests.framework.command_line import CommandLine, Result
 
 RELEASE = "6.1.0-test"
@@ -16,7 +16,7 @@ RELEASE = "6.1.0-test"
 def image() -> bytes:
     """The head of a bzImage, or of another architecture's image."""
     data = bytearray(0x1000)
-    row = host_architecture()
+    row = find_host_architecture()
     place, mark = row.kernel_marks[0]
     data[place : place + len(mark)] = mark
     if row.kernel_unpacked:

@@ -39,8 +39,8 @@ ASK = """
 from guestmark.core import registry
 from guestmark.core.platform_spec import parse_platform
 print(registry.workload_kind("nap").help, "|", registry.describe_takers(registry.factors()["speed"]), "|",
-      parse_platform("moon").inner.description.help, "|", "moon" in registry.platform_names(),
-      registry.platform_names()[0], "comet" in registry.platform_names())
+      parse_platform("moon").inner.description.help, "|", "moon" in registry.list_platform_names(),
+      registry.list_platform_names()[0], "comet" in registry.list_platform_names())
 """
 
 
@@ -60,13 +60,13 @@ def test_entry_points_bring_workloads_platforms_and_factors(tmp_path: Path) -> N
 
 def test_what_descriptions_name_is_there() -> None:
     """What costs time to import is imported by functions, which no start-up calls."""
-    for kind in registry.workload_kinds().values():
+    for kind in registry.index_workload_kinds().values():
         assert issubclass(kind, Workload), kind.name
         assert issubclass(kind.trial_class(), Workload), kind.name
         assert kind.trial_class().PARAMS is kind.PARAMS, kind.name
         assert issubclass(kind.params_model(), BaseModel), kind.name
         for section in (*kind.report_sections(), *filter(None, [kind.report_conclusion()])):
             assert callable(section), kind.name
-    for platform in registry.platform_kinds().values():
+    for platform in registry.index_platform_kinds().values():
         for load_class in filter(None, (platform.load_class, platform.load_nested_class)):
             assert callable(load_class()), platform.name

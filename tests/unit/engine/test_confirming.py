@@ -91,7 +91,7 @@ def test_kernels_are_found_by_what_guests_attested(tmp_path: Path) -> None:
     before, after = stored("b", "1.0-old", level=old), stored("a", "2.0-new", "6.2", level=new)
     found = make_confirmation(before, after, {"blocks": 4})
     assert [cell.factors["kernel"] for cell in found.plan.cells] == [old, new, old]
-    assert [cell.display_level("kernel") for cell in found.plan.cells[:2]] == ["before", "after"]
+    assert [cell.get_displayed_level("kernel") for cell in found.plan.cells[:2]] == ["before", "after"]
     assert found.differing == ("kernel 1.0-old → 2.0-new",)
     assert found.missing == ("the host's kernel (6.1 → 6.2) is the same for both now",)
     assert (found.plan.policy.blocks, found.plan.context.confirms) == (4, ("b", "a"))

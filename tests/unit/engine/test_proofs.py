@@ -88,7 +88,7 @@ def made_proof(word: Durability, *, of_row: bool) -> Proof:
     return Proof(proven=found)
 
 
-@pytest.mark.parametrize("kind", [*sorted(registry.workload_kinds()), "test"])
+@pytest.mark.parametrize("kind", [*sorted(registry.index_workload_kinds()), "test"])
 @pytest.mark.parametrize("of_row", [False, True], ids=["of the disk", "of the row"])
 def test_a_proven_disk_alone_admits_no_row_that_may_not_sync(kind: str, of_row: bool) -> None:
     """Of all words a race may ask for: who can tell whether a program syncs looks at that, or does the syncing."""

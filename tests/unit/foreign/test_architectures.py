@@ -15,7 +15,7 @@ from guestmark.core.architectures import (
     Architecture,
     Source,
     find_architecture,
-    host_architecture,
+    find_host_architecture,
 )
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.findings import Build, Program
@@ -82,7 +82,7 @@ def test_an_unknown_architecture_names_the_nearest() -> None:
 
 
 def test_the_hosts_own_architecture_is_no_other() -> None:
-    own = parse_platform(f"tcg@{host_architecture().machine_name}")
+    own = parse_platform(f"tcg@{find_host_architecture().machine_name}")
     assert own.foreign_architecture is None
     assert own.shares_root
     assert [parse_platform(f"tcg@{row.name}").foreign_architecture for row in FOREIGN] == FOREIGN
@@ -99,7 +99,7 @@ def test_kvm_of_another_architecture_is_refused_with_what_works() -> None:
 def test_user_needs_an_architecture_with_programs_that_is_not_the_hosts() -> None:
     with pytest.raises(UsageError, match="not named"):
         parse_platform("user")
-    for name in (host_architecture().name, "sparc64"):
+    for name in (find_host_architecture().name, "sparc64"):
         with pytest.raises(PlatformUnusableError):
             registry.get_platform(f"user@{name}")
 
@@ -136,7 +136,7 @@ def test_more_processors_than_a_machine_can_have_are_refused() -> None:
 
 
 def made(kind: str = "agent", content: bytes = b"agent", tools: str = "1") -> Path:
-    with store.making_part(ROW, kind, "key", Progress()) as making:
+    with store.make_part(ROW, kind, "key", Progress()) as making:
         (making.path / "file").write_bytes(content)
         return making.complete({"compiler": tools}, ("file",))
 
@@ -160,7 +160,7 @@ def test_the_same_inputs_make_the_same_part_once(own_cache: Path) -> None:
 
 def test_what_is_interrupted_leaves_nothing(own_cache: Path) -> None:
     def interrupted() -> None:
-        with store.making_part(ROW, "agent", "key", Progress()) as making:
+        with store.make_part(ROW, "agent", "key", Progress()) as making:
             (making.path / "file").write_bytes(b"half")
             raise KeyboardInterrupt
 
@@ -222,7 +222,7 @@ def test_what_has_to_be_installed_is_said_in_one_line(
 def test_other_machines_get_an_agent_that_is_made(
     own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert agents.find_for_machine(host_architecture().machine_name) == find_agent_binary()
+    assert agents.find_for_machine(find_host_architecture().machine_name) == find_agent_binary()
     with pytest.raises(PlatformUnusableError, match="no agent for m68k"):
         agents.find_for_machine("m68k")
     with pytest.raises(agents.AgentNotMadeError) as caught:
@@ -418,7 +418,7 @@ def test_the_filesystem_is_told_from_the_disk(ext4: float, ext3: float, verdict:
 
 def test_documents_of_doctor_name_every_architecture() -> None:
     document = json.loads(json.dumps(examine_architectures()))
-    assert document[0]["architecture"] == host_architecture().name
+    assert document[0]["architecture"] == find_host_architecture().name
     assert {row["architecture"] for row in document} == set(ARCHITECTURES)
     assert all(describe_state(row) for row in document)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core.architectures import ARCHITECTURES, host_architecture
+from guestmark.core.architectures import ARCHITECTURES, find_host_architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
 from guestmark.foreign import agents, commands, kernels, parts, store
 from guestmark.foreign.commands import run_command
@@ -28,9 +28,9 @@ class Heard(Progress):
     def say(self, text: str) -> None:
         self.lines.append(text)
 
-    def step(self, what: str, elapsed_s: float, about_s: float | None) -> None:
+    def step(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
         self.lines.append(what)
-        self.about.add(about_s)
+        self.about.add(expected_s)
 
     def done(self, what: str, elapsed_s: float) -> None:
         self.lines.append(f"{what} done")
@@ -151,7 +151,7 @@ def test_the_line_has_the_time_of_the_whole() -> None:
 def rust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only compiler: one of the distribution's, with its own library alone. Returns where libraries are."""
     rustlib = tmp_path / "lib" / "rustlib"
-    own = rustlib / host_architecture().target / "lib"
+    own = rustlib / find_host_architecture().target / "lib"
     own.mkdir(parents=True)
     (own / "libstd-0.rlib").touch()
     rustc = tmp_path / "rustc"
@@ -226,9 +226,9 @@ def test_the_reason_is_not_makes_own_last_line(tmp_path: Path) -> None:
 def test_an_interruption_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     heard = Heard()
-    with pytest.raises(KeyboardInterrupt), store.making_part(S390X, "kernel", "key", heard):
+    with pytest.raises(KeyboardInterrupt), store.make_part(S390X, "kernel", "key", heard):
         raise KeyboardInterrupt
     assert heard.lines == [
         "stopped: the kernel of s390x was incomplete and has been removed; the same command makes it again"
     ]
-    assert [path.name for path in store.architecture_directory(S390X).iterdir()] == [".lock"]
+    assert [path.name for path in store.find_architecture_directory(S390X).iterdir()] == [".lock"]

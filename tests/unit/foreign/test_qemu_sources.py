@@ -9,7 +9,7 @@ import pytest
 
 from guestmark.cli.do.ab import _label_paths
 from guestmark.core import registry
-from guestmark.core.architectures import host_architecture
+from guestmark.core.architectures import find_host_architecture
 from guestmark.core.errors import UsageError
 from guestmark.core.factor import Labelled
 from guestmark.foreign import qemus
@@ -17,7 +17,7 @@ from tests.framework.known import known
 from tests.framework.root_images import FORMS, image_of_layers, saved, squashfs, tar
 
 SCRIPT = b"#!/bin/sh\necho QEMU emulator version 9.9\n"
-NAME = host_architecture().emulator.name
+NAME = find_host_architecture().emulator.name
 PATH = f"usr/bin/{NAME}"
 
 
@@ -63,7 +63,7 @@ def test_nothing_leaves_the_directory_of_an_image(
     assert not list(outside.iterdir())
     assert list(Path(level).parents[2].rglob("file"))
     climbing = saved(tmp_path / "climbing.tar", [first, tar({"../../above": b"x"})])
-    with pytest.raises(UsageError, match="leads out of the image"):
+    with pytest.raises(UsageError, match="points outside the image"):
         registry.parse_settings([f"qemu=image:{climbing}"])
     assert not list(tmp_path.rglob("above"))
 

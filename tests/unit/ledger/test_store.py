@@ -17,7 +17,7 @@ from guestmark.core.findings import Facts
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, LeftOut, Plan, Policy, RunState, Trial, TrialStatus, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
-from guestmark.ledger import codec, default_path, open_ledger
+from guestmark.ledger import codec, find_default_ledger, open_ledger
 
 WALL = Metric("wall_s", "s")
 SPEED = Metric("speed", "events/s", Better.HIGHER)
@@ -225,12 +225,12 @@ def test_nobody_else_can_read_a_ledger(file: Path) -> None:
 
 def test_where_it_is_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert default_path() == tmp_path / "guestmark" / "ledger.sqlite"
+    assert find_default_ledger() == tmp_path / "guestmark" / "ledger.sqlite"
     with open_ledger() as ledger:
-        assert ledger.where == str(default_path())
+        assert ledger.where == str(find_default_ledger())
     monkeypatch.setenv("XDG_DATA_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_path() == tmp_path / ".local/share/guestmark/ledger.sqlite"
+    assert find_default_ledger() == tmp_path / ".local/share/guestmark/ledger.sqlite"
 
 
 def test_urls_and_odd_paths_are_taken(tmp_path: Path) -> None:

@@ -140,9 +140,9 @@ def test_a_baseline_that_is_no_cell_is_refused(asked: str) -> None:
 
 
 def test_describing_a_factor_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = registry.workload_kinds()["fio"]
+    kind = registry.index_workload_kinds()["fio"]
     other = type("Other", (kind,), {"factors": (Factor("memory", "", str),)})
-    monkeypatch.setattr(registry, "workload_kinds", lambda: {"fio": other})
+    monkeypatch.setattr(registry, "index_workload_kinds", lambda: {"fio": other})
     with pytest.raises(ValueError, match="'memory' is described twice"):
         registry.factors.__wrapped__()
 

@@ -5,7 +5,7 @@ import pytest
 from guestmark.core.context import Caller
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platforms
-from guestmark.core.registry import workload_kinds
+from guestmark.core.registry import index_workload_kinds
 from guestmark.ledger import codec
 from guestmark.plan.matrix import Entry as MatrixEntry
 from guestmark.plan.matrix import NullCells, Shape
@@ -21,7 +21,7 @@ def plan(
     blocks: int | None = None,
     work: WorkloadSpec = TRUE,
 ) -> Plan:
-    kind = workload_kinds()[work.name]
+    kind = index_workload_kinds()[work.name]
     outline = Outline(
         "exec", Shape((MatrixEntry(work, kind=kind),), parse_platforms([on]), null=null), Policy(), ()
     )
@@ -46,10 +46,12 @@ def test_levels_that_were_asked_for_are_in_the_id_and_span_the_matrix() -> None:
 
 
 def test_machines_that_are_there_at_once_share_all_processors_and_nothing_is_remarked() -> None:
-    fleets = plan("host,uml,tcg", work=WorkloadSpec("density", workload_kinds()["density"].check_params({})))
+    fleets = plan(
+        "host,uml,tcg", work=WorkloadSpec("density", index_workload_kinds()["density"].check_params({}))
+    )
     assert {cell.factors["placement"] for cell in fleets.cells} == {"free"}
     assert not [note for note in fleets.context.notes if "processors" in note]
-    work = WorkloadSpec("coldstart", workload_kinds()["coldstart"].check_params({}))
+    work = WorkloadSpec("coldstart", index_workload_kinds()["coldstart"].check_params({}))
     starts = plan("host,tcg", "pattern=one,burst-4,every-50ms", work=work)
     assert {cell.factors["pattern"]: cell.factors["placement"] for cell in starts.cells} == {
         "one": "pinned",
@@ -96,7 +98,7 @@ def test_too_few_blocks_for_so_many_cells_are_told_beforehand(
 ) -> None:
     sizes = ",".join(f"{size}G" for size in range(1, memory + 1))
     remarks = [
-        f"{memory} cells are compared with one: a cell that is the only one to differ is claimed from {needed} "
+        f"{memory} cells are compared with one: if only one of them differs, that can be shown from {needed} "
         f"blocks on (--blocks {needed})"
     ]
     notes = plan("host,tcg", f"memory={sizes}", blocks=blocks).context.notes
@@ -111,6 +113,6 @@ def test_cells_that_were_stored_before_have_no_place() -> None:
 
 
 @pytest.mark.parametrize("platform", ["uml", "tcg"])
-@pytest.mark.parametrize("name", list(workload_kinds()))
+@pytest.mark.parametrize("name", list(index_workload_kinds()))
 def test_machines_of_every_workload_have_their_place(name: str, platform: str) -> None:
-    assert workload_kinds()[name].accepts_factor("placement", PlatformSpec.read(platform))
+    assert index_workload_kinds()[name].accepts_factor("placement", PlatformSpec.read(platform))

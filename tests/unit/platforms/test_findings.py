@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core.architectures import host_architecture
+from guestmark.core.architectures import find_host_architecture
 from guestmark.core.cause import Cause
 from guestmark.core.model import Cell
 from guestmark.platforms.base import Machine, Unusable, Usable
@@ -54,7 +54,7 @@ def test_a_finding_does_not_hold_for_other_programs(
     platform: Tried, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe_all([platform])
-    program = tmp_path / host_architecture().emulator.name
+    program = tmp_path / find_host_architecture().emulator.name
     program.touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     probe_all([platform])

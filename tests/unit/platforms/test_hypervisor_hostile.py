@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.confinement import STOPS_FILE
-from guestmark.core.architectures import host_architecture
+from guestmark.core.architectures import find_host_architecture
 from guestmark.core.errors import MachineError
 from guestmark.disks import processes
 from guestmark.platforms.affinity import find_vcpu_threads
@@ -142,7 +142,7 @@ def test_an_answer_of_another_shape_costs_the_trial(shape: object) -> None:
     monitor = Monitor(ours)
     try:
         with pytest.raises(MachineError, match="malformed answer"):
-            query_vmm(monitor, host_architecture())
+            query_vmm(monitor, find_host_architecture())
         with contextlib.suppress(MachineError):
             read_guest_counters(None, monitor.execute)
         with contextlib.suppress(MachineError):

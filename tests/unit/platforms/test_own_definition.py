@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guestmark.core.errors import UsageError
-from guestmark.core.home import state_directory
+from guestmark.core.home import find_state_directory
 from guestmark.platforms.own import inside
 from guestmark.platforms.own.definition import Template, parse_definition, read_definition
 from guestmark.platforms.own.platform import parse_pid
@@ -176,7 +176,7 @@ def test_only_what_ones_own_key_has_signed_is_trusted(homes: Path) -> None:
     path.write_text(text_of())
     definition = read_definition(path)
     trust(definition)
-    (kept,) = [file for file in state_directory().iterdir() if "machines" in file.name]
+    (kept,) = [file for file in find_state_directory().iterdir() if "machines" in file.name]
     sound = kept.read_bytes()
     for at in range(len(sound) - 1):
         for bit in (0, 5):

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from guestmark.core.architectures import ARCHITECTURES, host_architecture
+from guestmark.core.architectures import ARCHITECTURES, find_host_architecture
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.platform_kind import platform_kinds
+from guestmark.core.platform_kind import index_platform_kinds
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable
@@ -48,7 +48,7 @@ def cell(name: str, **factors: str) -> Cell:
 
 
 def test_each_is_a_platform_on_kvm() -> None:
-    described = {name: kind for name, kind in platform_kinds().items() if kind.takes_factor(VMM.name)}
+    described = {name: kind for name, kind in index_platform_kinds().items() if kind.takes_factor(VMM.name)}
     assert set(described) == set(HYPERVISORS)
     assert all(kind.needs_kvm and kind.guest for kind in described.values())
 
@@ -85,7 +85,7 @@ def test_a_disk_of_firecracker_is_known_by_its_file(tmp_path: Path) -> None:
 
 
 def test_none_is_started_on_other_hosts_than_x86(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hypervisors, "host_architecture", lambda: ARCHITECTURES["arm64"])
+    monkeypatch.setattr(hypervisors, "find_host_architecture", lambda: ARCHITECTURES["arm64"])
     for name in HYPERVISORS:
         found = registry.get_platform(name).probe()
         assert isinstance(found, Unusable)
@@ -93,14 +93,16 @@ def test_none_is_started_on_other_hosts_than_x86(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_kernel_is_a_program_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_mode, "host_architecture", lambda: ARCHITECTURES["arm64"])
+    monkeypatch.setattr(user_mode, "find_host_architecture", lambda: ARCHITECTURES["arm64"])
     found = registry.get_platform("uml").probe()
     assert isinstance(found, Unusable)
     assert found.reason == "there is no User-Mode Linux for this host's architecture"
     assert "install" not in found.hint
 
 
-on_x86 = pytest.mark.skipif(not host_architecture().kernel_unpacked, reason="none is started on this host")
+on_x86 = pytest.mark.skipif(
+    not find_host_architecture().kernel_unpacked, reason="none is started on this host"
+)
 
 
 @on_x86

@@ -63,7 +63,7 @@ LEFT = [Unsynced("/disk/data", 4096)]
     ("proven", "lost", "part", "unproven"),
     [
         (WHOLE, KEPT, KEPT, KEPT),
-        (changed(word=Durability.PART, unsynced=LEFT), KEPT, BROKEN, BROKEN),
+        (changed(word=Durability.SYNCED_PART_PROVEN, unsynced=LEFT), KEPT, BROKEN, BROKEN),
         (changed(word=Durability.REACHED), KEPT, KEPT, BROKEN),  # such as a disk whose cache nobody knows
         (changed(word=Durability.REACHED, unsynced=LEFT), KEPT, BROKEN, BROKEN),
         (changed(word=Durability.REACHED, controls=[MISSED]), UNDECIDED, UNDECIDED, BROKEN),

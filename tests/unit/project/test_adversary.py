@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core.platform_kind import platform_kinds
+from guestmark.core.platform_kind import index_platform_kinds
 from guestmark.platforms.sandbox.runtimes import RUNTIMES
 from tests.adversary.__main__ import MATERIAL, escapes, outcomes
 from tests.adversary.host import TOO_MANY, WAYS
@@ -57,7 +57,7 @@ def test_the_page_claims_what_is_seen(name: str) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="sandboxes take root")
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_the_page_claims_what_programs_in_sandboxes_do(name: str) -> None:
-    if platform_kinds()[name].programs[0].path is None:
+    if index_platform_kinds()[name].programs[0].path is None:
         pytest.skip(f"needs {name}")
     results = Results.kept()
     if not results.sandboxes_kernel.startswith("{}.{}.".format(*KERNEL)):

@@ -8,7 +8,7 @@ import pytest
 from guestmark.cli.verbs import VERBS
 from guestmark.core import registry
 from guestmark.core.architectures import ARCHITECTURES
-from guestmark.core.platform_kind import platform_forms
+from guestmark.core.platform_kind import list_platform_forms
 from guestmark.setting.base import DiskSetting
 from tools import reference
 
@@ -24,14 +24,14 @@ def test_every_command_has_a_heading_and_its_options() -> None:
 
 def test_every_workload_has_a_heading() -> None:
     headings = re.findall(r"^## (\S+)$", reference.describe_workloads(), re.MULTILINE)
-    assert headings == list(registry.workload_kinds())
+    assert headings == list(registry.index_workload_kinds())
 
 
 def test_parameters_are_described_without_the_language_they_are_written_in() -> None:
     text = reference.describe_workloads()
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", text, re.MULTILINE)
     assert len(rows) == sum(
-        len(kind.params_model().model_fields) for kind in registry.workload_kinds().values()
+        len(kind.params_model().model_fields) for kind in registry.index_workload_kinds().values()
     )
     for name, says, kind, default in rows:
         assert says, name
@@ -46,8 +46,8 @@ def test_every_factor_and_platform_has_a_row() -> None:
     factors, platforms = reference.describe_factors(), reference.describe_platforms()
     assert all(f"\n| `{name}` |" in factors for name in registry.factors())
     rows = re.findall(r"^\| `([^`]+)` \|", platforms, re.MULTILINE)
-    assert len(rows) == len(platform_forms())
-    assert {"host", "ssh:DEST", "user@ARCH", *registry.platform_names()} <= set(rows)
+    assert len(rows) == len(list_platform_forms())
+    assert {"host", "ssh:DEST", "user@ARCH", *registry.list_platform_names()} <= set(rows)
 
 
 def test_every_architecture_has_a_row() -> None:

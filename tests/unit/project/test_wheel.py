@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.capture.binary import capture_binary
+from guestmark.capture.binary import find_capture_binary
 from tests.framework import CHECKOUT
 from tests.framework import captures as cf
 from tests.unit.plan.test_second_edition import shown_in
@@ -122,7 +122,7 @@ def test_the_capture_engine_is_a_program_of_its_own(engine: Installed) -> None:
     capture.write_bytes(cf.pcap(cf.frames(cf.conversation())))
     found = json.loads(engine.call("guestmark-capture", "--top", "20", capture))
     ours = subprocess.run(
-        [capture_binary(), "--top", "20", capture], capture_output=True, check=True, cwd=engine.folder
+        [find_capture_binary(), "--top", "20", capture], capture_output=True, check=True, cwd=engine.folder
     )
     assert found == json.loads(ours.stdout)
     assert found["files"][0]["connections"][0]["causes"]["latency_s"] > 0

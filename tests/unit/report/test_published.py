@@ -15,7 +15,7 @@ from rich.console import Console
 from guestmark.core.metric import Better
 from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.units import check_unit, unit_size
+from guestmark.core.units import check_unit, compute_unit_size
 from guestmark.ledger.model import StoredRun
 from guestmark.page.figures import format_change
 from guestmark.report.export_format import Format
@@ -291,7 +291,7 @@ def test_time_and_throughput_are_each_others_inverse(ratio: float) -> None:
 def test_units() -> None:
     from guestmark.core.errors import UsageError
 
-    assert unit_size("MB/s", "B/s") == 1e6
-    assert unit_size("MB/s", "MB/s") == 1
+    assert compute_unit_size("MB/s", "B/s") == 1e6
+    assert compute_unit_size("MB/s", "MB/s") == 1
     with pytest.raises(UsageError, match="unknown unit"):
         check_unit("MB/s", "s")

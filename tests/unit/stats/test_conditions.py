@@ -26,7 +26,7 @@ from guestmark.core.machine_facts import (
     Placed,
     Sandboxed,
     Vmm,
-    attested_placement,
+    find_attested_placement,
 )
 from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.model import Cell, TrialStatus, WorkloadSpec
@@ -168,7 +168,7 @@ def test_the_placement_of_guests_inside_guests_is_that_of_the_outer_one() -> Non
         asked={}, guest=made_facts.guest().guest, placement=PLACED, started_for_each="block", inner_guest=1
     )
     nested = NestedMachine(outer=outer, inner=guest(placed=None))
-    assert attested_placement(made_facts.of(nested)) == PLACED
+    assert find_attested_placement(made_facts.of(nested)) == PLACED
     cells = [*CELLS[:2], (cell("tcg", PlatformSpec.read("tcg/kvm")), 8.0)]
     assert findings(sound(cells, {**FACTS, "tcg": [nested]})) == {}
 

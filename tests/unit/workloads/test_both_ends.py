@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from guestmark.capture.verdict import main_cause
+from guestmark.capture.verdict import find_main_cause
 from guestmark.core.errors import WorkloadError
 from guestmark.platforms.base import HasNetwork
 from guestmark.workloads.common import both_ends
@@ -85,7 +85,7 @@ def test_the_planted_cause_is_named(
             result = machine.agent.exec(words, timeout_s=LIMIT)
             assert result.ok, result.stderr
         assert ends.causes is not None
-        main = main_cause(ends.causes)
+        main = find_main_cause(ends.causes)
         assert main is not None
         assert main.cause == causes[mode], ends.description
         assert not list(Path("/tmp").glob(f"*{token}*"))

@@ -12,7 +12,7 @@ from guestmark.core.context import Caller
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.core.trial_order import TrialOrder
-from guestmark.core.workload_kind import workload_kinds
+from guestmark.core.workload_kind import index_workload_kinds
 from guestmark.plan import library
 from guestmark.plan.load import load_outline
 from guestmark.plan.outline import assemble_plan
@@ -47,20 +47,20 @@ def test_every_cell_of_a_built_in_plan_arrives(name: str) -> None:
         )  # fmt: skip
         # By name, too: whatever is missing has its default, which may be what was asked for.
         assert dict(there.workload.params) == dict(cell.workload.params)
-        kind = workload_kinds()[cell.workload.name]
+        kind = index_workload_kinds()[cell.workload.name]
         assert kind.params_of(there.workload) == kind.params_of(cell.workload)
         assert order.plan().metrics == kind.metrics_of(cell.workload)
 
 
 def test_the_plans_have_every_workload() -> None:
     planned = {cell.workload.name for cell in planned_cells()}
-    without_plan = set(workload_kinds()) - planned
+    without_plan = set(index_workload_kinds()) - planned
     for name in without_plan:
         try:
-            params = workload_kinds()[name].check_params({})
+            params = index_workload_kinds()[name].check_params({})
         except ValueError:
             continue  # what it needs is the user's
-        spec, kind = WorkloadSpec(name, params), workload_kinds()[name]
+        spec, kind = WorkloadSpec(name, params), index_workload_kinds()[name]
         there = arrived(Cell("it", spec, HOST))
         assert kind.params_of(there.cell().workload) == kind.params_of(spec)
 
@@ -76,7 +76,7 @@ NESTED = ("tcg/kvm", "tcg/tcg/uml", "ssh:user@lab/kvm")
 
 
 @pytest.mark.parametrize(
-    "platform", [*registry.platform_kinds(), *NESTED, *(f"tcg@{name}" for name in ARCHITECTURES)]
+    "platform", [*registry.index_platform_kinds(), *NESTED, *(f"tcg@{name}" for name in ARCHITECTURES)]
 )
 def test_every_platform_arrives(platform: str) -> None:
     spec = PlatformSpec.read(platform)
@@ -98,7 +98,7 @@ def test_why_a_boot_inside_failed_arrives(cause: Cause) -> None:
 
 def test_a_boot_that_cannot_start_is_answered() -> None:
     """The other side of the order, here: what it lacks is an answer, and no traceback."""
-    params = workload_kinds()["netboot"].check_params({"size": "4K", "files": 1, "kernel": True})
+    params = index_workload_kinds()["netboot"].check_params({"size": "4K", "files": 1, "kernel": True})
     cell = Cell("it", WorkloadSpec("netboot", params), PlatformSpec.read("tcg"), {"rom": "/nonexistent"})
     reply = inside.measure_boot(arrived(cell))
     assert isinstance(reply, Failed)

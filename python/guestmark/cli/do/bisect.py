@@ -10,7 +10,7 @@ from guestmark.appliance.paths import scratch_parent
 from guestmark.cli.commands.bisect import Options
 from guestmark.cli.options import list_platforms
 from guestmark.core.context import Caller
-from guestmark.core.errors import GateStatus, UsageError, unknown_name_error
+from guestmark.core.errors import GateStatus, UsageError, make_unknown_name_error
 from guestmark.core.gate import is_about_power
 from guestmark.core.keeper import keeper
 from guestmark.core.metric_spec import DEFAULT_METRICS, USER, parse_metrics
@@ -107,7 +107,7 @@ def _choose_metrics(by: str, metrics: Sequence[str]) -> tuple[str, ...]:
     names = [spec.metric.name for spec in parse_metrics(metrics)]
     names += [metric.name for metric in DEFAULT_METRICS]
     if by not in names:
-        raise unknown_name_error("metric", by, names)
+        raise make_unknown_name_error("metric", by, names)
     return (by,)
 
 

@@ -13,8 +13,8 @@ from guestmark.capture.binary import (
     Selection,
     Wanted,
     read_document,
+    run_with_output,
     start_analysis,
-    stream_output,
 )
 from guestmark.cli.commands.capture import TABLE_ROWS, Format, Options
 from guestmark.core.errors import GuestmarkError, UsageError
@@ -78,9 +78,9 @@ def _check_views(given: Options, *, is_table: bool) -> None:
             hint="leave out --format, or save the capture to a file first",
         )
     if given.both:
-        from guestmark.capture.points import need_several
+        from guestmark.capture.points import check_several_files
 
-        need_several(tuple(files))
+        check_several_files(tuple(files))
 
 
 def _answer_by_other_tool(given: Options, selection: Selection) -> int:
@@ -151,6 +151,6 @@ def _write_rows(given: Options, selection: Selection) -> int:
     if given.output == "-":
         # The analyser writes to the same descriptor, past Python's buffer.
         sys.stdout.flush()
-        return stream_output(selection, options)
+        return run_with_output(selection, options)
     with Path(given.output).open("wb") as out:
-        return stream_output(selection, options, out.fileno())
+        return run_with_output(selection, options, out.fileno())

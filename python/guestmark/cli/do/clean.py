@@ -11,7 +11,7 @@ from guestmark.appliance.paths import cache_directory
 from guestmark.cli.commands.clean import Options
 from guestmark.core import procfs
 from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
-from guestmark.core.home import default_path, state_directory
+from guestmark.core.home import find_default_ledger, find_state_directory
 from guestmark.core.own_program import find_checkout
 from guestmark.core.units import format_count, format_size
 from guestmark.engine import leftovers
@@ -113,7 +113,10 @@ def _remove_cache(*, dry_run: bool) -> bool:
 
 def _report_what_stays() -> None:
     """Names what is only the user's to remove, with the command that removes it."""
-    places = [("runs", default_path().parent), ("keys, campaigns and reports of crashes", state_directory())]
+    places = [
+        ("runs", find_default_ledger().parent),
+        ("keys, campaigns and reports of crashes", find_state_directory()),
+    ]
     if (find_checkout() / "tools" / "setup.sh").is_file():
         for name in (".venv", "target", ".setup", "share"):
             places.append(("set-up of this checkout", find_checkout() / name))

@@ -19,11 +19,11 @@ from guestmark.core.errors import ExitStatus
 from guestmark.core.parallel import answer_interrupt, start_call
 from guestmark.core.platform_spec import parse_platform
 from guestmark.core.redaction import redact_url
-from guestmark.core.registry import platform_names, programs
+from guestmark.core.registry import list_platform_names, programs
 from guestmark.engine.environment import record_environment
 from guestmark.fleet import parsl_engine
 from guestmark.foreign.parts import State, survey_parts
-from guestmark.ledger import default_path
+from guestmark.ledger import find_default_ledger
 from guestmark.page.say import say, tell_json
 from guestmark.page.text import keep_clauses
 from guestmark.platforms import probe, registry
@@ -70,7 +70,7 @@ def _print_json(document: Mapping[str, Any]) -> None:
 
 def examine_host(again: bool, nested: bool = False) -> dict[str, Any]:
     """Builds the document of `doctor --json`: platforms, host, ledger, tools, and versions that matter in a fleet."""
-    names = platform_names()
+    names = list_platform_names()
     tools = programs()
     # Asking every program for its version takes seconds, in which the guests boot.
     host_recording = start_call(partial(record_environment, programs=tools))
@@ -142,7 +142,7 @@ def _locate_ledger() -> str:
     """Finds where runs are kept unless `--ledger` says otherwise; opens nothing, and hides a password."""
     where = os.environ.get("GUESTMARK_LEDGER")
     if not where:
-        return str(default_path())
+        return str(find_default_ledger())
     if "://" in where:
         return redact_url(where)
     return os.path.abspath(os.path.expanduser(where))

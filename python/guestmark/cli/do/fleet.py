@@ -10,7 +10,7 @@ from guestmark.cli.do import fleet_doctor
 from guestmark.cli.fleet_progress import FleetProgress
 from guestmark.cli.page_output import write_page
 from guestmark.core.context import FleetOrder
-from guestmark.core.errors import ExitStatus, UsageError, unknown_name_error
+from guestmark.core.errors import ExitStatus, UsageError, make_unknown_name_error
 from guestmark.core.units import format_count
 from guestmark.fleet import lab, order, parsl_engine, worker
 from guestmark.fleet.coordinator import Fleet, run_fleet
@@ -51,7 +51,7 @@ def _check_arguments(given: Options) -> list[str]:
     """Returns the arguments of the action. Raises `UsageError` if it is unknown or does not take them."""
     action, arguments = given.action, given.arguments or []
     if action not in ACTIONS:
-        raise unknown_name_error("action", action, OFFERED_ACTIONS)
+        raise make_unknown_name_error("action", action, OFFERED_ACTIONS)
     # A command has as many words as it likes.
     if action == "exec":
         if not arguments:

@@ -15,7 +15,7 @@ from guestmark.core.units import format_count
 from guestmark.fleet import lab, parsl_engine
 from guestmark.fleet.lab import LabMachine
 from guestmark.fleet.worker_connection import make_remote_command
-from guestmark.ledger import default_path, open_ledger
+from guestmark.ledger import find_default_ledger, open_ledger
 from guestmark.ledger.postgres import ConnectionRoom, find_connection_room
 from guestmark.page.say import say, tell, tell_json
 from guestmark.page.text import last_inert_line, make_inert
@@ -101,7 +101,7 @@ def _describe_classes(
 
 def _examine_ledger(path: str | None, members: Sequence[LabMachine]) -> dict[str, Any]:
     """Finds out what `fleet run` would find: the connections that the server has for these machines, or an `error`."""
-    where = path or str(default_path())
+    where = path or str(find_default_ledger())
     if "://" not in where:
         if any(member.ssh for member in members):
             return {

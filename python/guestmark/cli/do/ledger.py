@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from guestmark.cli.commands.ledger import ACTIONS, Options
-from guestmark.core.errors import ExitStatus, UsageError, unknown_name_error
+from guestmark.core.errors import ExitStatus, UsageError, make_unknown_name_error
 from guestmark.core.units import format_count
 from guestmark.engine.stored_run import show_actions
 from guestmark.ledger import open_ledger
@@ -25,7 +25,7 @@ def run(given: Options) -> int:
     """Does what the action asks for."""
     action, arguments = given.action, given.arguments or []
     if action not in ACTIONS:
-        raise unknown_name_error("action", action, ACTIONS)
+        raise make_unknown_name_error("action", action, ACTIONS)
     least, most = _ARGUMENT_COUNTS[action]
     if len(arguments) < least or (most is not None and len(arguments) > most):
         usage = ACTIONS[action]

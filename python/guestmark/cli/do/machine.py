@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from guestmark.cli.commands.machine import ACTIONS, Options
-from guestmark.core.errors import ExitStatus, UsageError, unknown_name_error
+from guestmark.core.errors import ExitStatus, UsageError, make_unknown_name_error
 from guestmark.core.temporary import replace_file
 from guestmark.core.toml import read_toml_text
 from guestmark.page.say import say, tell, tell_json
@@ -54,7 +54,7 @@ image = "debian:stable-slim"
 def run(given: Options) -> int:
     """Does what the action asks for."""
     if given.action not in ACTIONS:
-        raise unknown_name_error("action", given.action, ACTIONS)
+        raise make_unknown_name_error("action", given.action, ACTIONS)
     wanted = ACTIONS[given.action]
     if bool(wanted) != (given.machine is not None):
         raise UsageError(

@@ -16,7 +16,7 @@ from guestmark.cli.console import Console, make_inert_text
 from guestmark.cli.outputs import write_document
 from guestmark.core.errors import ExitStatus
 from guestmark.core.units import format_count
-from guestmark.ledger import default_path, open_ledger
+from guestmark.ledger import find_default_ledger, open_ledger
 from guestmark.ledger.model import RunOverview, SignatureStatus
 from guestmark.ledger.run_lookup import parse_filter
 from guestmark.page.say import say, tell, tell_json
@@ -43,8 +43,8 @@ def run(given: Options) -> int:
         return _check_ledger(given.ledger)
     # To look must not make a ledger.
     ratios = []
-    if given.ledger is None and not default_path().exists():
-        runs, where = [], str(default_path())
+    if given.ledger is None and not find_default_ledger().exists():
+        runs, where = [], str(find_default_ledger())
     else:
         with open_ledger(given.ledger, writable=False) as ledger:
             runs, where = ledger.list_runs(removed=given.removed), ledger.where

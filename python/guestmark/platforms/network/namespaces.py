@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.own_program import find_agent_binary
-from guestmark.core.user_namespaces import how_to_allow
+from guestmark.core.user_namespaces import explain_how_to_allow
 from guestmark.setting.network import Offloads
 
 _SETUP_S = 20.0
@@ -157,5 +157,5 @@ def _explain_failure(said: str, joint: Joint) -> PlatformUnusableError:
     if joint is Joint.TAP:
         hint += " and /dev/net/tun (module tun)"
     if os.geteuid() != 0:
-        hint = how_to_allow() or hint
+        hint = explain_how_to_allow() or hint
     return PlatformUnusableError(f"the machine's network cannot be made: {reason}", hint=hint)

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from guestmark.core.errors import UsageError, unknown_name_error
-from guestmark.core.redaction import names_secret
+from guestmark.core.errors import UsageError, make_unknown_name_error
+from guestmark.core.redaction import is_secret_name
 from guestmark.core.toml import read_toml, read_toml_text
 from guestmark.platforms.ssh.destination import explain_bad_destination
 from guestmark.platforms.ssh.session import make_ssh_words
@@ -227,7 +227,7 @@ def _convert_tables(tables: dict[str, Any], path: Path) -> _File:
     fields = {field.name for field in msgspec.structs.fields(_File)}
     for key in tables:
         if key not in fields:
-            error = unknown_name_error("key", key, fields)
+            error = make_unknown_name_error("key", key, fields)
             raise UsageError(f"{path}: {error.message}", hint=error.hint)
     try:
         return msgspec.convert(tables, _File)
@@ -254,7 +254,7 @@ def _make_parameter(name: str, value: str | float | Parameter, path: Path) -> Pa
             f"{path}: a parameter cannot be named {name!r}",
             hint=f"small letters, digits and _, and none of {ID}, {COMMAND}, {LINE} and {SNAPSHOT}",
         )
-    if names_secret(name):
+    if is_secret_name(name):
         raise UsageError(
             f"{path}: the parameter {name} sounds like a secret, and parameters are stored with each run",
             hint="put secrets into env, whose values are stored nowhere",

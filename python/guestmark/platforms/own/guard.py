@@ -23,7 +23,7 @@ from typing import IO
 import msgspec
 
 from guestmark.core.errors import MachineError
-from guestmark.core.home import cache_home
+from guestmark.core.home import find_cache_home
 from guestmark.core.machine_facts import OWN_MACHINE_PREFIX
 from guestmark.core.redaction import register_variables
 from guestmark.core.temporary import open_unnamed_file
@@ -215,7 +215,7 @@ def _make_record_error(record: Record, error: OSError) -> MachineError:
 
 def _records_folder() -> Path:
     """Return where records are: by host, as a cache may be shared."""
-    return cache_home() / _RECORDS / os.uname().nodename
+    return find_cache_home() / _RECORDS / os.uname().nodename
 
 
 def _open_record(record: Record) -> tuple[Path, int]:

@@ -21,7 +21,7 @@ from guestmark.core.errors import (
     MachineError,
     PlatformUnusableError,
     UsageError,
-    unknown_name_error,
+    make_unknown_name_error,
 )
 from guestmark.core.machine_facts import OwnMachine
 from guestmark.core.model import Cell, WorkloadSpec
@@ -275,7 +275,7 @@ def _list_parameters(cell: Cell, definition: Definition) -> dict[str, str]:
     for name, level in levels.items():
         parameter = definition.parameters.get(name)
         if parameter is None:
-            error = unknown_name_error("parameter", name, definition.parameters)
+            error = make_unknown_name_error("parameter", name, definition.parameters)
             raise UsageError(f"own:{definition.name}: {error.message}", hint=error.hint)
         if parameter.levels and level not in parameter.levels:
             raise UsageError(

@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from guestmark.core.errors import UsageError, unknown_name_error
-from guestmark.core.home import config_directory, state_directory
+from guestmark.core.errors import UsageError, make_unknown_name_error
+from guestmark.core.home import find_config_directory, find_state_directory
 from guestmark.core.quoting import describe_length, quote_word, quote_words
 from guestmark.core.temporary import replace_file
 from guestmark.ledger.signing_key import has_signed, read_public_key, sign_message
@@ -21,7 +21,7 @@ _TRUSTED = "trusted-machines"
 
 def machines_directory() -> Path:
     """Return the user's own folder of machines: `$XDG_CONFIG_HOME/guestmark/machines`. It need not exist."""
-    return config_directory() / "machines"
+    return find_config_directory() / "machines"
 
 
 def definition_files() -> Iterator[tuple[Path, bool]]:
@@ -66,7 +66,7 @@ def find_definition(name: str) -> Definition:
                 return definition
     known = definitions()
     if name not in known:
-        raise unknown_name_error("machine", name, known)
+        raise make_unknown_name_error("machine", name, known)
     return known[name]
 
 
@@ -81,7 +81,7 @@ def is_trusted(definition: Definition) -> bool:
 
 def trust(definition: Definition) -> None:
     """Remember that this very text may be executed: the user's own key signs it. Raises `OSError`."""
-    path = state_directory() / _TRUSTED
+    path = find_state_directory() / _TRUSTED
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     digests = _trusted_digests() | {definition.digest}
     with replace_file(path) as new:
@@ -142,7 +142,7 @@ def _only_we_write(state: os.stat_result) -> bool:
 def _trusted_digests() -> set[str]:
     """Return the digests of texts that the user's own key has signed: whatever else is in the list says nothing."""
     try:
-        text = (state_directory() / _TRUSTED).read_text()
+        text = (find_state_directory() / _TRUSTED).read_text()
     except (OSError, UnicodeDecodeError):
         return set()
     found = set()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from guestmark.core.architectures import Architecture, host_architecture
+from guestmark.core.architectures import Architecture, find_host_architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class Accelerator:
     @property
     def outer_cpu(self) -> str:
         """Default processor model of guests that hold others."""
-        row = host_architecture()
+        row = find_host_architecture()
         return (row.outer_cpu or row.cpu) if self.emulates else "host"
 
-    def boot_args(self, architecture: Architecture) -> str:
+    def build_kernel_command_line(self, architecture: Architecture) -> str:
         """Returns kernel arguments that shorten a boot and change nothing in the steady state."""
-        emulated = architecture.emulated_args if self.emulates else ""
-        return f"{architecture.boot_args} {emulated}".strip()
+        emulated = architecture.emulated_kernel_command_line if self.emulates else ""
+        return f"{architecture.kernel_command_line} {emulated}".strip()
 
 
 KVM = Accelerator(

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from guestmark.core import procfs
-from guestmark.core.architectures import Architecture, host_architecture
+from guestmark.core.architectures import Architecture, find_host_architecture
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import GuestMachine, Vmm
 from guestmark.platforms.attest import (
@@ -55,7 +55,7 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot | ImageBoot) 
         require_same(
             "the root filesystem", str(boot.root), _find_shared_directory(guest.vmm_pid, boot.root), guest
         )
-    expected = guest.cell.platform.foreign_architecture or host_architecture()
+    expected = guest.cell.platform.foreign_architecture or find_host_architecture()
     require_same("the architecture", expected.machine_name, inside.arch, guest)
     return GuestMachine(
         asked=dict(levels.texts),

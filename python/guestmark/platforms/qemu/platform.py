@@ -13,7 +13,7 @@ from guestmark.agent.client import Agent
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Notify
-from guestmark.core.architectures import Architecture, host_architecture
+from guestmark.core.architectures import Architecture, find_host_architecture
 from guestmark.core.cause import Cause
 from guestmark.core.distribution import install_hint
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
@@ -142,7 +142,7 @@ class QemuPlatform:
         self.architecture = layer.architecture
         self.accelerator = ACCELERATORS[layer.kind]
         if layer.is_foreign and not self.accelerator.emulates:
-            host = host_architecture().name
+            host = find_host_architecture().name
             raise UsageError(
                 f"platform {self.name!r}: {layer.kind} runs programs on the host's own processor, which is {host}",
                 hint=f"{self.architecture.name} can only be emulated here: {TCG.name}@{self.architecture.name}",
@@ -359,7 +359,7 @@ class QemuPlatform:
         words = watch.qemu_kernel_arguments(row) if watch else []
         words += [
             f"console={row.console} quiet panic=-1",
-            self.accelerator.boot_args(row),
+            self.accelerator.build_kernel_command_line(row),
             "guestmark.channel=virtio:guestmark",
         ]
         words.append(f"guestmark.root={share}:{command_line.SHARE_TAG}" if share else "guestmark.root=none")

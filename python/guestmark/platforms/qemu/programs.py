@@ -1,12 +1,12 @@
 """The programs that QEMU's platforms run on the host."""
 
-from guestmark.core.architectures import host_architecture
+from guestmark.core.architectures import find_host_architecture
 from guestmark.core.platform_kind import Program
 
 # virtiofsd is a helper that no user starts, so distributions keep it outside PATH, each in another directory.
 VIRTIOFSD_PATHS = ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd")
 PROGRAMS = (
-    host_architecture().emulator,
+    find_host_architecture().emulator,
     Program("qemu-img", "qemu-utils"),
     Program("virtiofsd", "virtiofsd", VIRTIOFSD_PATHS),
 )

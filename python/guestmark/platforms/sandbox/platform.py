@@ -27,7 +27,7 @@ from guestmark.core.machine_facts import Sandboxed, read_mounts
 from guestmark.core.model import Cell
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_spec import Layer
-from guestmark.core.user_namespaces import how_to_allow
+from guestmark.core.user_namespaces import explain_how_to_allow
 from guestmark.disks import processes
 from guestmark.platforms.affinity import Seat
 from guestmark.platforms.confinement import list_own_namespaces, make_control_groups, read_limits
@@ -137,7 +137,7 @@ class SandboxPlatform(HostLike):
         reason = explained or (lines[-1] if lines else error.message)
         return MachineError(
             f"{self.name} did not start: {reason[:400]}",
-            hint=(os.geteuid() and how_to_allow())
+            hint=(os.geteuid() and explain_how_to_allow())
             or "sandboxes need mount and process namespaces and overlays; guestmark doctor tries them",
             cause=error.cause,
             console=within.read_console(),

@@ -11,7 +11,7 @@ from guestmark.agent.client import Agent
 from guestmark.agent.confinement import WITH_MEMORY_FILE
 from guestmark.appliance.bzimage import read_release
 from guestmark.appliance.initramfs import build_initramfs
-from guestmark.core.architectures import host_architecture
+from guestmark.core.architectures import find_host_architecture
 from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.levels import Levels
@@ -153,7 +153,7 @@ class UmlPlatform:
 
     def find_missing(self, levels: Levels) -> Unusable | None:
         """Returns what has to be installed first, unless a kernel of the user's is started."""
-        if not host_architecture().user_mode_linux:
+        if not find_host_architecture().user_mode_linux:
             return Unusable(
                 "there is no User-Mode Linux for this host's architecture", "tcg runs guests here"
             )

@@ -26,7 +26,7 @@ from guestmark.core.keeper import keeper
 from guestmark.core.machine_facts import EmulatedPrograms
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import Layer
-from guestmark.core.user_namespaces import how_to_allow
+from guestmark.core.user_namespaces import explain_how_to_allow
 from guestmark.core.workload_kind import find_packages
 from guestmark.foreign import commands, parts
 from guestmark.foreign.progress import Progress
@@ -162,7 +162,7 @@ class UserPlatform(HostLike):
         """Returns the error for namespaces that are not available."""
         return MachineError(
             f"the root of {self.architecture.name} cannot be entered: {error.message}",
-            hint=how_to_allow() or "it takes user and mount namespaces, and overlays in them",
+            hint=explain_how_to_allow() or "it takes user and mount namespaces, and overlays in them",
             cause=error.cause,
         )
 

@@ -22,7 +22,7 @@ from guestmark.agent.results import CallError
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Kernel, Notify, find_kernel
 from guestmark.appliance.modules import ModuleTree
-from guestmark.core.architectures import host_architecture
+from guestmark.core.architectures import find_host_architecture
 from guestmark.core.cause import Cause
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.levels import Levels
@@ -260,7 +260,7 @@ class VmmPlatform:
     def find_missing(self, levels: Levels) -> Unusable | None:
         """Returns what has to be installed first."""
         name = self._hypervisor.program.name
-        if not host_architecture().kernel_unpacked:
+        if not find_host_architecture().kernel_unpacked:
             return Unusable(f"{name} runs only on x86-64 hosts")
         if not (program := self._find_program(levels)):
             return Unusable(
@@ -326,9 +326,9 @@ def _listen_command(agent: str, port: int, server: Sequence[str]) -> list[str]:
 
 
 def _kernel_words(hypervisor: Hypervisor, levels: Levels, watch: Watch | None) -> str:
-    row = host_architecture()
+    row = find_host_architecture()
     words = watch.qemu_kernel_arguments(row) if watch else []
-    words += [f"console={row.console} quiet panic=-1", row.boot_args]
+    words += [f"console={row.console} quiet panic=-1", row.kernel_command_line]
     if hypervisor.words:
         words.append(hypervisor.words)
     words += [

@@ -26,7 +26,7 @@ _BEFORE_KERNEL = (boot.VMM, boot.FIRMWARE)
 # A kernel unpacks itself before its first line: both phases are its own.
 _KERNEL = (boot.ENTRY, boot.KERNEL)
 _APPLIANCE = (*_KERNEL, boot.MODULES, boot.ROOT, boot.AGENT)
-_ON_DISK = frozenset({Durability.PROVEN, Durability.PART, Durability.REACHED})
+_ON_DISK = frozenset({Durability.PROVEN, Durability.SYNCED_PART_PROVEN, Durability.REACHED})
 
 
 def list_backend_conclusions(analysis: Analysis) -> list[Bullets]:

@@ -10,7 +10,7 @@ from guestmark.core.machine_facts import (
     NestedMachine,
     Placed,
     RemoteMachine,
-    attested_placement,
+    find_attested_placement,
 )
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.core.units import format_count
@@ -27,7 +27,7 @@ def describe_placement(trials: Iterable[Trial]) -> str:
     # Places of the emulators' own threads, by the rest of the placement.
     emulators: dict[tuple[str, str], dict[str, None]] = {}
     for trial in trials:
-        placed = attested_placement(trial.facts)
+        placed = find_attested_placement(trial.facts)
         if placed is not None:
             threads = emulators.setdefault(_describe_processors(placed), {})
             if placed.emulator != placed.machine:

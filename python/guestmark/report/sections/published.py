@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from guestmark.core.metric import Metric
 from guestmark.core.model import CellStatus, Plan, Published, PublishedFigure
-from guestmark.core.units import unit_size
+from guestmark.core.units import compute_unit_size
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.names import name_across_workloads, name_rows
@@ -71,7 +71,7 @@ def _make_publication_table(
 ) -> Table:
     known = (metric for metric in plan.metrics if metric.name == published.metric)
     metric = next(known, Metric(published.metric, published.unit))
-    unit = figures.Unit(unit_size(published.unit, metric.unit), published.unit)
+    unit = figures.Unit(compute_unit_size(published.unit, metric.unit), published.unit)
     now = [_find_measured_ratio(pair.result, metric) for pair in pairs]
     then = [compute_ratio_to_baseline(pair.figure) for pair in pairs]
     table = TableBuilder(*name_rows(workload, [pair.result for pair in pairs]))

@@ -70,7 +70,7 @@ _UNANSWERED = {
     QuestionKind.DURABILITY: "flushes were not checked; --prove cuts the power",
 }
 _DURABILITY_MEANINGS = {
-    Durability.PART: "what was never synced may be gone",
+    Durability.SYNCED_PART_PROVEN: "what was never synced may be gone",
     Durability.REACHED: "this host's kernel was asked to flush; --prove cuts the power",
     Durability.CLAIMED: "by the hypervisor's own count; --prove cuts the power",
     Durability.LOST: "flushes do not arrive",

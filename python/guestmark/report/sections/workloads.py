@@ -16,7 +16,7 @@ _Sections = Callable[[WorkloadResult, StoredRun], Sequence[Node]]
 
 def is_compared(workload: WorkloadResult) -> bool:
     """Return whether cells are compared by their values; False if all their kinds only find out facts."""
-    kinds = registry.workload_kinds()
+    kinds = registry.index_workload_kinds()
     names = {result.cell.workload.name for result in workload.cells}
     return not names or any(name not in kinds or kinds[name].compared for name in names)
 
@@ -26,7 +26,7 @@ def make_kind_nodes(workload: WorkloadResult, run: StoredRun) -> list[Node]:
 
     A kind that no longer exists adds nothing.
     """
-    kinds = registry.workload_kinds()
+    kinds = registry.index_workload_kinds()
     names = dict.fromkeys(result.cell.workload.name for result in workload.cells)
     makers: dict[_Sections, None] = {}
     for name in names:
@@ -37,7 +37,7 @@ def make_kind_nodes(workload: WorkloadResult, run: StoredRun) -> list[Node]:
 
 def make_kind_conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Return the conclusion of a workload that is not compared; empty for others."""
-    kind = registry.workload_kinds().get(workload.workload.name)
+    kind = registry.index_workload_kinds().get(workload.workload.name)
     conclude: _Sections | None = None if kind is None else kind.report_conclusion()
     if is_compared(workload) or conclude is None:
         return ()

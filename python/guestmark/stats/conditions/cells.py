@@ -22,7 +22,7 @@ from guestmark.core.machine_facts import (
     HostMachine,
     NestedMachine,
     Sandboxed,
-    attested_placement,
+    find_attested_placement,
 )
 from guestmark.core.model import Cell, Trial
 from guestmark.core.placement import FREE, NAME, PINNED, Crowded, read_list
@@ -138,7 +138,7 @@ def _check_attested_placement(compared: ComparedCells) -> Iterator[Finding]:
     for cell in compared.cells:
         asked = cell.factors.get(NAME)
         for trial in compared.list_good_trials(cell):
-            found = attested_placement(trial.facts)
+            found = find_attested_placement(trial.facts)
             if asked is not None and (found is None or found.level != asked):
                 wrong[cell.id] = "nothing" if found is None else found.level
     if wrong:
@@ -179,7 +179,7 @@ def _check_free_placement(compared: ComparedCells) -> Iterator[Finding]:
 def _check_moved_machines(compared: ComparedCells) -> Iterator[Finding]:
     """Yield findings about cells whose machines moved between trials, and about processors that were shared."""
     for cell in compared.cells:
-        attested = [attested_placement(trial.facts) for trial in compared.list_good_trials(cell)]
+        attested = [find_attested_placement(trial.facts) for trial in compared.list_good_trials(cell)]
         places = list(dict.fromkeys(found.machine for found in attested if found is not None))
         if len(places) > 1 and cell.factors.get(NAME) != FREE:
             yield Finding(
@@ -191,7 +191,7 @@ def _check_moved_machines(compared: ComparedCells) -> Iterator[Finding]:
     remarks: dict[str, tuple[str, ...]] = {}
     for cell in compared.cells:
         for trial in compared.list_good_trials(cell)[:1]:
-            found = attested_placement(trial.facts)
+            found = find_attested_placement(trial.facts)
             made = (found.remarks or ()) if found is not None else ()
             remarks[cell.id] = tuple(made)
     for remark in dict.fromkeys(remark for made in remarks.values() for remark in made):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from guestmark.agent.client import CommandError
-from guestmark.core.architectures import host_architecture
+from guestmark.core.architectures import find_host_architecture
 from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError
 from guestmark.core.machine_facts import GuestMachine, OwnMachine, OwnRestored, Restored
@@ -175,7 +175,7 @@ class ClonesTrial(ClonesWorkload):
         first = (BOOT_ID, GETRANDOM, URANDOM)
         looks = self._read_control(Extras(kernel=_UNRENEWED, generation_id=False), first)
         yield self._control_identical("neither renewed nor with a generation ID", looks, first, some=any)
-        if self.cell.platform.foreign_architecture in (None, host_architecture()):
+        if self.cell.platform.foreign_architecture in (None, find_host_architecture()):
             looks = self._read_control(Extras(programs=collect_resident_files()), RESIDENTS)
             yield self._control_identical("a program that lived before", looks, RESIDENTS, some=all)
 

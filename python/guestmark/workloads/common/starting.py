@@ -227,7 +227,7 @@ def declared_memory(cell: Cell) -> int:
 
 def spare_memory() -> int:
     """Returns the bytes that machines may take now: what is available, less what the host keeps to stay usable."""
-    return meminfo.spare_memory(_SHARE, _LEAST_LEFT)
+    return meminfo.compute_spare_memory(_SHARE, _LEAST_LEFT)
 
 
 def refuse_too_many(cell: Cell, machines: int, used: int) -> None:

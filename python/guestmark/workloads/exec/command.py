@@ -16,7 +16,7 @@ from guestmark.core.metric_spec import MetricSpec, parse_metrics, split_metrics
 from guestmark.core.model import Cell
 from guestmark.core.params import Param, Params, param
 from guestmark.core.platform_kind import is_machine_factor
-from guestmark.core.workload_kind import workload_kinds
+from guestmark.core.workload_kind import index_workload_kinds
 from guestmark.workloads.exec.files import File, Input, describe_files, describe_input
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
@@ -214,6 +214,6 @@ def _substitute_values(text: str, values: Mapping[str, str | int | float]) -> st
 
 def read_stored_command(cell: Cell) -> ExecParams | None:
     """Returns the command of a stored cell's workload; None for a workload that runs no command of the user's."""
-    kind = workload_kinds().get(cell.workload.name)
+    kind = index_workload_kinds().get(cell.workload.name)
     found = None if kind is None else kind.stored_params_of(cell.workload)
     return found if isinstance(found, ExecParams) else None

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.temporary import open_unnamed_file
-from guestmark.core.user_namespaces import how_to_allow
+from guestmark.core.user_namespaces import explain_how_to_allow
 from guestmark.workloads.netboot import tap_setup
 from guestmark.workloads.netboot.content import PLAIN, Serving
 from guestmark.workloads.netboot.control import BOOT
@@ -193,7 +193,7 @@ def make_tap(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[in
             raise PlatformUnusableError("the tap was not set up in time", hint=_TAP_HINT) from None
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
-            why = os.geteuid() and how_to_allow()
+            why = os.geteuid() and explain_how_to_allow()
             raise PlatformUnusableError(
                 f"network=tap cannot be used here: {said[0]}",
                 hint=f"{why}; network=user needs nothing" if why else _TAP_HINT,

@@ -134,7 +134,7 @@ def _name_slow_side(rows: Sequence[CellResult]) -> Inline:
 def _main_cause(result: CellResult) -> str | None:
     """Returns what took more than half of the time; None where causes are not known."""
     trace = _read_trace(result)
-    main = verdict.main_cause(trace.causes) if trace else None
+    main = verdict.find_main_cause(trace.causes) if trace else None
     if main is None:
         return None
     return f"the {main.name.removeprefix('the ')}" if main.share > _HALF else "nothing alone"

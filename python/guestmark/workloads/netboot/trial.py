@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
-from guestmark.capture.binary import analyse_file, capture_binary
+from guestmark.capture.binary import analyse_file, find_capture_binary
 from guestmark.capture.model import reduce_for_drawing
 from guestmark.core.errors import WorkloadError
 from guestmark.core.metric import Measurement
@@ -71,7 +71,7 @@ class NetbootTrial(NetbootWorkload):
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Checks ROMs, firmware, the port, and room for captures: whatever would fail every trial."""
         # A checkout builds it on first use, which must not happen between two trials.
-        capture_binary()
+        find_capture_binary()
         for cell in cells:
             workload = cls(plan, cell)
             settings = Settings.read_settings(cell, workload._size)

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from guestmark.agent.wire import TrafficTest
-from guestmark.core.errors import unknown_name_error
+from guestmark.core.errors import make_unknown_name_error
 from guestmark.core.findings import Fact
 from guestmark.core.metric import Better, Metric
 from guestmark.core.params import Params, param
@@ -101,7 +101,7 @@ def _check_time(time: str) -> str:
 def _order_tests(tests: list[str]) -> list[str]:
     for name in tests:
         if name not in set(TrafficTest):
-            raise ValueError(unknown_name_error("test", name, list(TrafficTest)).message)
+            raise ValueError(make_unknown_name_error("test", name, list(TrafficTest)).message)
     if not tests:
         raise ValueError(f"no test is named; there are {', '.join(TrafficTest)}")
     return [test for test in TrafficTest if test in tests]

@@ -82,7 +82,7 @@ def _describe_verdict(found: Proven) -> str:
     records = describe_acknowledged(found)
     if found.word in {Durability.CONSISTENT, Durability.BROKEN}:
         return _describe_consistency(found)
-    if found.word in {Durability.PROVEN, Durability.PART}:
+    if found.word in {Durability.PROVEN, Durability.SYNCED_PART_PROVEN}:
         return f"none of {found.states:,} crash states loses any of {records}{describe_unsynced(found)}"
     if not found.losing:
         return f"{found.why}{describe_unsynced(found)}"

@@ -256,7 +256,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             found.syncs, found.unsynced, found.rebuilt = True, followed.unsynced, followed.rebuilt
             # What was never synced may be lost without breaking a promise, so the proof covers a part only.
             if found.unsynced and found.word is Durability.PROVEN:
-                found.word = Durability.PART
+                found.word = Durability.SYNCED_PART_PROVEN
         found.run_s = written - begin
         return found
 

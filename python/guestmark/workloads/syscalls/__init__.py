@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from guestmark.agent.wire import SYSTEM_CALLS
-from guestmark.core.errors import unknown_name_error
+from guestmark.core.errors import make_unknown_name_error
 from guestmark.core.findings import Fact
 from guestmark.core.metric import Metric
 from guestmark.core.params import Params, param
@@ -53,7 +53,7 @@ def _check_time(time: str) -> str:
 def _order_calls(calls: list[str]) -> list[str]:
     for name in calls:
         if name not in SYSTEM_CALLS:
-            raise ValueError(unknown_name_error("call", name, SYSTEM_CALLS).message)
+            raise ValueError(make_unknown_name_error("call", name, SYSTEM_CALLS).message)
     if not calls:
         raise ValueError(f"no call is named; there are {', '.join(SYSTEM_CALLS)}")
     return [name for name in SYSTEM_CALLS if name in calls]
