@@ -20,6 +20,7 @@ from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.paths import cache_directory
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.keeper import keeper
+from guestmark.core.temporary import replace_file
 from guestmark.platforms.process import SupervisedProcess
 
 GUESTFISH = "guestfish"
@@ -47,6 +48,7 @@ def prepare(accelerator: str) -> dict[str, str]:
         **_kernel_environment(home),
     }
     _build_appliance(home, environment)
+    _let_launch_find_kvm(find_appliance_home(home))
     return environment
 
 
@@ -137,6 +139,20 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
     _check_status(status, process.console.read_text(), "libguestfs")
     for path in appliance.glob("*"):
         os.utime(path, (begin, begin))
+
+
+def _let_launch_find_kvm(directory: Path) -> None:
+    """Has libguestfs leave it to QEMU to find out whether KVM works.
+
+    libguestfs asks QEMU once and keeps the answer in its cache. It is asked while the appliance is built, without
+    /dev/kvm, and an outer guest reads the same cache as this host. With `force_kvm` libguestfs would then refuse to
+    launch; with `force_tcg` the answer changes nothing.
+    """
+    for answer in directory.glob("qemu-*.query-kvm"):
+        said = answer.read_text()
+        if (corrected := said.replace('"enabled": false', '"enabled": true')) != said:
+            with replace_file(answer, mode=0o644) as written:
+                written.write_text(corrected)
 
 
 def find_appliance_home(cache: Path | str) -> Path:

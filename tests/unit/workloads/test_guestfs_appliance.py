@@ -50,3 +50,19 @@ def test_one_that_is_newer_than_all_packages_is_kept(tmp_path: Path, monkeypatch
     later = time.time() + 5
     os.utime(packages, (later, later))
     assert _built(home) == 2
+
+
+@pytest.mark.parametrize("accelerator", ["kvm", "tcg"])
+def test_a_cached_answer_without_kvm_keeps_no_launch_from_trying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accelerator: str
+) -> None:
+    """The appliance is built without /dev/kvm, and an outer guest reads the same cache as its host."""
+    home, _ = _appliance(tmp_path, monkeypatch, "true")
+    monkeypatch.setattr(libguestfs, "cache_directory", lambda: home)
+    monkeypatch.setattr(libguestfs, "_kernel_environment", lambda _: {})
+    monkeypatch.setattr(libguestfs.shutil, "which", lambda program: program)
+    answer = home / "libguestfs" / f".guestfs-{os.geteuid()}" / "qemu-18397984-1779741869.query-kvm"
+    answer.parent.mkdir(parents=True)
+    answer.write_text('{"return": {"enabled": false, "present": true}}\n')
+    libguestfs.prepare(accelerator)
+    assert answer.read_text() == '{"return": {"enabled": true, "present": true}}\n'
