@@ -130,6 +130,12 @@ _SMALL = ("--scale", "0.02")
 # Two of the 54 candidates, each with a proof: of more than these a race is no other race.
 _CANDIDATES = ("--only", "platform=tcg and cache=writeback and format=raw and preallocation=off")
 _SHORTER = {"--for": "90s", "--over": "4s"}
+# Each machine is one more of the same.
+_FEWER_CLONES = tuple(
+    word
+    for setting in ("machines=3", "controls=2")
+    for word in ("--override", f"workloads.clones.params.{setting}")
+)
 _WHOLE = frozenset({"tune"})  # verbs whose time is needed for proofs, of which none can be left out
 
 
@@ -148,4 +154,6 @@ def briefly(words: list[str]) -> list[str]:
         added += _CANDIDATES
     if verb == "run" and "--scale" not in options and "--list" not in options and "--for" not in options:
         added += _SMALL
+    if verb == "run" and "clones" in options:
+        options += _FEWER_CLONES  # the last one counts
     return [verb, *options, *added, *command_line] if command_line else [verb, *added, *options]

@@ -37,8 +37,8 @@ _FEWEST_BLOCKS = stopping.FEWEST_IF_SETTLED
 _SPARE_BLOCKS = 2
 # This share of a part's cells may be left out, the most expensive first, so that the others can be compared.
 _DROPPABLE_SHARE = 0.5
-# One trial may take this share of a budget.
-_LONGEST_TRIAL_SHARE = 0.25
+# One trial may take this share of a budget, and half of a small one, as a guest that starts slowly may need.
+_LONGEST_TRIAL_SHARE, _SLOW_START_S = 0.25, 45.0
 # A racing cell takes part in this many blocks on average, until it is dropped.
 _RACING_BLOCKS = 3
 # No proof is begun after this share of a budget.
@@ -184,7 +184,7 @@ def fit_to_budget(
         blocks=plan.policy.blocks if enough < 2 else None,
         min_blocks=min(plan.policy.min_blocks, fewest),
         time_limit_s=time_limit_s,
-        trial_limit_s=min(plan.policy.trial_limit_s, max(_LONGEST_TRIAL_SHARE * budget_s, 20.0)),
+        trial_limit_s=min(plan.policy.trial_limit_s, _limit_trial(budget_s)),
     )
     within = format_duration(budget_s)
     notes = []
@@ -207,6 +207,11 @@ def fit_to_budget(
     if racing is not None:
         fitted = drop_unmeasured_cells(fitted, ())
     return fitted, notes
+
+
+def _limit_trial(budget_s: float) -> float:
+    """Return the seconds after which a trial of a run with this budget fails."""
+    return max(_LONGEST_TRIAL_SHARE * budget_s, min(budget_s / 2, _SLOW_START_S), 20.0)
 
 
 def refit_cells(  # noqa: PLR0917 (the choice of cells depends on all of it)
