@@ -127,6 +127,9 @@ _BRIEFLY = {
     "tune": ("--for", "5m"),
 }
 _SMALL = ("--scale", "0.02")
+# A command that takes a minute in a nested guest takes as many as it is repeated.
+_ONCE = ("--iterations", "1", "--warmup", "0")
+_REPEATED = {"--iterations", "--warmup", "-w"}
 # Two of the 54 candidates, each with a proof: of more than these a race is no other race.
 _CANDIDATES = ("--only", "platform=tcg and cache=writeback and format=raw and preallocation=off")
 _SHORTER = {"--for": "90s", "--over": "4s"}
@@ -150,6 +153,8 @@ def briefly(words: list[str]) -> list[str]:
     added: tuple[str, ...] = ()
     if not _FIXED & set(options):
         added = _BRIEFLY.get(verb, ())
+    if verb == "exec" and "--on" in options and not _REPEATED & set(options):
+        added += _ONCE
     if verb == "tune" and "fastest-safe" in options and "--only" not in options:
         added += _CANDIDATES
     if verb == "run" and "--scale" not in options and "--list" not in options and "--for" not in options:
