@@ -27,6 +27,10 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 # Tests measure many things at once. Those of exclusive use have a lock of their own.
 os.environ["GUESTMARK_LOCK"] = "none"
 os.environ["GUESTMARK_PAGER"] = ""  # on a terminal of a test nobody presses a key
+# Version managers put scripts in front of python3 that take longer than most of what tests start with it.
+os.environ["PATH"] = os.pathsep.join(
+    folder for folder in os.environ["PATH"].split(os.pathsep) if Path(folder).name != "shims"
+)
 
 # The files that take longest in ./test, by the durations that it prints, and then the folders: what starts last should
 # be over soon. A file that is missing here is only started later. Before them are those whose long tests take longest.
