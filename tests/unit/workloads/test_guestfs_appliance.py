@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_a_cached_answer_without_kvm_keeps_no_launch_from_trying(
     home, _ = _appliance(tmp_path, monkeypatch, "true")
     monkeypatch.setattr(libguestfs, "cache_directory", lambda: home)
     monkeypatch.setattr(libguestfs, "_kernel_environment", lambda _: {})
-    monkeypatch.setattr(libguestfs.shutil, "which", lambda program: program)
+    monkeypatch.setattr(shutil, "which", lambda program: program)
     answer = home / "libguestfs" / f".guestfs-{os.geteuid()}" / "qemu-18397984-1779741869.query-kvm"
     answer.parent.mkdir(parents=True)
     answer.write_text('{"return": {"enabled": false, "present": true}}\n')
