@@ -34,7 +34,7 @@ from guestmark.stats.analysis import Analysis, CellResult, analyse_run
 from guestmark.stats.compare import Comparison, Verdict
 from guestmark.stats.paired import NOMINAL, hodges_lehmann, signed_rank_interval, t_quantile, walsh_averages
 from guestmark.stats.pairwise import compare_pairs
-from guestmark.stats.repetition import RELATIVE_PRECISION, wanted_half_width
+from guestmark.stats.repetition import RELATIVE_PRECISION, compute_wanted_half_width
 from guestmark.stats.tails import count_slow_runs
 from guestmark.workloads.exec.plan import ExecOptions, build_plan
 
@@ -309,7 +309,7 @@ def _is_far_from_precise(case: Case, plan: Plan, trials: Sequence[Trial], blocks
     walsh = walsh_averages(np.array(compared) - logs[plan.cells[0].id])
     low, high = signed_rank_interval(walsh)
     for middle, half in zip(np.exp(hodges_lehmann(walsh)).tolist(), ((high - low) / 2).tolist(), strict=True):
-        if half > _FAR * wanted_half_width(middle, policy.precision, RELATIVE_PRECISION):
+        if half > _FAR * compute_wanted_half_width(middle, policy.precision, RELATIVE_PRECISION):
             return True
     return False
 

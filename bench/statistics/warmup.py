@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from guestmark.stats import warmup_needed
+from guestmark.stats import count_needed_warmups
 
 Array = np.ndarray
 ITERATIONS = 7
@@ -38,7 +38,7 @@ def share_of_disagreement(
     generator = np.random.default_rng(seed)
     chosen = [
         max(
-            warmup_needed(simulate_starts(generator, *pilot, curve, spikes).tolist()) or 0
+            count_needed_warmups(simulate_starts(generator, *pilot, curve, spikes).tolist()) or 0
             for _ in range(CELLS)
         )
         for _ in range(sims)

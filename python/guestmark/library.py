@@ -155,7 +155,8 @@ class Result:
                 "pandas is not installed", hint="pip install pandas, or take .frame()"
             ) from error
         return pandas.DataFrame(
-            long_form.make_trial_rows(self.stored, self.analysis), columns=long_form.column_names(self.stored)
+            long_form.make_trial_rows(self.stored, self.analysis),
+            columns=long_form.list_column_names(self.stored),
         )
 
     def gates(self, *limits: str) -> tuple[JudgedGate, ...]:

@@ -108,7 +108,7 @@ def test_the_firmware_fetches_its_file_and_the_capture_says_how(tmp_path: Path) 
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(render_trace(trace, "connection", named=False, width=200))
     said = console.export_text()
-    assert "Since the first message of DHCP: address" in said
+    assert "From the first DHCP message: address after" in said
     assert network.SERVER in said
 
 

@@ -69,7 +69,7 @@ def describe_startup(trace: Trace) -> str | None:
     if found is None:
         return None
     return (
-        f"Since the first message of DHCP: address {format_seconds(found.address_s)}, "
+        f"From the first DHCP message: address after {format_seconds(found.address_s)}, "
         f"then {format_seconds(found.waiting_s)} until the first connection, "
         f"{format_seconds(found.fetching_s)} fetching ({found.fetched:,} times, {format_size(found.bytes)}), "
         f"{format_seconds(found.between_s)} between"

@@ -108,7 +108,7 @@ class Outputs:
 
     @property
     def takes_stdout(self) -> bool:
-        """Returns whether a document goes to standard output, so that nothing else may."""
+        """Whether a document goes to standard output, so that nothing else may."""
         return self.junit == STANDARD_OUTPUT or any(path == STANDARD_OUTPUT for *_, path in self.list_files())
 
     def check(self) -> None:

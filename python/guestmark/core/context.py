@@ -28,7 +28,7 @@ class Caller:
 
     @classmethod
     def current(cls) -> Caller:
-        """Return the calling process itself. Raises `UsageError` when its working directory no longer exists."""
+        """Return the calling process itself. Raises `UsageError` if its working directory no longer exists."""
         try:
             cwd = os.getcwd()
         except OSError as error:

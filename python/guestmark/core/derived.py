@@ -50,7 +50,7 @@ class Derived:
         return _collect_names(_parse_expression(self.of))
 
     def compute_value(self, known: Mapping[str, float]) -> float:
-        """Return the value; `known` must have every name. Raises `WorkloadError` when the value is not finite."""
+        """Return the value; `known` must have every name. Raises `WorkloadError` if the value is not finite."""
         try:
             found = float(_evaluate(_parse_expression(self.of), known))
         except (ArithmeticError, ValueError) as error:

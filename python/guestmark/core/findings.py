@@ -78,8 +78,8 @@ class Program(Fact, kw_only=True):
 
     path: str = msgspec.field(name="binary")
     sha256: str = msgspec.field(name=_DIGEST)
-    host_path: str = msgspec.field(name="host_binary")  # empty when it is not there
-    # Empty when it cannot be read.
+    host_path: str = msgspec.field(name="host_binary")  # empty if it is not there
+    # Empty if it cannot be read.
     host_sha256: str = msgspec.field(name=_HOST_DIGEST)
     # The digest of a large file, which is compared instead.
     xxh3: str | None = msgspec.field(name="binary_xxh3", default=None)
@@ -450,8 +450,8 @@ class ShellStart(Fact, kw_only=True):
 class ExecCost(Fact, kw_only=True):
     """Seconds that an empty command takes in a machine whose commands are timed from outside.
 
-    It is the median of several, which is between the two others with a probability of 95 %, and is subtracted from the
-    measured times.
+    It is the median of several; the true one is between the two others with a probability of 95 %. It is subtracted
+    from the measured times.
     """
 
     wall_s: float = msgspec.field(name="exec_cost_s")

@@ -88,7 +88,7 @@ class NetworkFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The network of a machine, as attested: both ends, and who moves bytes between them."""
 
     network: str  # the level
-    # None where the machine's kernel shows no interface.
+    # None if the machine's kernel shows no interface.
     machine: LinkEnd | None = None
     peer: LinkEnd | None = None
     # Empty if this host's kernel alone moves them.

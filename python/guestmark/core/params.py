@@ -28,7 +28,7 @@ class Param:
     """One parameter as a plan gives it.
 
     `description` and `kind` (of a text or number: size, duration, …) are for the reference. `key` is its name in a
-    plan, if not the field's. `accepts` is the type of what a plan gives, where that is not the field's; `coerce` runs
+    plan, if not the field's. `accepts` is the type of a plan's value, if not the field's; `coerce` runs
     before this type is checked and `parse`, which may raise `ValueError`, makes the field's value of it. `default` is
     spelled as in a plan; without it the field's default holds, and a parameter that has neither is required. `limits`
     are those of `pydantic.Field`.

@@ -143,7 +143,7 @@ class PlatformKind:
     example_destination: str = "lab1"
     # Returns what to do about a destination that it cannot have; empty for one that it can.
     advice: Callable[[str], str] = _no_advice
-    # Returns why such a destination cannot be had with these levels of its factors; empty where it can.
+    # Returns why such a destination cannot be had with these levels of its factors; empty if it can.
     objection: Callable[[str, Levels], str] = _no_objection
     # What to do instead of nesting it inside another machine.
     instead_of_nesting: str = "nesting is written outermost first, e.g. tcg/kvm"

@@ -58,7 +58,7 @@ def open_unnamed_file() -> Iterator[IO[bytes]]:
 
     with (
         tempfile.TemporaryFile() as file
-        # By O_TMPFILE; where that is not known, it has a name for some microseconds.
+        # By O_TMPFILE; if that is not supported, it has a name for some microseconds.
     ):
         assert stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         yield file

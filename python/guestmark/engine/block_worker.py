@@ -46,7 +46,7 @@ def measure_block(
     Trials that were begun in a block and never ended are recorded as lost, and the rest of that block is measured
     first. A plan that is not divisible is measured as a whole by one process at a time, a race to its end.
 
-    Raises `TakenError` when another process executes the run as a whole or has taken over the block, `Interrupted` by a
+    Raises `TakenError` if another process executes the run as a whole or has taken over the block, `Interrupted` by a
     signal.
     """
     ledger.patience.is_interrupted = lambda: interruption.received is not None

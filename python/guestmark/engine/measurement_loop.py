@@ -61,7 +61,7 @@ def run(
 
     The time limit applies to the time of `clock`, or without one to the time that trials took. With `attempts` each
     trial is registered there first. After `most_blocks` blocks the run is interrupted. Platforms and cells that the
-    ledger lists as unusable for this run are left out. Raises `LedgerError` when another process executes the run or a
+    ledger lists as unusable for this run are left out. Raises `LedgerError` if another process executes the run or a
     trial cannot be stored.
     """
     ledger.patience.is_interrupted = lambda: interruption.received is not None

@@ -83,7 +83,7 @@ class NeedsBootFiles(Protocol):
 
 
 def find_misplaced_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
-    """Return cells that need programs on a machine without any, or measure the agent where that is the host's."""
+    """Return cells that need programs on a machine without any, or measure the agent if that is the host's."""
     found = []
     for cell in cells:
         architecture = cell.platform.foreign_architecture

@@ -129,7 +129,7 @@ def resume_run(
     """Measure a stored run from where it stopped, or beyond its original limits; judge and remember it.
 
     A run from elsewhere is measured only with `trust`, after everything that it would execute has been shown.
-    Raises `LedgerError` when another process executes it, and what `preflight.examine_again` raises.
+    Raises `LedgerError` if another process executes it, and what `preflight.examine_again` raises.
     """
     require_trust(stored, audience.tell, trust=trust)
     ledger.patience.notice = audience.tell

@@ -111,7 +111,7 @@ def _find_reason(log: Path, status: int) -> str:
 def install_packages(packages: Sequence[str], progress: Progress) -> bool:
     """Installs packages; returns False if that is not possible: no checkout, no Debian, no root and no sudo.
 
-    apt is never killed, as it stops by itself where that is safe, so an interruption waits for it. Raises
+    apt is never killed, because it stops by itself when that is safe, so an interruption waits for it. Raises
     `GuestmarkError` with apt's own words if it fails.
     """
     root = find_checkout()

@@ -74,7 +74,7 @@ class StackRow:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Bars of parts in a fixed order; `letters` stand for parts where there are no colours."""
+    """Bars of parts in a fixed order; `letters` stand for parts if there are no colours."""
 
     rows: tuple[StackRow, ...]
     parts: tuple[str, ...]

@@ -38,7 +38,7 @@ class Claim(StrEnum):
     FILESYSTEM_ALIKE = "The typical run does not depend on the filesystem, within {margin}."
     PUBLISHED_HOLDS = "the published conclusion holds"
     PUBLISHED_FAILS = "it does not hold here."
-    PUBLISHED_EXCLUDED = "so large a difference is excluded; whether there is a smaller one is open."
+    PUBLISHED_EXCLUDED = "a difference that large is excluded; whether there is a smaller one is open."
     PUBLISHED_AGREES = "which agrees"
     PUBLISHED_FACTOR = "the same direction, by another factor"
     PUBLISHED_OUTSIDE = "which is excluded here"

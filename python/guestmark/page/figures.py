@@ -358,7 +358,7 @@ def count_values_per_tick(count: int) -> int:
 
 
 def draw_sparkline(values: Sequence[float | None]) -> str:
-    """Return a sign for each value, from the lowest to the highest of them; `·` where there is none.
+    """Return a sign for each value, from the lowest to the highest of them; `·` if there is none.
 
     More than 40 values are drawn as the means of neighbours.
     """

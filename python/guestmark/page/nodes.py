@@ -64,7 +64,7 @@ class Definitions:
 
 @dataclass(frozen=True, slots=True)
 class MatrixCell:
-    """A figure of a matrix; `heat` from -1 (best) over 0 (like the baseline) to 1 (worst), None where it is unknown."""
+    """A figure of a matrix; `heat` from -1 (best) over 0 (like the baseline) to 1 (worst), None if it is unknown."""
 
     text: str
     tone: Tone = Tone.PLAIN
@@ -73,7 +73,7 @@ class MatrixCell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Two factors against each other: a heat map where there are colours. Rows and columns are levels."""
+    """Two factors against each other: a heat map if there are colours. Rows and columns are levels."""
 
     caption: str
     row_factor: str

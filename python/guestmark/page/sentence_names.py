@@ -20,13 +20,13 @@ def name_apart(results: Sequence[CellResult]) -> dict[str, str]:
     """
     if len(results) == 1:
         return {result.cell.id: result.cell.id for result in results}
-    labels_vary = len({_workload_label(result.cell) for result in results}) > 1
+    labels_vary = len({_format_workload_label(result.cell) for result in results}) > 1
     platforms_vary = len({str(result.cell.platform) for result in results}) > 1
     groups: dict[str, list[CellResult]] = {}
     for result in results:
         parts = []
         if labels_vary:
-            parts.append(_workload_label(result.cell))
+            parts.append(_format_workload_label(result.cell))
         if platforms_vary:
             parts.append(str(result.cell.platform))
         groups.setdefault(" ".join(parts), []).append(result)
@@ -113,8 +113,8 @@ def _join_levels(levels: _Levels) -> str:
 
 def _list_all_levels(cell: Cell) -> _Levels:
     levels = {name: cell.get_displayed_level(name) or "" for name in cell.factors}
-    return {WORKLOAD: _workload_label(cell), PLATFORM: str(cell.platform), **levels}
+    return {WORKLOAD: _format_workload_label(cell), PLATFORM: str(cell.platform), **levels}
 
 
-def _workload_label(cell: Cell) -> str:
+def _format_workload_label(cell: Cell) -> str:
     return cell.workload.label or cell.workload.name

@@ -354,7 +354,7 @@ def _mark_baselines(cells: Sequence[Cell], asked: Pattern | str | None) -> tuple
 def change_baseline(cells: Sequence[Cell], asked: str) -> tuple[Cell, ...]:
     """Return the cells of a measured run with another baseline than planned.
 
-    `asked` is what `--baseline` takes. Groups that do not contain it keep their baseline. Raises `UsageError` when no
+    `asked` is what `--baseline` takes. Groups that do not contain it keep their baseline. Raises `UsageError` if no
     group contains it.
     """
     measured = [cell for cell in cells if cell.null_of is None]
@@ -372,7 +372,7 @@ def change_baseline(cells: Sequence[Cell], asked: str) -> tuple[Cell, ...]:
 
 
 def _parse_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
-    """Return the pattern that `--baseline` stands for. Raises `UsageError` when no cell matches it."""
+    """Return the pattern that `--baseline` stands for. Raises `UsageError` if no cell matches it."""
     exact = next((cell for cell in cells if cell.id == " ".join(asked.split())), None)
     conditions: list[pattern.Condition] = []
     if exact is not None:

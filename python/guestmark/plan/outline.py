@@ -156,7 +156,7 @@ def _note_too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:
         return []
     from guestmark.stats.compare import (
         MIN_BLOCKS,
-        blocks_to_claim,
+        count_blocks_to_claim,
     )  # here, as loading these takes longer than all else of a plan
 
     compared = 0
@@ -164,7 +164,7 @@ def _note_too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:
         if baseline.baseline:
             group = sum(cell.null_of is None and cell.compares_with(baseline) for cell in cells)
             compared = max(compared, group - 1)
-    if compared < 1 or not MIN_BLOCKS <= most < (needed := blocks_to_claim(compared)):
+    if compared < 1 or not MIN_BLOCKS <= most < (needed := count_blocks_to_claim(compared)):
         return []
     return [
         f"{compared} cells are compared with one: if only one of them differs, that can be shown from {needed} "

@@ -116,7 +116,7 @@ def list_names(text: str) -> set[str]:
 
 
 def select_cells(cells: Sequence[Cell], text: str) -> list[Cell]:
-    """Return the cells that `--only` selects, in order. Raises `UsageError` when there are none."""
+    """Return the cells that `--only` selects, in order. Raises `UsageError` if there are none."""
     # An id may look like an expression, and is what --list prints, so it takes precedence.
     if any(cell.id == text.strip() for cell in cells):
         return [cell for cell in cells if cell.id == text.strip()]
@@ -167,5 +167,5 @@ def make_condition(name: str, level: str, cells: Sequence[Cell]) -> Condition:
 
 
 def find_labelled_level(name: str, label: str, cells: Sequence[Cell]) -> str | None:
-    """Return the level that has this label in some cell; None when it is not a label."""
+    """Return the level that has this label in some cell; None if it is not a label."""
     return next((cell.factors[name] for cell in cells if cell.labels.get(name) == label), None)

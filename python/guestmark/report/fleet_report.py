@@ -42,7 +42,7 @@ class CellRatio:
 
     ratio: PastRatio
     verdict: str
-    reason: str  # for the verdict; empty where none is needed
+    reason: str  # for the verdict; empty if none is needed
     metric: str  # as a heading
     baseline: str
 

@@ -117,7 +117,7 @@ def _choose_time_unit(benchmarks: Sequence[_Benchmark]) -> TimeUnit:
 
 
 def _format_relative(benchmark: _Benchmark, reference: _Benchmark | None) -> str:
-    """Return the quotient of the means with its standard deviation; empty where the reference took no time."""
+    """Return the quotient of the means with its standard deviation; empty if the reference took no time."""
     if reference is None or benchmark is reference:
         return "1.00"
     if not reference["mean"]:

@@ -123,7 +123,7 @@ def _make_session_claim(gate: Gate, cell: str, runs: Sequence[tuple[StoredRun, A
 def _list_ratios_by_run(
     runs: Sequence[tuple[StoredRun, Analysis]], cell: str, metric: str
 ) -> tuple[str, list[float | None]]:
-    """Return the metric (the cell's primary one where none is named), and the cell's ratio in each run."""
+    """Return the metric (the cell's primary one if none is named), and the cell's ratio in each run."""
     ratios: list[float | None] = []
     for _, analysis in runs:
         ratio = None

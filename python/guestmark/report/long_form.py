@@ -43,7 +43,7 @@ FACTOR = "factor_"
 _Row = dict[str, Any]
 
 
-def column_names(run: StoredRun) -> list[str]:
+def list_column_names(run: StoredRun) -> list[str]:
     """Return the names of the long form's columns, in order."""
     at = COLUMNS.index("platform") + 1
     return [
@@ -56,7 +56,7 @@ def column_names(run: StoredRun) -> list[str]:
 
 
 def make_trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[_Row]:
-    """Return a dict for each trial and metric, with the columns `column_names(run)`; missing values are None.
+    """Return a dict for each trial and metric, with the columns `list_column_names(run)`; missing values are None.
 
     `verdict` is that of the cell and metric over the whole run, `doubts` names the findings that withdraw it.
     """
@@ -84,7 +84,7 @@ def make_trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[_R
                 "doubts": doubts.get(cell.id),
             }
             rows.append(common | own | outcomes.get((cell.id, metric.name), {}))
-    names = column_names(run)
+    names = list_column_names(run)
     return [{name: make_strict_json(row.get(name)) for name in names} for row in rows]
 
 
@@ -158,7 +158,7 @@ def make_csv(run: StoredRun, analysis: Analysis) -> str:
     """Return the long form as CSV with a heading."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    names = column_names(run)
+    names = list_column_names(run)
     writer.writerow(map(escape_for_csv, names))
     for row in make_trial_rows(run, analysis):
         writer.writerow(_format_csv_cell(row.get(name)) for name in names)
@@ -177,7 +177,7 @@ def make_frame(run: StoredRun, analysis: Analysis) -> polars.DataFrame:
     # Polars is an optional dependency, which the line before has installed if it was missing.
     import polars
 
-    types: dict[str, Any] = dict.fromkeys(column_names(run), polars.String)
+    types: dict[str, Any] = dict.fromkeys(list_column_names(run), polars.String)
     types |= dict.fromkeys(("block", "order", "iterations"), polars.Int64)
     types |= {"baseline": polars.Boolean, "value": polars.Float64, "duration_s": polars.Float64}
     types |= dict.fromkeys(RUNS, polars.List(polars.Float64))

@@ -52,7 +52,7 @@ class CellRatios:
 
 @dataclass(frozen=True, slots=True)
 class CellValues:
-    """A cell's typical value in the primary metric of each run; None where a run lacks the cell or the metric."""
+    """A cell's typical value in the primary metric of each run; None if a run lacks the cell or the metric."""
 
     cell: str
     before: Summary | None

@@ -116,7 +116,10 @@ class ComparisonPart(_Part):
     equivalence_q: float | None
     noise_floor: Annotated[float | None, Meta(description="|ratio - 1| that copies of the baseline show")]
     stretch: Annotated[
-        float | None, Meta(description="log by which each end was moved out because of other programs")
+        float | None,
+        Meta(
+            description="logarithm by which each end of the interval was moved out because of other programs"
+        ),
     ]
 
 

@@ -51,7 +51,7 @@ class CellResult:
 
     cell: Cell
     status: CellStatus
-    # One line; empty when every trial is ok.
+    # One line; empty if every trial is ok.
     reason: str
     trials: tuple[Trial, ...]  # in block order
     summary: Mapping[str, Summary]

@@ -491,7 +491,7 @@ def _decide_verdict(
 def _explain_inconclusive(n: int, excludes_one: bool, cells: int, alpha: float) -> str:
     if not excludes_one:
         return "interval too wide"
-    needed = blocks_to_claim(cells, alpha)
+    needed = count_blocks_to_claim(cells, alpha)
     return f"{cells} cells need {needed} blocks" if n < needed else MANY_QUESTIONS_REASON
 
 
@@ -660,7 +660,7 @@ def adjust_holm(p: Array) -> Array:
     return adjusted
 
 
-def blocks_to_claim(cells: int, alpha: float = 0.05) -> int:
+def count_blocks_to_claim(cells: int, alpha: float = 0.05) -> int:
     """Return the fewest blocks with which one differing cell among `cells` can be claimed at all.
 
     The smallest p is 2^(1 - K), multiplied by the number of cells: 6 blocks for one cell, 11 for 40. Raises ValueError

@@ -65,7 +65,7 @@ class Cost:
 
 
 def compute_cell_cost(result: CellResult, workload: WorkloadResult) -> Cost | None:
-    """Return the cost against the host; None for the host itself, and where it is not the baseline."""
+    """Return the cost against the host; None for the host itself, or if it is not the baseline."""
     against_host = workload.baseline is not None and workload.baseline.cell.platform.is_this_host
     metric = workload.metrics[0] if workload.metrics else None
     if metric is None or not against_host or metric.name not in result.comparison:

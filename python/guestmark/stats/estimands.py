@@ -17,7 +17,7 @@ from guestmark.core.units import format_share
 from guestmark.stats.cell_answers import Answers, compare_trials, compute_cost_means
 from guestmark.stats.compare import Comparison, Verdict, downgrade_verdict, null_differs
 from guestmark.stats.medians import find_median
-from guestmark.stats.repetition import warmup_needed
+from guestmark.stats.repetition import count_needed_warmups
 from guestmark.stats.tails import convert_to_costs
 from guestmark.stats.validity import CarryOver, Finding, Severity, subtract_carry_over
 
@@ -185,7 +185,7 @@ def list_all_runs(name: str, trial: Trial) -> tuple[float, ...]:
 
 
 def find_median_first_run(metric: str, trials: Sequence[Trial]) -> float | None:
-    """Return the median of the first runs on the trials' fresh machines; None where none is known."""
+    """Return the median of the first runs on the trials' fresh machines; None if none is known."""
     firsts = []
     for trial in trials:
         if runs := list_all_runs(metric, trial):
@@ -196,7 +196,7 @@ def find_median_first_run(metric: str, trials: Sequence[Trial]) -> float | None:
 def find_cold_runs(
     metric: Metric, cells: Sequence[Cell], by_cell: Mapping[str, Sequence[Trial]], warmup: int
 ) -> Finding | None:
-    """Return a warning if a cell's first measured runs typically are still warming up, see `warmup_needed`.
+    """Return a warning if a cell's first measured runs typically are still warming up, see `count_needed_warmups`.
 
     The number of warm-up runs itself is not adapted: chosen from each run's first block it would differ between two
     runs of one experiment, and so would the question that they answer.
@@ -212,7 +212,7 @@ def find_cold_runs(
         for trial in by_cell[cell.id]:
             if runs := list_all_runs(metric.name, trial):
                 starts.append(convert_to_costs(np.array(runs), metric.better))
-        needed = warmup_needed(starts)
+        needed = count_needed_warmups(starts)
         if needed is not None and needed > warmup:
             cold[cell.id] = needed
             ratios = [runs[warmup] / find_median(runs[needed:]) for runs in starts if runs.size > needed]

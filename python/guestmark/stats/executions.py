@@ -65,7 +65,7 @@ def compute_mean_or_zero(values: Sequence[float]) -> float:
 def compute_relative_speed(
     mean: float, deviation: float | None, reference_mean: float, reference_deviation: float | None
 ) -> tuple[float, float | None]:
-    """Return the quotient of two means and its standard deviation, None where one of them is unknown.
+    """Return the quotient of two means and its standard deviation, None if one of them is unknown.
 
     The error is propagated as hyperfine does it: relative errors add as if both were independent.
     """

@@ -186,7 +186,7 @@ def _describe_proof(proven: Proven) -> str:
     if proven.word in {Durability.BROKEN, Durability.CONSISTENT}:
         seen = f"the check fails on {proven.losing:,} of {proven.states:,} crash states"
     reasons = "; ".join(f"{reason.states:,}: {reason.said}" for reason in proven.reasons[:_REASONS])
-    left = f"{format_count(len(proven.unsynced), 'file')} not wholly synced" if proven.unsynced else ""
+    left = f"{format_count(len(proven.unsynced), 'file')} not fully synced" if proven.unsynced else ""
     why = proven.why if proven.word in {Durability.UNKNOWN, Durability.NOTHING, Durability.MEMORY} else ""
     return ", ".join(filter(None, (str(proven.word), seen, reasons, left, why)))
 

@@ -32,7 +32,7 @@ class NestedPair:
 
 
 def compute_block_ratio(over: CellResult, under: CellResult, metric: str) -> BlockRatio | None:
-    """Return `over` divided by `under`, paired by block; None when no block has both above 0."""
+    """Return `over` divided by `under`, paired by block; None if no block has both above 0."""
     first, second = list_values_by_block(over.trials, metric), list_values_by_block(under.trials, metric)
     ratios = []
     for block in sorted(first.keys() & second.keys()):

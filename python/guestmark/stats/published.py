@@ -68,12 +68,12 @@ def is_about(levels: Mapping[str, str], cell: Cell) -> bool:
 
 
 def compute_ratio_to_baseline(figure: PublishedFigure | None) -> float | None:
-    """Return a figure's ratio to the publication's own baseline; None where it has no baseline."""
+    """Return a figure's ratio to the publication's own baseline; None if it has no baseline."""
     return None if figure is None or not figure.baseline else figure.value / figure.baseline
 
 
 def compute_published_ratio(first: Cell, second: Cell, published: Published) -> float | None:
-    """Return the published ratio of two cells; None where one has no figure, or both share a single one."""
+    """Return the published ratio of two cells; None if one has no figure, or both share a single one."""
     over, under = find_figure(first, published), find_figure(second, published)
     if over is None or under is None or over.value == under.value:
         return None

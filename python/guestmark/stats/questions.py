@@ -59,7 +59,7 @@ class Ranking:
         return all(self.verdict(result) is Verdict.SLOWER for result in self.cells if result is not self.best)
 
     def verdict(self, result: CellResult) -> Verdict | None:
-        """Return the verdict of a cell over the best one; None where they were not compared."""
+        """Return the verdict of a cell over the best one; None if they were not compared."""
         comparison = self.against_best.get(result.cell.id)
         return None if comparison is None else comparison.verdict
 
@@ -231,14 +231,14 @@ def _rank_groups(question: Question, analysis: Analysis) -> Iterator[Ranking]:
     several = [group for group in groups if len(group) > 1]
     for group in several or groups:
         results = [by_id[cell.id] for cell in group]
-        levels = tuple(_display_level(results[0], name) for name in names)
+        levels = tuple(_describe_level(results[0], name) for name in names)
         metrics = (_choose_metric(question, result, analysis) for result in results)
         metric = next((metric for metric in metrics if metric is not None), None)
         if metric is not None:
             yield _rank_results(levels, results, metric, question, analysis)
 
 
-def _display_level(result: CellResult, name: str) -> str:
+def _describe_level(result: CellResult, name: str) -> str:
     if name == WORKLOAD:
         return result.cell.workload.label or result.cell.workload.name
     if name == PLATFORM:

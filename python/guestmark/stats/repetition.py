@@ -42,13 +42,13 @@ def half_width(ci: tuple[float, float]) -> float:
     return math.log(ci[1] / ci[0]) / 2 if ci[0] > 0 else math.inf
 
 
-def wanted_half_width(ratio: float, precision: float, relative: float = RELATIVE_PRECISION) -> float:
+def compute_wanted_half_width(ratio: float, precision: float, relative: float = RELATIVE_PRECISION) -> float:
     """Return the half-width, on the log, at which a ratio is precise enough: `precision` or a share of its log."""
     return max(precision, relative * abs(math.log(ratio)))
 
 
 def is_precise_enough(comparison: Comparison, precision: float, relative: float = RELATIVE_PRECISION) -> bool:
-    """Return True if the interval is as narrow as `wanted_half_width`; False without an interval.
+    """Return True if the interval is as narrow as `compute_wanted_half_width`; False without an interval.
 
     Checked after every block from the eighth on, this keeps coverage above .93 (docs/reference/statistics.md), while
     stopping at p < .05 finds a difference between equal cells in a quarter of the runs. `stretch` does not count, since
@@ -56,12 +56,12 @@ def is_precise_enough(comparison: Comparison, precision: float, relative: float 
     """
     if comparison.ci is None or comparison.ratio is None:
         return False
-    return half_width(comparison.ci) - comparison.stretch <= wanted_half_width(
+    return half_width(comparison.ci) - comparison.stretch <= compute_wanted_half_width(
         comparison.ratio, precision, relative
     )
 
 
-def predicted_half_width(comparison: Comparison, more: int) -> float | None:
+def predict_half_width(comparison: Comparison, more: int) -> float | None:
     """Return the half-width of the log ratio expected after `more` further blocks; None without an interval.
 
     It shrinks as t(n - 1)/√n if the host stays as it was. This forecast is shown, and never used to stop.
@@ -72,7 +72,7 @@ def predicted_half_width(comparison: Comparison, more: int) -> float | None:
     return (half_width(comparison.ci) - stretch) * _relative_width(n + more) / _relative_width(n) + stretch
 
 
-def blocks_needed(
+def count_needed_blocks(
     comparison: Comparison, precision: float, relative: float = RELATIVE_PRECISION
 ) -> int | None:
     """Return the expected number of blocks until `is_precise_enough` holds; None if it cannot be estimated yet."""
@@ -80,7 +80,7 @@ def blocks_needed(
         return None
     half = half_width(comparison.ci) - comparison.stretch
     return count_blocks_until_within(
-        half, comparison.n, wanted_half_width(comparison.ratio, precision, relative)
+        half, comparison.n, compute_wanted_half_width(comparison.ratio, precision, relative)
     )
 
 
@@ -108,7 +108,7 @@ def estimate_expected_blocks(
     for comparison, (spread, freedom) in zip(comparisons, spreads, strict=True):
         variance = (freedom * spread**2 + _LIKE_OTHERS * common) / (freedom + _LIKE_OTHERS)
         half = math.sqrt(variance) * _relative_width(comparison.n)
-        target = wanted_half_width(comparison.ratio or 1.0, precision, relative)
+        target = compute_wanted_half_width(comparison.ratio or 1.0, precision, relative)
         needed = count_blocks_until_within(half, comparison.n, target)
         if needed is None:
             return None
@@ -129,7 +129,7 @@ def estimate_blocks_without_outliers(
             return None
         half = comparison.scatter * _relative_width(comparison.n)
         needed = count_blocks_until_within(
-            half, comparison.n, wanted_half_width(comparison.ratio, precision, relative)
+            half, comparison.n, compute_wanted_half_width(comparison.ratio, precision, relative)
         )
         if needed is None:
             return None
@@ -259,7 +259,7 @@ def find_best_iterations(
     return max(round(min(math.sqrt(ratio), most)), 1)
 
 
-def warmup_needed(starts: Sequence[ArrayLike]) -> int | None:
+def count_needed_warmups(starts: Sequence[ArrayLike]) -> int | None:
     """Return how many runs on a fresh machine typically take longer than the runs after them, at most `MAX_WARMUP`.
 
     `starts` hold the durations of all runs of each start, in order. A run is not warm yet if it takes over 5 % and over

@@ -22,7 +22,7 @@ _REACH = 4.0
 
 
 @functools.lru_cache(maxsize=1024)
-def blocks_to_find(
+def count_blocks_to_find(
     share: float, iterations: int, *, background: float = 0.0, cells: int = 1, power: float = POWER
 ) -> int | None:
     """Return the fewest blocks that find such slow runs with probability `power`; None beyond about 10,000.
@@ -32,7 +32,7 @@ def blocks_to_find(
     """
 
     def suffice(blocks: int) -> bool:
-        return power_to_find(share, blocks, iterations, background=background, cells=cells) >= power
+        return compute_power_to_find(share, blocks, iterations, background=background, cells=cells) >= power
 
     low, high = 1, 16
     while not suffice(high):
@@ -50,11 +50,11 @@ def count_blocks_to_see(share: float, iterations: int, power: float = POWER) -> 
 def count_blocks_to_find_rare(
     rare: Rare, iterations: int, *, background: float = 0.0, cells: int = 1
 ) -> int | None:
-    """Return the blocks that find `rare`: `blocks_to_find`, or without cells to compare `count_blocks_to_see`."""
+    """Return the blocks that find `rare`: `count_blocks_to_find`, or without cells to compare `count_blocks_to_see`."""
     runs = 1 if rare.starts else iterations
     if not cells:
         return count_blocks_to_see(rare.share, runs)
-    return blocks_to_find(rare.share, runs, background=background, cells=cells)
+    return count_blocks_to_find(rare.share, runs, background=background, cells=cells)
 
 
 def find_cheapest_iterations(rare: Rare, cells: int, most: int, block_s: Callable[[int], float]) -> int:
@@ -71,19 +71,19 @@ def find_detectable_share(
 ) -> float | None:
     """Return the smallest share of slow runs that so many blocks find with probability `power`; None above one half."""
     low, high = 0.0, 0.5
-    if power_to_find(high, blocks, iterations, background=background, cells=cells) < power:
+    if compute_power_to_find(high, blocks, iterations, background=background, cells=cells) < power:
         return None
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
-        found = power_to_find(middle, blocks, iterations, background=background, cells=cells)
+        found = compute_power_to_find(middle, blocks, iterations, background=background, cells=cells)
         low, high = (low, middle) if found >= power else (middle, high)
     return high
 
 
-def power_to_find(
+def compute_power_to_find(
     share: float, blocks: int, iterations: int, *, background: float = 0.0, cells: int = 1
 ) -> float:
-    """Return the probability that so many blocks show a cell's slow runs; arguments as in `blocks_to_find`."""
+    """Return the probability that so many blocks show a cell's slow runs; arguments as in `count_blocks_to_find`."""
     more, fewer = _compute_block_chances(1 - (1 - share) * (1 - background), background, iterations)
     level = FAMILY_LEVEL * SLOW / cells
     if fewer < 1e-12:

@@ -11,12 +11,12 @@ from guestmark.stats.compare import MIN_BLOCKS, Comparison
 from guestmark.stats.repetition import (
     ANSWER_PRECISION,
     RELATIVE_PRECISION,
-    blocks_needed,
+    count_needed_blocks,
     estimate_blocks_without_outliers,
     estimate_expected_blocks,
     half_width,
     is_precise_enough,
-    predicted_half_width,
+    predict_half_width,
 )
 from guestmark.stats.slow_run_power import count_blocks_to_find_rare
 from guestmark.stats.validity import Severity
@@ -228,7 +228,7 @@ def _decide_search(
     plan: Plan, trials: Sequence[Trial], blocks: int, analysis: Analysis, used_s: float
 ) -> Decision:
     """Return the decision for a run that looks for slow runs; finding some does not end it."""
-    policy, needed, cost = plan.policy, blocks_to_find(plan, analysis), estimate_block_cost(trials)
+    policy, needed, cost = plan.policy, estimate_blocks_to_find(plan, analysis), estimate_block_cost(trials)
     if needed is not None and blocks >= max(needed, policy.min_blocks):
         return Decision(RunState.COMPLETE, blocks, NO_TIME_LEFT)
     if blocks >= policy.max_blocks or is_out_of_time(policy, trials, used_s):
@@ -249,7 +249,7 @@ def count_compared_cells(plan: Plan) -> int:
     return max(sides, default=0)
 
 
-def blocks_to_find(plan: Plan, analysis: Analysis, rare: Rare | None = None) -> int | None:
+def estimate_blocks_to_find(plan: Plan, analysis: Analysis, rare: Rare | None = None) -> int | None:
     """Return the total blocks that find `rare`, by default the plan's; None if it looks for nothing."""
     rare = rare or plan.policy.find
     held = _count_iterations_per_trial(analysis)
@@ -283,14 +283,14 @@ def forecast_end(
     if decision.goal is None or decision.left is None or blocks < FEWEST_FOR_FORECAST:
         return None
     ends = [
-        predicted_half_width(comparison, max(decision.goal - comparison.n, 0))
+        predict_half_width(comparison, max(decision.goal - comparison.n, 0))
         for comparison in _list_required_comparisons(analysis)
     ]
     known = [end for end in ends if end is not None]
     if not known or len(known) < len(ends):
         return None
     rare = plan.policy.find or _DEFAULT_RARE
-    needed = blocks_to_find(plan, analysis, rare)
+    needed = estimate_blocks_to_find(plan, analysis, rare)
     rare_left_s = None if needed is None else max(needed - blocks, 0) * estimate_block_cost(trials)
     return EndForecast(max(known), decision.left, rare, rare_left_s)
 
@@ -453,7 +453,7 @@ def forecast_more_time(plan: Plan, analysis: Analysis) -> ExtensionForecast | No
     more, lacking = 0, []
     for workload in analysis.workloads:
         for cell, comparison in _yield_imprecise_cells(workload, precision):
-            needed = blocks_needed(comparison, precision)
+            needed = count_needed_blocks(comparison, precision)
             precise = is_precise_enough(comparison, precision)
             wanted = comparison.n if precise or needed is None else needed - comparison.n
             fewest = max(1, MIN_BLOCKS - comparison.n)
@@ -461,7 +461,7 @@ def forecast_more_time(plan: Plan, analysis: Analysis) -> ExtensionForecast | No
             lacking.append((cell, comparison))
     found = []
     for cell, comparison in lacking:
-        then = predicted_half_width(comparison, more)
+        then = predict_half_width(comparison, more)
         if comparison.ci is not None and then is not None:
             found.append(PrecisionForecast(cell, half_width(comparison.ci), then))
     trials = [trial for result in analysis.cells for trial in result.trials]

@@ -28,7 +28,7 @@ from guestmark.page.text import escape_for_csv
 from guestmark.report.document import make_result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
-from guestmark.report.long_form import column_names, make_trial_rows
+from guestmark.report.long_form import list_column_names, make_trial_rows
 from guestmark.report.shared_facts import restore_shared, split_shared
 from tests.framework import CHECKOUT, GOLDEN
 from tests.framework.runs import host_uml_tcg, memory_sweep, renamed
@@ -365,7 +365,7 @@ def test_parquet_holds_the_same_rows() -> None:
 
     run = memory_sweep(blocks=3, failing={("tcg memory=2G", 1)})
     frame = polars.read_parquet(io.BytesIO(export_run(run, Format.PARQUET)))
-    assert frame.columns == column_names(run)
+    assert frame.columns == list_column_names(run)
     assert frame.rows(named=True) == make_trial_rows(run)
     assert frame["value"].dtype == polars.Float64
     empty = polars.read_parquet(io.BytesIO(export_run(memory_sweep(blocks=0), Format.PARQUET)))

@@ -105,7 +105,7 @@ def test_whether_a_published_conclusion_about_filesystems_holds(
 @pytest.mark.parametrize(
     ("published", "said"),
     [
-        (2.0, "so large a difference is excluded; whether there is a smaller one is open."),
+        (2.0, "a difference that large is excluded; whether there is a smaller one is open."),
         (1.05, "whether that holds is open."),
     ],
 )

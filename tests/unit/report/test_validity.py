@@ -9,7 +9,7 @@ from guestmark.core.metric import Measurement
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
-from guestmark.report.long_form import column_names
+from guestmark.report.long_form import list_column_names
 from guestmark.report.sections.validity import make_notes
 from guestmark.stats.analysis import analyse_run
 from tests.framework.runs import host_uml_tcg
@@ -71,7 +71,7 @@ def test_the_document_says_why_and_what_to_do() -> None:
 
 def test_raw_figures_hold_the_verdict_and_what_takes_it_back() -> None:
     run = half_speed()
-    assert {"verdict", "doubts"} <= set(column_names(run))
+    assert {"verdict", "doubts"} <= set(list_column_names(run))
     rows = list(csv.DictReader(io.StringIO(export_run(run, Format.CSV).decode())))
     found = {row["cell"]: (row["verdict"], row["doubts"]) for row in rows if row["metric"] == "wall_s"}
     assert found["host"] == ("", "")

@@ -16,15 +16,15 @@ from guestmark.stats import (
     Estimand,
     Table,
     Verdict,
-    blocks_needed,
     compare_table,
     compare_tables,
+    count_needed_blocks,
     downgrade_verdict,
     half_width,
     is_precise_enough,
     label_verdict,
     null_differs,
-    predicted_half_width,
+    predict_half_width,
     reduce_iterations,
     summarise_trials,
 )
@@ -197,8 +197,8 @@ def test_an_interval_is_widened_by_what_may_add_to_the_ratio() -> None:
     assert not is_precise_enough(
         compared(noisy(1, level=1.1, spread=0.03), noisy(2)), half_width((low, high))
     )
-    assert blocks_needed(down, 0.001) == pytest.approx(blocks_needed(slower, 0.001), abs=1)
-    assert predicted_half_width(down, 12) == pytest.approx(known(predicted_half_width(slower, 12)) + 0.01)
+    assert count_needed_blocks(down, 0.001) == pytest.approx(count_needed_blocks(slower, 0.001), abs=1)
+    assert predict_half_width(down, 12) == pytest.approx(known(predict_half_width(slower, 12)) + 0.01)
 
 
 def test_what_an_interval_excludes_is_shown_by_enough_blocks() -> None:

@@ -14,16 +14,16 @@ from guestmark.stats import (
     Estimand,
     Null,
     Pilot,
-    blocks_needed,
     choose_iterations,
     compare_table,
+    compute_wanted_half_width,
+    count_needed_blocks,
+    count_needed_warmups,
     estimate_noise_floor,
     flag_blocks,
     half_width,
     is_precise_enough,
-    predicted_half_width,
-    wanted_half_width,
-    warmup_needed,
+    predict_half_width,
 )
 from guestmark.stats.repetition import MAX_ITERATIONS, Scatter, estimate_scatter, find_best_iterations
 from tests.framework.known import known
@@ -117,14 +117,14 @@ def test_precision_is_the_half_width_of_the_log() -> None:
     assert not is_precise_enough(c, width * 0.999)
     none = compare_table({"a": np.zeros(9), "b": np.zeros(9)}, "a", better=Better.LOWER, margin=0.03)["b"]
     assert not is_precise_enough(none, 1e9)
-    assert blocks_needed(none, 0.01) is None
-    assert predicted_half_width(none, 5) is None
+    assert count_needed_blocks(none, 0.01) is None
+    assert predict_half_width(none, 5) is None
 
 
 def test_a_large_ratio_need_not_be_known_as_closely() -> None:
-    assert wanted_half_width(1.01, 0.02) == 0.02
-    assert wanted_half_width(7.6, 0.02) == pytest.approx(0.05 * math.log(7.6))
-    assert wanted_half_width(1 / 7.6, 0.02) == pytest.approx(wanted_half_width(7.6, 0.02))
+    assert compute_wanted_half_width(1.01, 0.02) == 0.02
+    assert compute_wanted_half_width(7.6, 0.02) == pytest.approx(0.05 * math.log(7.6))
+    assert compute_wanted_half_width(1 / 7.6, 0.02) == pytest.approx(compute_wanted_half_width(7.6, 0.02))
     assert is_precise_enough(comparison_of(7.6, spread=0.07), 0.02)
     assert not is_precise_enough(comparison_of(1.1, spread=0.07), 0.02)
 
@@ -132,24 +132,24 @@ def test_a_large_ratio_need_not_be_known_as_closely() -> None:
 def test_more_time_buys_what_was_foretold() -> None:
     early = comparison_of(1.1, 30, 0.05)
     later = comparison_of(1.1, 120, 0.05)
-    foretold = known(predicted_half_width(early, 90))
+    foretold = known(predict_half_width(early, 90))
     assert foretold < 0.6 * half_width(known(early.ci))
     assert half_width(known(later.ci)) == pytest.approx(foretold, rel=0.25)
-    assert predicted_half_width(early, 0) == pytest.approx(half_width(known(early.ci)))
+    assert predict_half_width(early, 0) == pytest.approx(half_width(known(early.ci)))
 
 
 def test_blocks_needed_is_where_precision_is_reached() -> None:
     values = {"a": noisy(1, 400, 0.03), "b": noisy(2, 400, 0.03)}
     early = compare_table({k: v[:200] for k, v in values.items()}, "a", better=Better.LOWER, margin=0.03)["b"]
-    needed = known(blocks_needed(early, 0.005))
+    needed = known(count_needed_blocks(early, 0.005))
     assert 220 < needed < 400  # (2.05 · 0.042 / 0.005)² = 303, and the signed rank's efficiency of .95
     for n, enough in ((round(needed * 0.7), False), (min(round(needed * 1.3), 400), True)):
         part = {k: v[:n] for k, v in values.items()}
         later = compare_table(part, "a", better=Better.LOWER, margin=0.03)["b"]
         assert is_precise_enough(later, 0.005) is enough
-    assert blocks_needed(early, 0.5) == 200  # already there
-    assert blocks_needed(early, 1e-9) is None
-    assert blocks_needed(early, 0) is None
+    assert count_needed_blocks(early, 0.5) == 200  # already there
+    assert count_needed_blocks(early, 1e-9) is None
+    assert count_needed_blocks(early, 0) is None
 
 
 def test_one_number_of_iterations_is_the_most_at_a_twentieth_above_the_least_cost_of_all_cells() -> None:
@@ -207,14 +207,14 @@ def test_iterations_are_bounded() -> None:
 
 def test_the_warm_up_is_as_long_as_runs_take_longer_than_those_after_them() -> None:
     generator = np.random.default_rng(5)
-    assert warmup_needed([[0.1] * 6]) == 0
-    assert warmup_needed([[0.3, 0.2, 0.1, 0.1, 0.1, 0.1]]) == 2
-    assert warmup_needed([[2.0**-i for i in range(8)]]) == 3  # no steady state
-    assert warmup_needed([[2.0, 1.0]] * 9) is None
-    assert warmup_needed([]) is None
+    assert count_needed_warmups([[0.1] * 6]) == 0
+    assert count_needed_warmups([[0.3, 0.2, 0.1, 0.1, 0.1, 0.1]]) == 2
+    assert count_needed_warmups([[2.0**-i for i in range(8)]]) == 3  # no steady state
+    assert count_needed_warmups([[2.0, 1.0]] * 9) is None
+    assert count_needed_warmups([]) is None
     once = [[0.1] * 6] * 9 + [[0.3, 0.2, 0.1, 0.1, 0.1, 0.1]]
-    assert warmup_needed(once) == 0  # of ten starts one
+    assert count_needed_warmups(once) == 0  # of ten starts one
     noisy_starts = np.exp(generator.normal(0, 0.05, (20, 8)))
-    assert warmup_needed(noisy_starts.tolist()) == 0
+    assert count_needed_warmups(noisy_starts.tolist()) == 0
     noisy_starts[:, 0] *= 1.8
-    assert warmup_needed(noisy_starts.tolist()) == 1
+    assert count_needed_warmups(noisy_starts.tolist()) == 1

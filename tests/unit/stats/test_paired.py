@@ -11,7 +11,7 @@ from scipy.special import stdtrit
 
 from guestmark.stats import (
     adjust_benjamini_hochberg,
-    blocks_to_claim,
+    count_blocks_to_claim,
     log_ratios,
     median_interval,
     paired,
@@ -149,8 +149,8 @@ def test_benjamini_hochberg_is_scipys(p: list[float]) -> None:
 
 
 def test_one_difference_among_40_cells_needs_11_blocks() -> None:
-    assert blocks_to_claim(1) == 6
-    assert blocks_to_claim(40) == 11
+    assert count_blocks_to_claim(1) == 6
+    assert count_blocks_to_claim(40) == 11
     for blocks, claimed in ((10, False), (11, True)):
         p = np.ones(40)
         p[0] = sign_flip_p(np.full(blocks, 0.5))  # the clearest difference that can be

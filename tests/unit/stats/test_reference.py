@@ -125,8 +125,8 @@ def changed(module: str, old: str, new: str) -> dict[str, str]:
     ("module", "old", "lost"),
     [
         ("guestmark.stats.compare", "paired.signed_rank_p(", "paired.signed_rank_p"),
-        ("guestmark.stats.stopping", "predicted_half_width(", "repetition.predicted_half_width"),
-        ("guestmark.stats.estimands", "warmup_needed(", "repetition.warmup_needed"),
+        ("guestmark.stats.stopping", "predict_half_width(", "repetition.predict_half_width"),
+        ("guestmark.stats.estimands", "count_needed_warmups(", "repetition.count_needed_warmups"),
         ("guestmark.stats.conditions", "detect_order_effects(", "validity.detect_order_effects"),
         ("guestmark.engine.trial_schedule", "choose_iterations(", "repetition.choose_iterations"),
         ("guestmark.stats.total", "sign_flip_p(", "paired.sign_flip_p"),

@@ -17,10 +17,10 @@ from guestmark.stats.cell_answers import SlowComparison, compare_slow_runs
 from guestmark.stats.family import FAMILY_LEVEL, SLOW
 from guestmark.stats.sensitivity import is_informative_about_slow_runs
 from guestmark.stats.slow_run_power import (
-    blocks_to_find,
+    compute_power_to_find,
+    count_blocks_to_find,
     count_blocks_to_see,
     find_detectable_share,
-    power_to_find,
 )
 from guestmark.stats.tails import excess_counts_p
 from guestmark.workloads.exec.plan import ExecOptions, build_plan
@@ -70,7 +70,7 @@ def test_the_power_is_that_of_the_test_that_claims_slow_runs(
         cell = generator.binomial(runs, 1 - (1 - share) * (1 - background), blocks)
         excess = cell - generator.binomial(runs, background, blocks)
         hits += excess_counts_p(excess) <= FAMILY_LEVEL * SLOW and excess.sum() > 0
-    told = power_to_find(share, blocks, runs, background=background)
+    told = compute_power_to_find(share, blocks, runs, background=background)
     noise = 3 * math.sqrt(told * (1 - told) / sims)
     assert told - noise <= hits / sims <= told + noise + (0.16 if background else 0.0)
 
@@ -78,15 +78,15 @@ def test_the_power_is_that_of_the_test_that_claims_slow_runs(
 def test_blocks_shares_and_power_agree() -> None:
     for runs in (1, 4, 15):
         for background in (0.0, 0.02):
-            blocks = blocks_to_find(0.05, runs, background=background)
+            blocks = count_blocks_to_find(0.05, runs, background=background)
             assert blocks is not None
-            assert power_to_find(0.05, blocks, runs, background=background) >= 0.9
-            assert power_to_find(0.05, blocks - 2, runs, background=background) < 0.91
+            assert compute_power_to_find(0.05, blocks, runs, background=background) >= 0.9
+            assert compute_power_to_find(0.05, blocks - 2, runs, background=background) < 0.91
             share = find_detectable_share(blocks, runs, background=background)
             assert share == pytest.approx(0.05, rel=0.06)
-    more = blocks_to_find(0.05, 4, cells=10)
+    more = count_blocks_to_find(0.05, 4, cells=10)
     assert more is not None
-    assert more > (blocks_to_find(0.05, 4) or 0)
+    assert more > (count_blocks_to_find(0.05, 4) or 0)
     assert find_detectable_share(7, 20) is None  # seven blocks cannot claim any
     assert 1 - 0.95 ** (3 * count_blocks_to_see(0.05, 3)) >= 0.9
 
@@ -115,7 +115,7 @@ def test_a_run_ends_when_they_would_have_been_found_whether_there_are_any_or_not
     plan = a_pair("x2 in 5%")
     assert plan.policy.enough_s is None
     assert not any(cell.null_of for cell in plan.cells)
-    needed = blocks_to_find(0.05, 4)
+    needed = count_blocks_to_find(0.05, 4)
     assert needed is not None
     for blocks, ended in ((12, False), (needed - 1, False), (needed, True)):
         trials = trials_of(plan, blocks, slow)
@@ -132,7 +132,7 @@ def test_iterations_are_what_finds_them_soonest() -> None:
     chosen = count_iterations(plan, plan.cells[0], 1, trials)
 
     def seconds(runs: int) -> float:
-        return (blocks_to_find(0.05, runs) or 0) * (0.015 + 0.1 * runs)
+        return (count_blocks_to_find(0.05, runs) or 0) * (0.015 + 0.1 * runs)
 
     assert seconds(chosen) == min(seconds(runs) for runs in range(1, 21))
     of_starts = replace(plan, policy=replace(plan.policy, find=Rare(2.0, 0.05, starts=True)))

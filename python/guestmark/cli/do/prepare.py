@@ -21,7 +21,7 @@ def run(given: Options) -> int:
     platforms = given.platforms or []
     if given.load is not None:
         if platforms or given.packages or given.save:
-            raise UsageError("--load takes over everything in an archive", hint="give it alone")
+            raise UsageError("--load loads everything in an archive", hint="give it alone")
         for path in carried.load_parts(Path(given.load)):
             tell(str(path))
     elif platforms[:1] == ["kernel"]:

@@ -213,7 +213,7 @@ def _style_names(names: Sequence[Sequence[str]], table: Table) -> Block:
 def _make_block(
     table: Table, names: Sequence[Sequence[str]], wanted: Sequence[int], *, bar: int = 0, noted: bool = False
 ) -> Block:
-    """Return names and the `wanted` columns; bars are `bar` wide, and left out where that is too short."""
+    """Return names and the `wanted` columns; bars are `bar` wide, and left out if that is too short."""
     block = _style_names(names, table)
     for position in wanted:
         column = table.columns[position]

@@ -30,7 +30,7 @@ _ON_DISK = frozenset({Durability.PROVEN, Durability.SYNCED_PART_PROVEN, Durabili
 
 
 def list_backend_conclusions(analysis: Analysis) -> list[Bullets]:
-    """Return the conclusions that the run's cells allow; empty when it compares no backends with each other."""
+    """Return the conclusions that the run's cells allow; empty if it compares no backends with each other."""
     lines: list[Inline] = []
     for workload in analysis.workloads:
         if find_topic(workload.workload) is Topic.CALLS:

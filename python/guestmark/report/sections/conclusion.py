@@ -39,7 +39,7 @@ _Compared = Sequence[tuple[CellResult, Comparison]]
 def make_conclusion(analysis: Analysis) -> list[Node]:
     """Return conclusions about baselines, earlier runs, the cost of nesting, backends and filesystems.
 
-    Empty when nothing was compared.
+    Empty if nothing was compared.
     """
     return [
         *list_workload_conclusions(analysis),

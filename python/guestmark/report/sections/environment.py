@@ -111,7 +111,7 @@ def make_definitions(run: StoredRun) -> Definitions | None:
 
 
 def describe_host(run: StoredRun) -> str:
-    """Return the host in one line; empty when nothing is known."""
+    """Return the host in one line; empty if nothing is known."""
     known = dict(_yield_host_rows(run.environment))
     processor = run.environment.get("processor", {})
     return _join_known(

@@ -28,7 +28,7 @@ _CLAIM_WORDS = {
 
 
 def list_filesystem_conclusions(analysis: Analysis) -> list[Bullets]:
-    """Return the conclusions that the run's cells allow; empty when no guest was measured with several filesystems."""
+    """Return the conclusions that the run's cells allow; empty if no guest was measured with several filesystems."""
     ceiling = _find_ceiling(analysis)
     lines: list[Inline] = []
     for workload in analysis.workloads:

@@ -23,7 +23,7 @@ _MOST_OPTIONS = 60
 
 
 def describe_placement(trials: Iterable[Trial]) -> str:
-    """Return `pinned: 1 processor each, CPU 1; control plane CPU 0`; several when they differ, empty when unknown."""
+    """Return `pinned: 1 processor each, CPU 1; control plane CPU 0`; several when they differ, empty if unknown."""
     # Places of the emulators' own threads, by the rest of the placement.
     emulators: dict[tuple[str, str], dict[str, None]] = {}
     for trial in trials:
@@ -46,7 +46,7 @@ def describe_storage(result: CellResult) -> str:
 
 
 def describe_working_directory(result: CellResult) -> str:
-    """Return `/dev/vda, ext4 (rw,relatime)`, as the machines' kernels report it; empty where no directory was used."""
+    """Return `/dev/vda, ext4 (rw,relatime)`, as the machines' kernels report it; empty if no directory was used."""
     mounts: dict[str, None] = {}
     for trial in result.trials:
         directory = trial.facts.find_fact(WorkingDirectory)
@@ -57,7 +57,7 @@ def describe_working_directory(result: CellResult) -> str:
 
 
 def count_processors(result: CellResult) -> int | None:
-    """Return how many processors the cell's machines had; None when that is unknown or not always the same."""
+    """Return how many processors the cell's machines had; None if that is unknown or not always the same."""
     numbers = {
         _read_processor_count(trial.facts) for trial in result.trials if trial.status is TrialStatus.OK
     } - {
@@ -68,7 +68,7 @@ def count_processors(result: CellResult) -> int | None:
 
 
 def describe_build(result: CellResult) -> str:
-    """Return which binaries were run: `arm64, another build`, or the host's; empty where no program was run."""
+    """Return which binaries were run: `arm64, another build`, or the host's; empty if no program was run."""
     builds = set()
     for trial in result.trials:
         build = trial.facts.find_fact(Build)

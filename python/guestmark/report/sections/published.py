@@ -110,7 +110,7 @@ def make_overview(analysis: Analysis) -> Table | None:
     """Return every published comparison of cells of this run: today's ratio, whether it agrees, and the published one.
 
     The table has a row for each kind of cell and a column for each platform. Publications that give the same figures in
-    another unit are shown once; None where no figure is about these cells.
+    another unit are shown once; None if no figure is about these cells.
     """
     plan = analysis.plan
     pairs: dict[tuple[str, str], tuple[Comparison | None, float]] = {}

@@ -523,7 +523,7 @@ def _describe_durability(group: DurabilityGroup) -> Inline:
 
 
 def _describe_losses(result: CellResult) -> str:
-    """Return in how many crash states acknowledged records are missing; empty where the row's power was not cut."""
+    """Return in how many crash states acknowledged records are missing; empty if the row's power was not cut."""
     proofs: list[Proven] = []
     for trial in result.trials:
         proof = trial.facts.find_fact(Proof)

@@ -107,7 +107,7 @@ def examine_cells(  # noqa: PLR0917 (as `estimands.answer_questions`)
     if baseline is None:
         return (*check_cells(ComparedCells(plan, cells, trials)), *last)
     compared = [cell.id for cell in cells if cell.id != baseline and cell.null_of is None]
-    d = {name: _log_ratios_by_block(values[name], values[baseline]) for name in compared}
+    d = {name: _index_log_ratios(values[name], values[baseline]) for name in compared}
     found = [*check_cells(ComparedCells(plan, cells, trials))]
     level = derive_warning_level(plan)
     found += _test_order_effects(plan, cells, trials, values, row, baseline, level)
@@ -161,7 +161,7 @@ def _test_order_effects(  # noqa: PLR0917 (as `estimands.answer_questions`)
     return detect_order_effects(values, positions, baseline, kind=kind, alpha=level)
 
 
-def _log_ratios_by_block(values: Array, reference: Array) -> Array:
+def _index_log_ratios(values: Array, reference: Array) -> Array:
     """Return log ratios by block, shape (K,), NaN if there is none."""
     with np.errstate(invalid="ignore", divide="ignore"):
         d = np.log(values) - np.log(reference)

@@ -116,7 +116,7 @@ def list_largest_interactions(outcome: RaceOutcome) -> list[tuple[tuple[str, str
 def find_best_by_price(outcome: RaceOutcome) -> tuple[str, dict[str, tuple[float, float]]] | None:
     """Return the first metric that speed costs, and value and price of the cells that no other beats in both.
 
-    None where one cell is the best in both.
+    None if one cell is the best in both.
     """
     means = compute_mean_by_cell(outcome.trials, outcome.settings.objective)
     unmeasured = {entry.id for entry in outcome.race.dropped if entry.blocks == 0}
