@@ -43,7 +43,7 @@ def _check_names(
             raise ValueError(f"nested is one of {', '.join(YES_NO)}")
     for word in (*(model.durability or ()), *(model.disk or ())):
         if word not in tuple(Durability):
-            raise ValueError(f"durability {word!r} is none of {', '.join(Durability)}")
+            raise ValueError(f"durability {word!r} is not one of {', '.join(Durability)}")
 
 
 def _check_keys(model: schema.Question) -> None:

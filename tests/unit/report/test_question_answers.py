@@ -332,7 +332,7 @@ def test_questions_are_kept_with_the_plan() -> None:
         ('wants = "parts"', "parts belong to wants = 'parts'"),
         ('wants = "best"\nper = ["colour"]', "'colour' is neither"),
         ('wants = "best"\nwhere = { workload = "x" }', "unknown workload"),
-        ('wants = "best"\ndurability = "surely"', "'surely' is none of"),
+        ('wants = "best"\ndurability = "surely"', "'surely' is not one of"),
         ('wants = "best"\nwhere = { nested = "maybe" }', "nested is one of"),
     ],
 )

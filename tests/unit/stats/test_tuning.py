@@ -230,7 +230,7 @@ def test_a_plan_says_what_its_race_is_for() -> None:
     ("table", "said"),
     [
         ('objective = "speed"', "not a metric of the plan"),
-        ('durability = "safe"', "is none of proven"),
+        ('durability = "safe"', "is not one of proven"),
         ('limits = ["cheap"]', "is not a limit"),
         ("max_blocks = 1", "greater than or equal to 2"),
     ],
