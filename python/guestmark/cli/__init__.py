@@ -28,7 +28,7 @@ def main() -> int:
         # It may come in the middle of an import, so nothing more is imported here.
         return 130
     except BaseException as error:
-        # What Python makes of Ctrl-C in the middle of a class's definition is a RuntimeError.
+        # Python turns Ctrl-C in the middle of a class definition into a RuntimeError.
         if isinstance(error.__cause__, KeyboardInterrupt):
             return 130
         from guestmark.cli import error_report

@@ -29,7 +29,7 @@ _OF_SEVERAL = ("exec", "ab")
 _OF_COMMANDS = (*_OF_SEVERAL, "bisect", "boot", "powercut")
 # After `powercut`, this is no command.
 _REPLAY = "replay"
-# Of the verbs that have an option, so many are named where another one lacks it.
+# If a verb lacks an option, at most this many verbs that have it are named.
 _MOST_OWNERS = 3
 # What fits a plan into a time, and what ends any other measurement after one.
 _FOR, _TIME_LIMIT = "--for", "--time-limit"

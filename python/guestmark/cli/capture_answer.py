@@ -23,7 +23,7 @@ def show_answer(given: Options, selection: Selection, found: Document, lines: tu
         # The progress on the terminal ends without a line feed.
         say("", prefix="")
     file = None if given.output == "-" else Path(given.output).open("w", encoding="utf-8")  # noqa: SIM115
-    # Nothing is left out where no terminal limits the width.
+    # Nothing is left out if no terminal limits the width.
     is_limited = file is None and (sys.stdout.isatty() or "COLUMNS" in os.environ)
     console = Console(file=file, width=None if is_limited else table.WIDEST)
     for trace in found.files:

@@ -41,7 +41,7 @@ def _show_by_kind(error: BaseException) -> int:
     if isinstance(error, GuestmarkError):
         show_error(error)
         return int(error.exit_status)
-    # What Python makes of Ctrl-C in the middle of a class's definition is a RuntimeError.
+    # Python turns Ctrl-C in the middle of a class definition into a RuntimeError.
     if isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
         return int(ExitStatus.INTERRUPTED)
     # EIO: the terminal has been closed.

@@ -11,7 +11,7 @@ from guestmark.core.units import format_count
 from guestmark.fleet.coordinator import Fleet, MachineState
 from guestmark.page.say import erase_lines, redraw_lines, say
 
-# Between lines where nothing can be redrawn.
+# The time between lines if nothing can be redrawn.
 _EVERY_S = 30.0
 
 

@@ -31,7 +31,7 @@ def report_gates(
     """
     if not run.plan.context.gates:
         return None
-    # The files come first: a build server shows them even where the status stops the build.
+    # The files come first: a build server shows them even if the status stops the build.
     judged = gate_outcomes.judge_own_gates(analysis)
     if save is not None:
         save(ci_reports.make_junit(judged, run))

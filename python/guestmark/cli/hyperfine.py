@@ -14,13 +14,13 @@ from guestmark.core.errors import UsageError
 from guestmark.core.platform_kind import is_machine_factor
 from guestmark.core.shell_syntax import has_signs, needs_shell
 
-# Stands between commands after `--`, where a single dash or two could be a command's own.
+# Separates commands after `--`, where one or two dashes could belong to a command.
 SEPARATOR = "---"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
 # A parameter in a command, whose program may be another at each level.
 _LEVEL = re.compile(r"\{[\w-]+\}")
 _MOST_LEVELS = 1000
-# What the caller's shell has left in a word only if the word was quoted as a whole: blanks, and quotes within.
+# Characters that remain in a word only if the caller quoted it as a whole: blanks, and quotes within.
 _HOLDS_SEVERAL = re.compile(r"""[\s'"\\]""")
 
 # What looks like an option that does not exist: what to type instead.
@@ -114,7 +114,7 @@ def put_options_first(arguments: Sequence[str], known: KnownOptions) -> list[str
             return join_option_words(arguments)
         options.append(word)
         options += _take_words(rest, known.count_value_words(word))
-    # A `--` decides where the command begins, so the line is as it should be.
+    # A `--` decides where the command begins, so nothing is ambiguous.
     if rest:
         return join_option_words(arguments)
     return [*options, "--", *commands] if commands else options
@@ -300,7 +300,7 @@ class TypedCommand:
     """A command as it was typed."""
 
     words: list[str]
-    # What a shell runs: the last of the words, where the others are the shell.
+    # The text that a shell runs: the last word, if the others are the shell.
     text: str | None = None
 
 

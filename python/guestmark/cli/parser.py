@@ -56,7 +56,7 @@ class Verb(click.Command):
             help=options.__doc__,
             context_settings={
                 "help_option_names": _HELP_NAMES,
-                # What follows a measured command belongs to it, even where it looks like an option.
+                # Words after a measured command belong to it, even if they look like options.
                 "allow_interspersed_args": not options_first,
             },
         )

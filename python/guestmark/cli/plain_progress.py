@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Estimates in a line of a log; more would hide the failures before them.
 _MOST_ESTIMATES = 12
 _LONGEST_SILENCE_S = 30.0
-# What the ends of a range are rounded to: below so many seconds, to multiples of that many, shown in this unit.
+# How the ends of a range are rounded: below this many seconds, to multiples of that many, shown in this unit.
 _ROUGH = (
     (10.0, 1.0, 1.0, "s"),
     (95.0, 5.0, 1.0, "s"),

@@ -12,7 +12,7 @@ from guestmark.cli.verbs import SYNONYMS, VERBS
 from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.plan.library import list_plan_names
 
-# What is done with a file is told by its name, as the user chose it for that.
+# The name of a file says what to do with it, because users choose names for that.
 _FILES = (
     (re.compile(r"\.toml$"), "run"),
     (re.compile(r"\.(pcap|pcapng|cap)(\.(gz|zst|xz|bz2))?$"), "capture"),

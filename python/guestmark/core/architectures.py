@@ -181,7 +181,7 @@ ARMHF = Architecture(
     machine_name="armv7l",
     other_names=("arm", "armv7"),
     emulator=Program("qemu-system-arm", "qemu-system-arm"),
-    # What lies above 4 GiB could not be reached: Debian's kernel for it has no large addresses.
+    # Memory above 4 GiB could not be reached: Debian's kernel for it has no large addresses.
     machine="virt,highmem=off",
     cpu="cortex-a15",
     cpu_suffix="-arm-cpu",

@@ -36,7 +36,7 @@ class Cause(Enum):
     HANGS = "hangs", "hangs"
     SILENT = "agent", "does not answer as an agent does"
     NOT_AS_ASKED = "not as asked", "is not what was asked for"
-    # A thread was not where it was put.
+    # A thread was not on the processor that it was assigned to.
     PLACEMENT = "placement", "the placement of"
     LOST = "lost", "ended in the middle of the trial"  # whoever measured it
     # What it needs

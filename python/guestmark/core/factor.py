@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 L_co = TypeVar("L_co", covariant=True)
 
-# A label, and a path or where it comes from (`apt:VERSION`, `image:NAME`), which alone is not a label.
+# A label, and a path or source (`apt:VERSION`, `image:NAME`); a source by itself is not a label.
 _LABELLED = re.compile(
     r"(?!apt:|image:)([A-Za-z0-9][A-Za-z0-9_.+-]*):(?=[/~.]|apt:|image:)(.+)", re.ASCII | re.DOTALL
 )

@@ -273,7 +273,7 @@ class Reason(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     said: str
     states: int
     after: int  # requests before the cut
-    # What of the writes in flight is on the disk, in a sentence.
+    # Which of the writes in flight are on the disk, in a sentence.
     survival: str
     judged: bool = True
     status: int | None = None
@@ -354,7 +354,7 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     judge_s: float
     # States in which the filesystem's own superblock is torn, and records with it; not counted in `losing`.
     torn_superblocks: int = 0
-    # Losing states in which the call had returned too early: what it promised was safe so many requests later.
+    # Losing states in which the call had returned too early: its data was safe only this many requests later.
     early_states: int = 0
     early_requests: int = 0
     first_loss: str = ""

@@ -23,7 +23,7 @@ def start_call(call: Callable[[], T]) -> Future[T]:
         try:
             future.set_result(call())
         except BaseException as error:
-            # Whoever asks for the result gets it.
+            # The caller gets it when it asks for the result.
             future.set_exception(error)
 
     Thread(target=fulfil, daemon=True).start()

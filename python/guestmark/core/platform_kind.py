@@ -120,16 +120,16 @@ class PlatformKind:
     load_class: Callable[[], Callable[[Any], Any]] | None = None
     # True if another guest can be started inside its machines.
     holds_guests: bool = False
-    # True if it starts only where there is /dev/kvm.
+    # True if it needs /dev/kvm to start.
     needs_kvm: bool = False
     # True if the code of its machines is translated, all of it.
     emulates: bool = False
     load_nested_class: Callable[[], Callable[[Any], Any]] | None = None
-    # True if it boots a kernel of its own; otherwise workloads run on a kernel that runs already.
+    # True if it boots its own kernel; otherwise workloads run on a kernel that is already running.
     guest: bool = True
     # True if, without a guest, a kernel other than this host's answers system calls (gVisor).
     own_kernel: bool = False
-    # True if it is another machine, with files, users and processors of its own.
+    # True if it is another machine, with its own files, users and processors.
     remote: bool = False
     # True if this host runs such a machine all the same.
     on_this_host: bool = False
@@ -152,7 +152,7 @@ class PlatformKind:
     # What runs its machines: they accept the factors that name it, and `factors`.
     machine: Machine = Machine.NONE
     factors: tuple[Factor, ...] = ()
-    # What it is around other guests: those accept the factors that name it, and `outer_factors`.
+    # Its role around other guests: those accept the factors that name it, and `outer_factors`.
     outer: Machine = Machine.NONE
     outer_factors: tuple[Factor, ...] = ()
     # Levels of disk factors that every disk of its machines has.

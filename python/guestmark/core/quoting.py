@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-# What no shell changes, as `shlex.quote` has it.
+# Characters that no shell changes, as in `shlex.quote`.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
 _NAMED = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "\\": r"\\", "'": r"\'"}
 # They are letters and symbols by their category, and are drawn as nothing: fillers of Hangul, blank Braille.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 _SIGNS = re.compile(r"[|&;<>$`*?~#()\[\n]")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"$`]*\"")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
-# Of POSIX: reserved words and what a shell does itself, where no program need have the name.
+# From POSIX: reserved words, and builtins that no program needs to provide.
 _OWN = frozenset({
     "!", "{", "case", "for", "if", "until", "while",
     ".", ":", "alias", "bg", "break", "cd", "command", "continue", "eval", "exec", "exit", "export", "fc", "fg",

@@ -24,7 +24,7 @@ _MOST = 50_000  # values and tables
 _LARGEST_INTEGER = 1 << 63
 _HINT = "docs/reference/plan-files.md describes the form of a plan"
 
-# What begins with three quotes and has no end is no string at all: it is looked through once.
+# Three quotes without an end are not a string; the rest is searched only once.
 _STRING = "|".join(
     (
         r'"""(?:[^"\\]|\\.|"(?!""))*"{3,5}',

@@ -55,7 +55,7 @@ class WorkloadKind(Generic[P]):
     help: ClassVar[str]
     # Its metrics, the primary one first, where parameters do not decide which.
     measures: ClassVar[tuple[Metric, ...]] = ()
-    # Factors of its own, which other workloads do not have.
+    # Its own factors, which other workloads do not have.
     factors: ClassVar[tuple[Factor, ...]] = ()
     # Names of the only factors that apply to it; None: all.
     only_factors: ClassVar[frozenset[str] | None] = None

@@ -467,7 +467,7 @@ def _check_network_levels(cells: Sequence[Cell]) -> None:
         named = [factor.name for factor in _ABOUT_NETWORKS if factor.name in cell.factors]
         if not named or cell.levels.get(NETWORK) not in (None, Network.NONE):
             continue
-        # A workload with a network of its own decides what it means.
+        # A workload with its own network decides what these factors mean.
         if NETWORK not in workload_kind(cell.workload.name).factors:
             raise UsageError(
                 f"{cell.id}: {named[0]} is about a network, and this machine has none",

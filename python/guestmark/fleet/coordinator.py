@@ -36,9 +36,9 @@ TICK_S = 0.5
 # So many blocks are submitted for each machine, so that none waits for the next one.
 _QUEUED = 2
 _ENDED = frozenset({RunState.COMPLETE.value, RunState.STOPPED.value, RunState.FAILED.value})
-# After so many connections in a row that end before a block is done, a machine is given up.
+# After this many connections in a row that end before a block is done, a machine is given up.
 _MOST_LINKS = 8
-# After so many engines that end before they can be used, the fleet ends.
+# After this many engines that end before they can be used, the fleet ends.
 _MOST_ENGINES = 5
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 # The claims of workers that have ended are free after this time.

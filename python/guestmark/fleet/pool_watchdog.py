@@ -24,7 +24,7 @@ _COMING_S = 0.25
 _PARTS = 2
 # A worker that ends in order takes at most this long from the end of its first part.
 _ORDERLY_S = 0.5
-# What the command lines of the whole and of its parts contain; the latter are processes of Python's multiprocessing.
+# Words in the command lines of the whole and of its parts, which are processes of Python's multiprocessing.
 POOL, _PART = "parsl.executors.high_throughput.process_worker_pool", b"spawn_main"
 # Starts the whole such that the kernel kills its parts when it has ended, even if it was killed and they hang or are
 # stopped (PR_SET_PDEATHSIG, SIGKILL).

@@ -146,7 +146,7 @@ def _build_kernel(architecture: Architecture, making: store.PartInMaking, progre
         "nice", "make", "-s", "-C", str(tree), f"O={out}", f"ARCH={architecture.kernel_arch}",
         f"CROSS_COMPILE={architecture.cross_prefix}", "KCFLAGS=-w",
     ]  # fmt: skip
-    # With these the kernel has the same bytes whoever builds it, and whenever.
+    # With these the kernel has the same bytes whoever builds it, and whenever they do.
     always = {
         "KBUILD_BUILD_TIMESTAMP": "1970-01-01",
         "KBUILD_BUILD_USER": "guestmark",
@@ -225,7 +225,7 @@ def describe_given(architecture: Architecture, wanted: str) -> Kernel:
     check_image(architecture, data, wanted)
     said_itself = re.search(rb"Linux version (\d[\w.+~-]{,90}) ", data)
     release = said_itself[1].decode("ascii") if said_itself else ""
-    # The image is compressed in a format of its own, so its file name has to tell the release.
+    # The image is compressed in its own format, so the release has to be read from its file name.
     if not release:
         release = re.sub(r"^(vmlinu[xz]|image|Image)-?", "", image.name)
     config = image.with_name(f"config-{release}")

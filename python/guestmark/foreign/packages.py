@@ -64,7 +64,7 @@ class Packages:
             f"-oDir::State::lists={home / 'lists'}",
             f"-oDir::State::status={home / 'status'}",
             f"-oDir::Cache={home / 'cache'}",
-            # apt would download as a user of its own, who may not write here.
+            # apt would download as its own user, who may not write here.
             "-oAPT::Sandbox::User=",
             "-oAPT::Install-Recommends=false",
             "-oDebug::NoLocking=true",

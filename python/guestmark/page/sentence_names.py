@@ -72,7 +72,7 @@ class PairNames:
             if name in self._asked or (name in self._varying and second_levels.get(name) != text)
         }
         other = {name: text for name, text in second_levels.items() if name in self._asked}
-        # If the cells have levels of different factors, "on" would not say of which.
+        # If the cells have levels of different factors, "on" would not say which factor is meant.
         if (own.keys() ^ other.keys()) & self._asked - _PLACES:
             own, other = _add_factor_names(own), _add_factor_names(other)
         common = ""

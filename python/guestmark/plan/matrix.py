@@ -389,7 +389,7 @@ def _parse_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
         elif token in keys:
             conditions.append(pattern.Condition(WORKLOAD, (token,)))
         else:
-            # `tcg#2` is the id of a null cell, which has no baseline of its own.
+            # `tcg#2` is the id of a null cell, which never is a baseline.
             platform = parse_platform(name.partition("#")[0])
             conditions.append(pattern.Condition(PLATFORM, (str(platform),)))
     wanted = tuple(conditions)

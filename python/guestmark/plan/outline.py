@@ -120,7 +120,7 @@ def _set_row(row: Row, settings: Mapping[str, tuple[str, ...]]) -> Row:
 
 
 def _override_policy(policy: Policy, given: Overrides) -> Policy:
-    # What the policy takes over as it is; the number of blocks depends on what else was given.
+    # Options that the policy takes over unchanged; the number of blocks depends on others.
     values = {
         name: value
         for name, value in collect_given_values(given).items()

@@ -9,7 +9,7 @@ from guestmark.core.units import format_size, parse_duration, parse_size
 
 _MIB = 1024**2
 _SECTOR = 4096
-# What takes less is not measured: the clocks and a program's own start are in its way.
+# Shorter times cannot be measured: the clocks and a program's own start dominate.
 _SHORTEST_S = 0.01
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _DURATION = re.compile(r"(?:[0-9.]+\s*(?:ms|s|sec|min|h|d)\s*)+", re.ASCII)

@@ -78,7 +78,7 @@ def make_result_document(
         "noise_floor": [
             {"workload": workload.title, "floor": dict(workload.noise_floors)} for workload in found.workloads
         ],
-        # Versions before 0.3 took verdicts back where they now widen intervals. Keys are never removed.
+        # Versions before 0.3 withdrew verdicts where later ones widen intervals. Keys are never removed.
         "downgraded": [],
         "widened": [
             {"workload": workload.title, "metrics": list(workload.widened)}

@@ -335,7 +335,7 @@ def _count_blocks_to_decide(evidence: _GateEvidence, alpha: float) -> int | None
     judged = evidence.judged
     low, high = paired.signed_rank_interval(evidence.walsh, 1 - 2 * alpha)
     if not (math.isfinite(float(low)) and math.isfinite(float(high))):
-        # Too few blocks for an interval at the level of so many gates.
+        # Too few blocks for an interval at the level that this many gates need.
         low, high = paired.signed_rank_interval(evidence.walsh)
     away = abs(math.log(judged.ratio or 1.0) - math.log(judged.gate.limit)) - evidence.stretch
     needed = count_blocks_until_within(float(high - low) / 2, judged.n, away, most=_MOST_BLOCKS)

@@ -27,7 +27,7 @@ _CONFIDENCE = 0.95
 _DIFFERS = 0.01
 # Of a ratio without any scatter, so that its weight is a number.
 _LEAST_VARIANCE = 1e-12
-# Up to so many values the p of a trend is counted exactly.
+# Up to this many values, the p of a trend is computed exactly.
 _EXACT = 33
 
 

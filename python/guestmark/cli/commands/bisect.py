@@ -8,7 +8,7 @@ from guestmark.cli.measure_options import MeasureOptions
 from guestmark.core.option import Argument, Option
 
 OPTIONS_FIRST = True
-# Every candidate gets so many, and twice as many while it is undecided.
+# Every candidate gets this many blocks, and twice as many while it is undecided.
 FIRST_BLOCKS = 8
 
 

@@ -129,7 +129,7 @@ def _write_table(given: Options, selection: Selection) -> int:
         requests=given.details or given.plot is not None,
     )
     with start_analysis(selection, wanted) as program:
-        # What draws the table takes as long to import as a small capture takes to read: it is done meanwhile.
+        # Importing the code that draws the table takes as long as reading a small capture, so it happens meanwhile.
         from guestmark.cli.capture_answer import show_answer
 
         found, status = read_document(program)

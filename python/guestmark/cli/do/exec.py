@@ -33,7 +33,7 @@ def run(given: Options) -> int:
         targets = (StandardOutput.PIPE,)
     statuses = hyperfine.parse_ignored_statuses(given.ignored_statuses)
     on = options.list_platforms(given.on, given.machine) or ["host"]
-    # A parameter may be called as a factor of machines where no machine is given factors.
+    # A parameter may have the name of a factor of machines if no machine is given factors.
     machines = (any(on) and on != ["host"]) or bool(given.settings or given.kernel)
     request = ExecOptions(
         on=on,

@@ -163,7 +163,7 @@ def _ask_machine(member: LabMachine) -> dict[str, Any]:
         )
         if mismatch:
             return {"error": f"{make_inert(mismatch)}; {parsl_engine.INSTALL_ALIKE}"}
-        # What cannot be described later is refused here.
+        # Answers that could not be described later are refused here.
         _describe_machine(answer)
     except (AttributeError, KeyError, TypeError, ValueError):
         return {"error": f"its guestmark gave an unexpected answer; {parsl_engine.INSTALL_ALIKE}"}

@@ -118,7 +118,7 @@ def _read_ledger(source: str) -> Iterator[PackedRun]:
     with open_ledger(source, writable=False) as ledger:
         for overview in ledger.list_runs():
             try:
-                # Each run has a budget of memory and time of its own, because the ledger may come from anybody.
+                # Each run has its own budget of memory and time, because the ledger may come from anybody.
                 stored = ledger.load_run(overview.id, ReadBudget())
                 remarks = ledger.read_annotations(overview.id)
                 check_annotations(remarks.name, remarks.notes, remarks.labels, remarks.tags)

@@ -26,7 +26,7 @@ from guestmark.platforms.own.store import (
 
 _TEMPLATE = """\
 # A machine of your own. guestmark machine check {name} tries whether it can be measured.
-# Commands are split into words as by a shell, but no shell runs them: write sh -c '…' where one is needed.
+# Commands are split into words as by a shell, but no shell runs them: write sh -c '…' if one is needed.
 # {{id}} is the machine's name, new each time; {{NAME}} stands for the parameter NAME below.
 
 name    = "{name}"

@@ -38,7 +38,7 @@ def run(given: Options) -> int:
         outline = read_outline(scale)
         if not given.prove:
             return assemble_plan(override_outline(outline, overrides), caller)
-        # Not every disk can be proven; those that can are moved to where a cut of the power can be simulated.
+        # Not every disk can be proven; those that can are moved to a place where a power cut can be simulated.
         moved = find_provable_location(outline, overrides.settings)
         movable = replace(overrides, settings=[*overrides.settings, *moved])
         plan = assemble_plan(override_outline(outline, movable), caller)

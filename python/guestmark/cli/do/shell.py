@@ -88,7 +88,7 @@ def _run_on_machine(machine: Machine, cell: Cell, argv: list[str] | None, caller
     if cell.platform.is_guest:
         identity = {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups}
     if (login := find_login(machine)) is not None:
-        # Another machine has users of its own: its shell, directory and environment are that user's.
+        # Another machine has its own users: shell, directory and environment are those of the user there.
         user = login.caller()
         identity = {}
         words = argv or [user.env.get("SHELL") or "/bin/sh"]

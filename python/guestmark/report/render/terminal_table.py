@@ -33,7 +33,7 @@ LONGEST_BAR = 24
 NOTED = 100
 # Words at the end of a row get at least this many columns, and are folded in them.
 _WORDY = 12
-# A name is never shortened below this, or nothing of it could be recognized.
+# A name is never shortened below this, or it could not be recognized.
 _NARROWEST = 8
 # A name of a divided table takes at most this many columns, as it is repeated in each part.
 _SHORT_NAME = 24

@@ -49,7 +49,7 @@ def make_table(workload: WorkloadResult) -> Table:
     table.add(_format_baseline_heading(workload), ratios, RATIO)
     table.add_words("durability", [describe_row_durability(result) for result in shown])
     table.add_words("its disk", [describe_disk_durability(result) for result in shown])
-    # Where a table is too wide its last columns go below it, so the verdict comes before what explains it.
+    # If a table is too wide, its last columns go below it, so the verdict comes before the columns that explain it.
     table.add("", [_make_bar_cell(result, metric, largest) for result in shown], bar=True)
     table.add("verdict", [_make_verdict_cell(found, metric) for found in comparisons])
     for heading, texts in _list_unequal_circumstances(shown).items():

@@ -172,7 +172,7 @@ def _make_platform_notes(findings: Sequence[PlatformFinding]) -> tuple[Node, ...
     nodes: list[Node] = [Note(spans(Span("works here: ", Tone.FASTER), ", ".join(works)))]
     for finding in findings:
         if not finding.usable:
-            # One line for each platform; what follows a colon or bracket is for whoever looks into it.
+            # One line for each platform; text after a colon or bracket is for readers who want details.
             reason = re.split(r"[:;(]", finding.reason, maxsplit=1)[0].strip()
             name = Span(f"{finding.platform} does not: ", Tone.SLOWER)
             nodes.append(Note(spans(name, f"{reason} (more: guestmark doctor)")))

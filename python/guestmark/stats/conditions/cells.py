@@ -303,7 +303,7 @@ def _find_ground(facts: Facts) -> Ground | None:
     if directory is None:
         return None
     kind = directory.filesystem
-    # Whatever a sandbox shows of this host, it writes to a layer of its own, which is deleted with it.
+    # A sandbox shows this host's files, but writes go to its own layer, which is deleted with it.
     sandboxed = facts.find_fact(Sandboxed) is not None
     guest = facts.find_fact(GuestMachine) is not None or facts.find_fact(NestedMachine) is not None
     if kind in _IN_MEMORY:
