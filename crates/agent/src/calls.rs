@@ -301,8 +301,8 @@ fn facts() -> Facts {
     }
 }
 
-/// How many processors a list such as `0-2,4` names; without one (there is no `/sys`, or a single processor) how many
-/// the C library finds.
+/// The number of processors that a list such as `0-2,4` names; without a list (there is no `/sys`, or a single
+/// processor) the number that the C library finds.
 fn online(ranges: &str) -> u32 {
     let size = |range: &str| match range.split_once('-') {
         Some((from, to)) => Some(to.parse::<u32>().ok()?.checked_sub(from.parse().ok()?)? + 1),

@@ -1,4 +1,4 @@
-//! Channels to the controller: what they are, and how they are opened from inside a machine.
+//! Channels to the controller: their kinds, and how they are opened from inside a machine.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,10 +25,10 @@ pub struct Channel {
     pub may_be_absent: bool,
     /// Most bytes it may hold before it breaks: the controller waits for acknowledgements then.
     pub window: Option<u32>,
-    /// How often an empty line is written to standard error. What carries the channel notices only by sending that the
-    /// other side has gone without a word, as a cut network makes it.
+    /// How often an empty line is written to standard error. Whatever carries the channel notices only by sending that
+    /// the other side has disappeared without closing it, as when a network is cut.
     pub alive: Option<Duration>,
-    /// Where the channel goes on after this conversation: what was read of the next one is left there.
+    /// Where the channel continues after this conversation; bytes already read of the next one are left there.
     pub ahead: Option<File>,
 }
 

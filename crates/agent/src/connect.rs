@@ -1,4 +1,4 @@
-//! Standard input and output as the two directions of a connection to a local socket.
+//! Joins standard input and output to the two directions of a connection to a local socket.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -9,8 +9,7 @@ use std::process::ExitCode;
 use crate::sys;
 
 /// `guestmark-agent connect SOCKET`, until the peer closes; the end of standard input ends the sending only. A zero
-/// byte comes before all that the peer sends: whoever reads both output streams as one knows by it that there is a
-/// peer.
+/// byte precedes everything that the peer sends: it tells a reader of both output streams as one that there is a peer.
 pub fn connect(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (Some(path), None) = (arguments.next(), arguments.next()) else {
         return Err(sys::usage("connect SOCKET"));

@@ -1,4 +1,4 @@
-//! The `exec` call: one program from its start until nothing of it is left.
+//! The `exec` call: runs one program from its start until all its processes are gone.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -18,7 +18,7 @@ use crate::output::Output;
 use crate::spawn::{self, Command, Step};
 use crate::sys::{self, Reaped};
 
-/// Standard input that may wait here for a program that does not read.
+/// Most standard input that is kept for a program that does not read.
 const INPUT_LIMIT: usize = 4 << 20;
 
 /// One running program.
@@ -39,7 +39,7 @@ pub struct Job {
     /// Standard output (the terminal, if it has one) and standard error.
     pub outputs: [Output; 2],
     /// The program's ends of its pipes. Without them its exit would hang up each pipe, and wake us for that, before it
-    /// has ended: on one processor in its way. Its end is waited for, never that of a pipe.
+    /// has ended, and on a single processor that delays it. We wait for its end, never for that of a pipe.
     _theirs: Option<[OwnedFd; 3]>,
     pty: bool,
     counters: Counters,
@@ -106,7 +106,7 @@ impl Job {
         })
     }
 
-    /// Whether it has so much standard input waiting that the controller should not be listened to.
+    /// Whether so much standard input is waiting that nothing more should be read from the controller.
     pub fn is_full(&self) -> bool {
         self.input.is_some() && self.queued.len() >= INPUT_LIMIT
     }
@@ -134,7 +134,7 @@ impl Job {
         self.write_input();
     }
 
-    /// Hands the program as much of its standard input as it takes now.
+    /// Writes as much standard input to the program as it accepts now.
     pub fn write_input(&mut self) {
         while let Some(fd) = &self.input {
             let (front, _) = self.queued.as_slices();
@@ -176,7 +176,7 @@ impl Job {
         }
     }
 
-    /// Sends what it printed and how it ended. Everything of it must be gone by now.
+    /// Sends what it printed and how it ended. All its processes must be gone by now.
     pub fn finish(
         mut self,
         child: &Reaped,
@@ -388,8 +388,8 @@ fn spawn_failure(step: Step, error: &io::Error, name: &str, exec: &Exec) -> Fail
     }
 }
 
-/// Where the kernel counts what it killed for lack of memory: of this process's own control group, as on a host
-/// others run out of memory in theirs; of the whole machine where it has none.
+/// Where the kernel counts processes that it killed for lack of memory: in this process's own control group, because on
+/// a host others run out of memory in theirs; in the whole machine if it has none.
 pub fn oom_counts() -> Option<File> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = groups.lines().find_map(|line| {

@@ -1,10 +1,10 @@
-//! Failures of calls, as the controller gets them.
+//! Failures of calls, in the form that the controller gets.
 
 use std::io;
 
 use guestmark_wire::{Failure, Kind};
 
-/// A failure other than of a system call.
+/// A failure that is not one of a system call.
 pub fn failure(kind: Kind, message: &str) -> Failure {
     Failure {
         kind,

@@ -1,4 +1,4 @@
-//! PID 1: from the kernel's hand-over to serving the controller, with as few system calls as possible.
+//! PID 1: gets from the kernel's hand-over to serving the controller with as few system calls as possible.
 //!
 //! Options on the kernel's command line:
 //! - `guestmark.channel=virtio:NAME` (a virtio-serial port by name), `vsock:PORT` (of the hypervisor) or a terminal's
@@ -9,12 +9,12 @@
 //! - `guestmark.overlay=` size of the throw-away layer over it (as tmpfs's `size=`, default `50%`);
 //! - `guestmark.template=1`: stay before the root, say so on the console, and wait on the channel to be renewed (see
 //!   [`renewed`]): the machine may be saved there, and go on as any number of others;
-//! - `guestmark.renewal=ignored`: what the renewal says is not done. Such a machine is a control: a proof that machines
-//!   are no twins has to see that it is one;
+//! - `guestmark.renewal=ignored`: the renewal is ignored. Such a machine is a control: a proof that machines are not
+//!   twins has to find that it is one;
 //! - `guestmark.realtime=` seconds since 1970 when the machine was started, for those without a clock that keeps the
 //!   date;
-//! - `GUESTMARK_MARKS=1` (an environment variable of PID 1, so that it is known before `/proc` is): a line on the
-//!   console as soon as a step has ended, which whoever reads the console can tell the time of.
+//! - `GUESTMARK_MARKS=1` (an environment variable of PID 1, so that it is known before `/proc` is mounted): a line on
+//!   the console as soon as a step has ended, so that a reader of the console can time it.
 //!
 //! `/guestmark/modules` in the initramfs lists kernel modules to load, one path a line, in order; a leading `-` marks
 //! one whose failure is not fatal.
@@ -154,7 +154,7 @@ impl Options {
     }
 }
 
-/// Sets the clock of a machine that believes in a time before it was started. Without the right to, it stays.
+/// Sets the clock of a machine if it shows a time before the machine was started; does nothing without the right to.
 fn set_clock(started: &str) {
     let Ok(started) = started.parse::<u64>() else {
         return;
@@ -169,7 +169,7 @@ fn set_clock(started: &str) {
     }
 }
 
-/// What a machine that goes on from a saved one must be told: the time, and bytes that only its controller knows.
+/// What a machine that continues from a saved one needs: the time, and bytes that only its controller knows.
 const RENEWAL: usize = 8 + ENTROPY;
 const ENTROPY: usize = 32;
 
@@ -202,7 +202,8 @@ fn renewed(options: &Options, phases: &mut Phases) -> io::Result<Channel> {
 /// The words of a program, one a line, that runs already when the machine is saved.
 const RESIDENT: &str = "/guestmark/resident/words";
 
-/// Starts the resident program, if there is one, and waits for the first byte that it prints. It goes on in all clones.
+/// Starts the resident program, if there is one, and waits for the first byte that it prints. It continues in all
+/// clones.
 fn start_resident() -> io::Result<()> {
     let Ok(words) = fs::read_to_string(RESIDENT) else {
         return Ok(());
@@ -392,7 +393,7 @@ fn switch_root() -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
-/// What every Linux machine has and a program may count on.
+/// Makes what every Linux machine has and programs may rely on.
 fn furnish(plain: MountFlags) -> io::Result<()> {
     let _ = fs::create_dir("/dev/pts");
     let _ = fs::create_dir("/dev/shm");

@@ -1,18 +1,17 @@
 //! `guestmark-agent keep`: removes what a controller has made once no process uses it any more.
 //!
-//! The controller names each path before it makes it, so there is no moment at which something exists that nobody
-//! would remove. Its supervisors hold the lifeline too: the keeper acts when the last of them has gone.
+//! The controller names each path before it makes it, so at no moment does anything exist that would not be removed.
+//! Its supervisors hold the lifeline too: the keeper acts when the last of them has gone.
 //!
 //! A keeper is two processes, as one may be killed or stopped. The second one is told what the first one hears. It
 //! takes over when the first one has ended, with another second one, and acts alone when the first one does not.
 //!
-//! When both have been killed with the controller, whoever still holds the lifeline has the names in a file, and
-//! removes what they stand for: the last of them has ended everything else. Where nobody holds it, the next
-//! controller finds the file.
+//! If both were killed together with the controller, a supervisor that still holds the lifeline has the names in a
+//! file, and removes what they stand for; by then, the last supervisor has ended everything else. If none holds it, the
+//! next controller finds the file.
 //!
-//! A supervisor that is stopped when the controller ends would never let go of the lifeline: it is made to go on. One
-//! that hangs, in a circle, is killed; and so is either process of a keeper by the other one, which has done the
-//! work.
+//! A supervisor that is stopped when the controller ends would hold the lifeline forever, so it is continued. One that
+//! hangs in an endless loop is killed; so is either process of a keeper by the other one, which has then done the work.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -65,13 +64,12 @@ pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
 
 /// How long the second process leaves it to the first one.
 const PATIENCE_WITH_FIRST: Duration = Duration::from_secs(1);
-/// How often those who hold the lifeline are looked at once the controller has ended.
+/// How often holders of the lifeline are examined once the controller has ended.
 const LOOK: Duration = Duration::from_millis(200);
-/// A supervisor that runs whenever it is looked at, so often one after the other, hangs: those that work wait in
-/// between.
+/// A supervisor found running this many times in a row hangs, because one that works sleeps in between.
 const HANGS: u32 = 4;
 
-/// What a keeper's process knows of the other one.
+/// What one process of a keeper knows about the other one.
 enum Place {
     First(Option<Second>),
     /// Removes what is left, unless the other process of the keeper has done so.
@@ -87,7 +85,7 @@ struct Second {
 struct Lifeline {
     names: OwnedFd,
     controller: Option<OwnedFd>,
-    /// Holders that ran when they were looked at, and how often.
+    /// Holders that were found running, and how often.
     running: RefCell<HashMap<libc::pid_t, u32>>,
 }
 
@@ -121,8 +119,8 @@ impl Lifeline {
         }
     }
 
-    /// Makes stopped supervisors go on when the controller has ended: they end what they supervise, and themselves.
-    /// Ends those that hang.
+    /// Continues stopped supervisors once the controller has ended: they end what they supervise, and then themselves.
+    /// Kills those that hang.
     fn continue_holders(&self) {
         let Some(controller) = &self.controller else {
             return;
@@ -160,7 +158,7 @@ impl Lifeline {
 /// What a supervisor holds of its controller's keeper: the lifeline, and every record that was written to it.
 pub struct Holds {
     descriptors: Vec<OwnedFd>,
-    /// Our parent, when we were started: another one means that it has ended.
+    /// Our parent when we were started; if it is another one now, it has ended.
     controller: Option<rustix::process::Pid>,
 }
 
@@ -174,7 +172,7 @@ impl Default for Holds {
 }
 
 impl Holds {
-    /// Takes a descriptor, of whatever else: it stays open until this is dropped, and no command inherits it.
+    /// Takes another descriptor: it stays open until this is dropped, and no command inherits it.
     pub fn take(&mut self, fd: u16) -> Result<(), lexopt::Error> {
         let held = inherited(fd)?;
         rustix::io::fcntl_setfd(&held, rustix::io::FdFlags::CLOEXEC)
@@ -284,7 +282,7 @@ fn hear_all(kept: &mut Kept, lifeline: &Lifeline, told: Option<&OwnedFd>) {
     }
 }
 
-/// Copies what is in a pipe to another one, and leaves it there; waits for it. The number of bytes, 0 at its end.
+/// Waits for bytes in a pipe and copies them to another one without removing them. Returns their number, 0 at the end.
 fn copied(from: &OwnedFd, to: &OwnedFd) -> io::Result<usize> {
     const MOST: usize = 64 << 10; // what a pipe holds: records are written whole, and are copied whole
     loop {
@@ -410,14 +408,14 @@ struct Kept {
 }
 
 impl Kept {
-    /// The last one first: the first one is the record of all, which is needed if this ends too early.
+    /// The last one first: the first one is the record of all, which is needed if this process ends too early.
     fn remove_all(&self) {
         for path in self.paths.iter().rev() {
             remove(path);
         }
     }
 
-    /// Takes the next bytes of the lifeline. What is not ours to remove is not listened to.
+    /// Takes the next bytes of the lifeline. Names that are not ours to remove are ignored.
     fn hear(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             if byte != 0 {
@@ -438,7 +436,7 @@ impl Kept {
     }
 }
 
-/// Only what is named as ours may be removed: a mistake in a caller must not cost a user their files.
+/// Only paths with our prefix may be removed: a mistake in a caller must not cost users their files.
 pub fn removable(path: OsString) -> Result<PathBuf, lexopt::Error> {
     use std::os::unix::ffi::OsStrExt;
     let path = PathBuf::from(path);
@@ -477,8 +475,8 @@ pub fn remove(path: &Path) {
     }
 }
 
-/// Ends what was confined and works in a directory that is to be removed. Where nothing but its parents ends a
-/// program's helpers, those parents may have been killed.
+/// Ends confined processes that work in a directory that is to be removed: only a program's own parents end its
+/// helpers, and those may have been killed.
 fn end_confined_in(path: &Path) {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
@@ -499,7 +497,7 @@ fn works_in(pid: libc::pid_t, path: &Path) -> bool {
     std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|at| at.starts_with(path))
 }
 
-/// Whether it can gain no rights and has a filter, as all have that are confined, and nobody's shell has.
+/// Whether it has `no_new_privs` and a filter, as every confined process has and no user's shell.
 fn is_confined(pid: libc::pid_t) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let says = |wanted: &str| status.lines().any(|line| line == wanted);
@@ -533,8 +531,8 @@ fn remove_group(path: &Path) {
     }
 }
 
-/// Detaches what is mounted below a path, the innermost first: what a killed daemon has left answers nobody, and what
-/// answers is not to be emptied. Users who may not unmount have a program that may.
+/// Detaches mounts below a path, the innermost first: a mount left by a killed daemon hangs, and files in a live one
+/// must not be removed. Users who may not unmount have a program that may.
 fn unmount_below(path: &Path) {
     let Ok(table) = std::fs::read("/proc/self/mountinfo") else {
         return;

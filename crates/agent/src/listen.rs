@@ -1,5 +1,5 @@
-//! Whoever answers a machine that connects to its hypervisor by vsock: a process beside the hypervisor, which makes a
-//! connection to a local socket of each.
+//! Answers a machine that connects to its hypervisor by vsock: a process beside the hypervisor, which turns each such
+//! connection into one to a local socket.
 
 use std::ffi::OsString;
 use std::fs::File;

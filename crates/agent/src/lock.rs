@@ -26,7 +26,7 @@ const PLACES: [&str; 3] = ["/run/lock", "/dev/shm", "/tmp"];
 const NAME: &str = "guestmark.lock";
 const EVERYBODY: u32 = 0o666;
 
-/// What is held until this process ends.
+/// The lock, which is held until this process ends.
 static HELD: Mutex<Option<File>> = Mutex::new(None);
 /// Whether another process had it when it was last asked for.
 static REFUSED: AtomicBool = AtomicBool::new(false);
@@ -98,8 +98,8 @@ fn place() -> Option<PathBuf> {
     }
 }
 
-/// Opens the file, and makes it if there is none. Where everybody may make files, nobody may open another user's with
-/// `O_CREAT` (`fs.protected_regular`), and links are not followed.
+/// Opens the file, and makes it if there is none. In directories that everybody may write, nobody may open another
+/// user's with `O_CREAT` (`fs.protected_regular`), and links are not followed.
 fn open(path: &Path) -> io::Result<File> {
     loop {
         let mut options = OpenOptions::new();

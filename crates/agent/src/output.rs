@@ -1,4 +1,4 @@
-//! Output of a program: kept up to a bound or passed on, and counted beyond.
+//! Output of a program: kept up to a limit or passed on; beyond the limit it is only counted.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -20,7 +20,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// A stream of which `limit` bytes are kept, or passed on when it is `live`; with `tail` the last ones are kept.
+    /// A stream of which `limit` bytes are kept, or passed on if it is `live`; with `tail` the last ones are kept.
     pub fn new(fd: Option<OwnedFd>, stream: u8, live: bool, limit: u64, tail: bool) -> Self {
         Self {
             fd,
@@ -33,7 +33,7 @@ impl Output {
         }
     }
 
-    /// Reads what is there, at most a few buffers so that other calls get their turn. Returns whether there may be
+    /// Reads available bytes, at most a few buffers so that other calls get their turn. Returns whether there may be
     /// more.
     pub fn receive(&mut self, id: u64, out: &mut Outbox) -> bool {
         let Some(fd) = &self.fd else { return false };

@@ -1,4 +1,4 @@
-//! The loop that answers the controller. One thread: whatever may take long is done in steps.
+//! The loop that answers the controller. It is one thread, so work that may take long is done in steps.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,7 +20,7 @@ use crate::frame::{Decoder, Outbox};
 use crate::transfer::Transfer;
 use crate::{calls, keep, lock, reap, sys};
 
-/// Answers waiting beyond this stop the production of more.
+/// With more unsent answers than this, no more are produced.
 const OUTBOX_LIMIT: usize = 4 << 20;
 /// How long to wait for killed processes to end.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,11 +32,11 @@ pub enum End {
     Gone,
     /// The controller asked to switch off.
     PowerOff,
-    /// The controller has finished, and its channel goes on.
+    /// The controller has finished, and its channel continues.
     Left,
     /// A signal asked us to end.
     Signal(i32),
-    /// The controller sent something that is no frame, or the channel failed.
+    /// The controller sent something that is not a frame, or the channel failed.
     Broken(String),
 }
 
@@ -131,9 +131,9 @@ fn options(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt:
     Ok(found)
 }
 
-/// Greets the controller and answers it until the end; then nothing that it started is left.
+/// Greets the controller and answers it until the end; then ends everything that it started.
 ///
-/// `before_calls` is run once the greeting has been sent: what need not delay it but must be done before any call.
+/// `before_calls` runs once the greeting has been sent: it need not delay that, but has to be done before any call.
 pub fn serve(
     channel: &Channel,
     signals: &OwnedFd,
@@ -175,7 +175,7 @@ struct Server<'a> {
     jobs: Vec<Job>,
     transfers: Vec<Transfer>,
     bulk: Bulk,
-    /// Programs that ended while another one's remains were swept up.
+    /// Programs that ended while another one's remaining processes were being killed.
     ended: Vec<(sys::Reaped, u64)>,
     phases: Vec<Phase>,
     window: Option<u32>,

@@ -1,4 +1,4 @@
-//! Starting a program with as little as possible between the time stamp and its first instruction.
+//! Starts a program with as little as possible between the time stamp and its first instruction.
 //!
 //! `clone(CLONE_VM | CLONE_VFORK)` on a stack of its own, as glibc's `posix_spawn` does, but with the user, the groups
 //! and the controlling terminal set too and without its 64 signal calls: the agent keeps every disposition at its

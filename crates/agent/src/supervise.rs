@@ -1,7 +1,7 @@
-//! `guestmark-agent supervise`: runs a hypervisor so that nothing of it outlives the controller, however that ends.
+//! `guestmark-agent supervise`: runs a hypervisor so that no part of it outlives the controller, however that ends.
 //!
 //! The controller holds the other end of the lifeline; the kernel closes it even when the controller is killed with
-//! SIGKILL. The supervisor itself dying takes the command along (`PR_SET_PDEATHSIG`).
+//! SIGKILL. If the supervisor itself dies, the command dies too (`PR_SET_PDEATHSIG`).
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -19,7 +19,7 @@ use crate::options::{read_until_command, to_io_error};
 use crate::spawn::{self, Command, Step};
 use crate::{reap, sys};
 
-/// Our own failures, as `env` and `timeout` say them.
+/// Exit statuses of our own failures, as in `env` and `timeout`.
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -109,8 +109,8 @@ pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
     Ok(ExitCode::from(status))
 }
 
-/// Whether a process ends by itself when it has removed what others made: the keeper of a controller that runs under
-/// us, which must run this very file, as anybody can be called `keep`; or Python's tracker of semaphores.
+/// Whether a process removes what others made and then ends by itself: the keeper of a controller that runs under us,
+/// which must run this very file, because any process can be called `keep`; or Python's tracker of semaphores.
 fn removes_what_others_made(pid: libc::pid_t) -> bool {
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = arguments.split(|&byte| byte == 0);
@@ -148,8 +148,8 @@ fn command(words: &[OsString]) -> io::Result<Command> {
     })
 }
 
-/// Waits for the command's end and, when the controller has gone or a signal says so, brings it about. Returns its status
-/// and whether it came to that end by itself.
+/// Waits for the command's end, and ends it if the controller has gone or a signal asks for it. Returns its status and
+/// whether it ended by itself.
 fn watch(pid: libc::pid_t, lifeline: &OwnedFd, signals: &OwnedFd, options: &Options) -> (u8, bool) {
     let mut kill_at = None;
     loop {
@@ -195,7 +195,7 @@ fn watch(pid: libc::pid_t, lifeline: &OwnedFd, signals: &OwnedFd, options: &Opti
     }
 }
 
-/// Whether the controller's end is closed. Bytes on the lifeline mean nothing.
+/// Whether the controller's end is closed. Bytes on the lifeline are ignored.
 fn has_ended(lifeline: &OwnedFd) -> bool {
     matches!(
         sys::read(lifeline.as_raw_fd(), &mut [0; 256]),

@@ -1,7 +1,7 @@
 //! `guestmark-agent trials`: one controller's conversations, one after the other on the same standard input and output.
 //!
-//! Each has an agent of its own, a new process that this one starts and outlives. Between two of them nothing is left
-//! of the first: its descendants are killed, wherever they went, and the directory that it had is emptied.
+//! Each has its own agent, a new process that this one starts and outlives. Nothing of one conversation is left for the
+//! next: all descendants of its agent are killed, and its directory is emptied.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
@@ -43,7 +43,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     Ok(Options { directory, alive })
 }
 
-/// Serves until the controller has gone; then nothing is left of what it started, nor the directory.
+/// Serves until the controller has gone; then removes the directory and everything that was started.
 pub fn serve_trials(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
@@ -100,7 +100,7 @@ fn agent(options: &Options, ahead: &File) -> io::Result<Command> {
     })
 }
 
-/// Waits for the end of an agent, which a signal to us brings about: its exit status, or 128 and its signal.
+/// Waits for the end of an agent, and ends it on a signal to us: its exit status, or 128 plus its signal.
 fn end_of(agent: libc::pid_t, signals: &OwnedFd) -> u8 {
     loop {
         while let Some(child) = sys::reap() {
@@ -126,7 +126,7 @@ fn end_of(agent: libc::pid_t, signals: &OwnedFd) -> u8 {
     }
 }
 
-/// Removes all that is in the directory, which stays, as only its user may enter it.
+/// Empties the directory, but keeps it, because only its user may enter it.
 fn empty(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

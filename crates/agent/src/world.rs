@@ -1,10 +1,10 @@
-//! `guestmark-agent world`: runs a program in a world of its own, which ends as a whole with the program.
+//! `guestmark-agent world`: runs a program in a world of its own, all of which ends with the program.
 //!
-//! It has its own network, of which the loopback device is up, its own processes, and its own `$HOME`. Of the host it
-//! sees all files and changes none: what it writes to `/tmp`, `/var/tmp`, `/run` and `/dev/shm` is kept in memory and
-//! gone with it, and everything else but the named directory is read-only. So two of them at once do not disturb each
-//! other. Root loses the rights by which it could undo that, or change what the host has only once, such as its clock,
-//! and of devices it can open only those that change nothing.
+//! It has its own network with a loopback device, its own processes, and its own `$HOME`. It sees all files of the host
+//! and changes none: files in `/tmp`, `/var/tmp`, `/run` and `/dev/shm` are written to memory and vanish with it, and
+//! everything else but the named directory is read-only. So two of them at once do not disturb each other. Root loses
+//! the rights to undo that or to change what the host has only once, such as its clock, and can open only devices
+//! that change nothing.
 
 use std::ffi::{CStr, OsString};
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::options::{read_until_command, to_io_error};
 use crate::sys;
 
 const COVERED: [&CStr; 2] = [c"/run", c"/var/tmp"];
-/// Devices that anybody may have: what is written to them changes nothing on this host.
+/// Harmless devices: writing to them changes nothing on this host.
 const HARMLESS: [&CStr; 7] = [
     c"/dev/null",
     c"/dev/zero",
@@ -40,10 +40,10 @@ const PROCESSES: u32 = 16 << 10;
 
 #[derive(Debug)]
 struct Options {
-    /// An empty directory, over which what is written outside the named directory is kept.
+    /// An empty directory, over which files written outside the named directory are kept.
     room: PathBuf,
     writable: Vec<PathBuf>,
-    /// A file that is made, and gets a line if what it writes to memory found no room.
+    /// A file that is made, and that gets a line if the memory for written files was full.
     note: Option<PathBuf>,
     /// Bytes that it may write to memory.
     memory: Option<u64>,
@@ -72,7 +72,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     })
 }
 
-/// Exits as the program did, or with 125 where no world of its own can be had.
+/// Exits as the program did, or with 125 if no world can be made.
 pub fn run_in_world(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let _ = std::fs::write("/proc/self/oom_score_adj", ENDED_FIRST);

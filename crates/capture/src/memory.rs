@@ -1,4 +1,4 @@
-//! How much memory open connections may take on this machine.
+//! Chooses how much memory open connections may take on this machine.
 
 use std::fs;
 

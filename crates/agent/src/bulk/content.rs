@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::failure::{os_failure, source_too_short};
 use crate::sys;
 
-/// Random bytes repeat after this many, but for the number that each page starts with.
+/// Random bytes repeat after this many, except for the number at the start of each page.
 const PERIOD: usize = 1 << 20;
 const PAGE: usize = 4096;
 const CHUNK: usize = 1 << 20;

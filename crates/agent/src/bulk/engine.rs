@@ -1,8 +1,8 @@
-//! Moving bytes between files: one block after the other through the page cache, or with `O_DIRECT` and several
-//! requests under way, so that no byte passes through the processor.
+//! Moves bytes between files: one block after the other through the page cache, or with `O_DIRECT` and several
+//! requests in flight, so that no byte passes through the processor.
 //!
 //! The requests are made by threads. With blocks of megabytes there are only some hundreds of them a gigabyte, so a
-//! ring shared with the kernel (`io_uring`) would win nothing, and not every kernel has it or allows it.
+//! ring shared with the kernel (`io_uring`) would gain nothing, and not every kernel has it or allows it.
 
 use std::fs::File;
 use std::io;
@@ -118,7 +118,7 @@ fn open_source(path: &[u8], direct: bool) -> Result<Named, Failure> {
     }
 }
 
-/// Opens for direct I/O, if asked, or says that this is refused; nothing falls back.
+/// Opens for direct I/O if requested, or reports that this is refused; there is no fallback.
 fn open(
     options: &std::fs::OpenOptions,
     path: &[u8],

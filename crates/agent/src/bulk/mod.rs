@@ -1,4 +1,4 @@
-//! Calls that move whole disks' worth of bytes. Each runs in a thread of its own, so that the channel stays watched:
+//! Calls that move the contents of whole disks. Each runs in its own thread, so that the channel is still watched:
 //! when the controller goes, the process ends and the thread with it.
 
 mod content;
@@ -28,7 +28,7 @@ enum Outcome {
     Done,
 }
 
-/// The calls under way.
+/// The calls in progress.
 pub struct Bulk {
     sender: Sender<(u64, Result<Outcome, Failure>)>,
     receiver: Receiver<(u64, Result<Outcome, Failure>)>,

@@ -1,4 +1,4 @@
-//! As much of the kernel's FUSE protocol as one file needs, whose mount point is a file itself (`linux/fuse.h`).
+//! The part of the kernel's FUSE protocol that a single file needs whose mount point is a file itself (`linux/fuse.h`).
 
 use std::fs::Metadata;
 use std::io;

@@ -1,8 +1,8 @@
 //! A log of writes as Linux's `dm-log-writes` has it (Documentation/admin-guide/device-mapper/log-writes.rst).
 //!
-//! The length of data, which is nothing otherwise, says of a flush how many entries it covers, plus one (those behind
-//! were written while it went on), and of a mark its number. Behind what the format has, the superblock says with which
-//! error a request was refused first: the number of the last word; nothing otherwise.
+//! Where the format leaves the length of data zero, a flush has the number of entries that it covers, plus one (later
+//! ones were written during it), and a mark its number. Beyond the format, the last word of the superblock is the
+//! number of the error with which a request was first refused, or zero.
 
 use std::fs::File;
 use std::io;
@@ -56,8 +56,8 @@ impl Log {
         self.append(offset, length, DISCARD, 0, &[])
     }
 
-    /// Notes that a request could not be carried out, for want of room in the log or in the image, or by a fault below
-    /// them. What is not supported is no such error.
+    /// Notes that a request failed, because the log or the image had no room, or because of a fault below them.
+    /// An unsupported request is no such error.
     pub fn refuse(&mut self, error: i32) {
         let failed = [libc::ENOSPC, libc::EDQUOT, libc::EFBIG, libc::EIO].contains(&error);
         if failed && self.refused == 0 {

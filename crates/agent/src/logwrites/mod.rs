@@ -1,9 +1,9 @@
-//! `guestmark-agent log-writes`: serves an image as a plain file, and logs each write and each flush of it.
+//! `guestmark-agent log-writes`: serves an image as a plain file, and logs each write to it and each flush.
 //!
 //! Whatever opens that file is a hypervisor to us: what reaches this host's kernel as a write is a write, what
 //! reaches it as `fsync` or `fdatasync` is a flush, and `close` is neither. One request is served after the other, so
 //! that the log has the order of the disk. A flush takes a while, as on a disk, and covers only what had been written
-//! when it was asked for. Whoever knows that something was acknowledged marks that moment by an `ioctl`: a mark that
+//! when it was requested. Whatever knows that something was acknowledged marks that moment by an `ioctl`: a mark that
 //! comes before the end of its flush was acknowledged too early.
 
 mod fuse;
@@ -36,7 +36,7 @@ struct Options {
     delay: Duration,
 }
 
-/// A flush that was asked for: whom to answer, when, and how many entries it covers.
+/// A requested flush: the request to answer, when to answer it, and how many entries it covers.
 struct Flush {
     unique: u64,
     due: Instant,
@@ -149,7 +149,7 @@ impl Server {
         }
     }
 
-    /// Answers flushes that have taken long enough, in the order in which they were asked for.
+    /// Answers flushes that have taken long enough, in the order of their requests.
     fn end_flushes(&mut self) -> io::Result<()> {
         while self
             .flushes
@@ -252,7 +252,7 @@ impl Server {
         Ok(fuse::attributes(&status, self.mode, self.owner))
     }
 
-    /// The log counts in sectors; what else is in those that are only touched is written along.
+    /// The log counts in sectors, so the rest of a partly written sector is logged, too.
     fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         let sector = SECTOR as u64;
         let start = offset / sector * sector;
@@ -269,7 +269,7 @@ impl Server {
         self.image.write_all_at(data, offset)
     }
 
-    /// Zeroes and discards are one to us: what is read afterwards is zeroes.
+    /// Treats zeroing and discarding alike: afterwards zeroes are read.
     fn allocate(&mut self, offset: u64, length: u64, mode: u32) -> io::Result<()> {
         let punch = libc::FALLOC_FL_PUNCH_HOLE as u32;
         let zero = libc::FALLOC_FL_ZERO_RANGE as u32;
@@ -327,7 +327,7 @@ fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
     Ok(rustix::fs::seek(file, to)?)
 }
 
-/// Reads what there is; returns how much.
+/// Reads as much as there is; returns the number of bytes.
 fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {

@@ -21,7 +21,7 @@ const NAME: usize = 32;
 /// More features than any kernel has.
 const MOST_FEATURES: u32 = 1024;
 
-/// What offloads are: work on packets that a device, or a later layer, does for the sender or receiver.
+/// Offloads: work on packets that a device, or a later layer, does for the sender or receiver.
 pub const OFFLOADS: [&str; 12] = [
     "tx-checksum-ipv4",
     "tx-checksum-ip-generic",
@@ -47,7 +47,7 @@ pub struct Feature {
     pub fixed: bool,
 }
 
-/// Numbers of queues or of descriptors: those in use and the most.
+/// Numbers of queues or descriptors: those in use and the maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Used {
     /// In use.
@@ -74,7 +74,7 @@ impl Ethtool {
         })
     }
 
-    /// Sends the words of a request, over which the kernel writes its answer.
+    /// Sends the words of a request, which the kernel overwrites with its answer.
     fn ask(&self, words: &mut [u32]) -> io::Result<()> {
         if self.name.len() >= libc::IFNAMSIZ {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -136,7 +136,7 @@ impl Ethtool {
         Ok(found)
     }
 
-    /// Switches those of the named features that can be changed; the others stay.
+    /// Switches those of the named features that can be changed.
     pub fn switch(&self, wanted: &[&str], on: bool) -> io::Result<()> {
         let features = self.all_features()?;
         let blocks = features.len().div_ceil(32);

@@ -1,4 +1,4 @@
-//! What an interface is, and how it is set up.
+//! Describes and configures interfaces.
 
 use std::fs;
 use std::io;
@@ -49,7 +49,7 @@ impl std::str::FromStr for Address {
     }
 }
 
-/// What an interface is given; what is absent stays as it is.
+/// The configuration of an interface; absent values stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Setup {
     /// Its address.

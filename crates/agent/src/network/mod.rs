@@ -1,7 +1,7 @@
-//! `guestmark-agent network`: makes and enters networks of a machine's own, sets interfaces up and describes them.
+//! `guestmark-agent network`: makes and enters separate networks of machines, configures interfaces and describes them.
 //!
-//! `netlink` and `ethtool` talk to the kernel, `links` says and changes what an interface is, `namespaces` makes and
-//! enters networks, `probe` sends something through them, `processes` finds who is in them.
+//! `netlink` and `ethtool` talk to the kernel, `links` describes and configures interfaces, `namespaces` makes and
+//! enters networks, `probe` sends something through them, `processes` finds the processes in them.
 
 mod ethtool;
 mod links;
@@ -22,7 +22,7 @@ use self::links::{describe, set_up, Device, Setup};
 use crate::options::to_io_error;
 use crate::sys;
 
-/// Between two looks at an interface that is not ready yet.
+/// The pause between two checks of an interface that is not ready yet.
 const PAUSE: Duration = Duration::from_millis(1);
 const USAGE: &str = "network make|enter|link|processes|sink|burst …";
 
@@ -43,7 +43,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
     }
 }
 
-/// Sets an interface up as far as the options say, and prints what it is then.
+/// Configures an interface as the options say, and prints its description.
 fn configure(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (device, setup, wait) = parse(arguments).map_err(|error| to_io_error(&error))?;
     if setup != Setup::default() {
@@ -55,7 +55,7 @@ fn configure(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// What an interface is, once it is there and has an address, or at the end of `wait`.
+/// Describes an interface once it exists and has an address, or at the end of `wait`.
 fn describe_addressed(device: &Device, wait: Duration) -> io::Result<LinkState> {
     let deadline = Instant::now() + wait;
     loop {

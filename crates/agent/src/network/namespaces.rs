@@ -1,4 +1,4 @@
-//! Network namespaces of a trial's own, and what joins them.
+//! Network namespaces of a trial, and the connections between them.
 //!
 //! `make` makes them and hands their descriptors over. Nothing of them has a name: when the last descriptor is closed
 //! and the last process in them has ended, the kernel forgets them with all that is in them.
@@ -17,7 +17,7 @@ use super::netlink::{attribute, link_header, Netlink, Request};
 use crate::options::{read_until_command, to_io_error};
 use crate::sys::{self, check};
 
-/// What joins the two ends.
+/// The connection between the two ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Joint {
     /// Nothing that is made here.
@@ -37,7 +37,7 @@ enum Joint {
 struct Options {
     /// The socket that takes the descriptors.
     channel: RawFd,
-    /// Whether all is made inside a namespace of users in which this user is root.
+    /// Whether everything is made inside a user namespace in which this user is root.
     own_users: bool,
     /// Whether there is a second namespace, for the machine.
     second: bool,
@@ -102,9 +102,9 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     Ok(options)
 }
 
-/// `guestmark-agent network make`: makes the namespaces, sends their descriptors, and ends. They are, as far as there are
-/// such: the users', the peer's, the machine's, then the tap's queues. With a command it becomes that in the peer's
-/// namespace, which then lives as long as that runs.
+/// `guestmark-agent network make`: makes the namespaces, sends their descriptors, and ends. The descriptors are, if
+/// they exist, those of the users, the peer and the machine, then the tap's queues. With a command it executes that in
+/// the peer's namespace, which then exists while the command runs.
 pub fn make(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let mut descriptors = Vec::new();
@@ -153,7 +153,7 @@ fn unshare(what: libc::c_int, name: &str) -> io::Result<()> {
         .map_err(|error| failed(&format!("{name} cannot be made"), &error))
 }
 
-/// Goes on in a network namespace of its own, in which interfaces have no IPv6: so an idle link is quiet.
+/// Moves to a new network namespace, in which interfaces have no IPv6, so that an idle link is quiet.
 fn new_network(name: &str) -> io::Result<()> {
     unshare(libc::CLONE_NEWNET, name)?;
     // A kernel without IPv6 has no such file.
@@ -222,7 +222,7 @@ fn make_veth(options: &Options, peer: BorrowedFd<'_>, machine: BorrowedFd<'_>) -
     join(peer, libc::CLONE_NEWNET)
 }
 
-/// Makes an interface with a default route at which nobody answers: both of its ends are in the same namespace.
+/// Makes an interface with a default route on which nobody answers: both of its ends are in the same namespace.
 fn make_dead_end(peer: BorrowedFd<'_>) -> io::Result<()> {
     const NAMES: [&str; 2] = ["nowhere0", "nowhere1"];
     make_pair(NAMES, peer, |_| ())?;
@@ -288,7 +288,7 @@ fn make_tap(options: &Options) -> io::Result<Vec<OwnedFd>> {
     Ok(queues)
 }
 
-/// Sends descriptors, and one byte that they come with.
+/// Sends descriptors together with one byte.
 fn send(channel: BorrowedFd<'_>, descriptors: &[OwnedFd]) -> io::Result<()> {
     use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -301,8 +301,8 @@ fn send(channel: BorrowedFd<'_>, descriptors: &[OwnedFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// `guestmark-agent network enter [--users FD] --net FD | --of PID [--as UID:GID] [--close FD]... -- COMMAND` becomes COMMAND
-/// inside the namespaces, or inside that of a process.
+/// `guestmark-agent network enter [--users FD] --net FD | --of PID [--as UID:GID] [--close FD]... -- COMMAND` becomes
+/// COMMAND inside the namespaces, or inside that of a process.
 pub fn enter(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (mut users, mut net, mut caller) = (None, None, None);
     let mut of = None;
@@ -348,7 +348,7 @@ pub fn enter(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
     Err(failed(&command[0].to_string_lossy(), &error))
 }
 
-/// In a further namespace of users root is this user again, without any privileges over the network.
+/// Enters a further user namespace, in which root is this user again, without any privileges over the network.
 fn become_caller(caller: &str) -> io::Result<()> {
     let wrong = || sys::usage("network enter --as UID:GID");
     let (user, group) = caller.split_once(':').ok_or_else(wrong)?;

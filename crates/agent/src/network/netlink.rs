@@ -10,7 +10,7 @@ const HEADER: usize = 16;
 const LINK_HEADER: usize = 16;
 /// `struct ifaddrmsg`.
 const ADDRESS_HEADER: usize = 8;
-/// Of a message that the kernel sends at most.
+/// The size of the largest message that the kernel sends.
 const LARGEST: usize = 64 << 10;
 
 /// Numbers of `linux/if_link.h` and its neighbours.
@@ -143,14 +143,14 @@ impl<'a> Attributes<'a> {
         None
     }
 
-    /// The same as a number of 32 bits.
+    /// The value of the first attribute of a kind, as a number of 32 bits.
     pub fn find_number(self, wanted: u16) -> Option<u32> {
         Some(u32::from_ne_bytes(
             self.find(wanted)?.first_chunk().copied()?,
         ))
     }
 
-    /// The same as text up to its zero byte.
+    /// The value of the first attribute of a kind, as text up to its zero byte.
     pub fn find_text(self, wanted: u16) -> Option<String> {
         let value = self.find(wanted)?;
         let end = value.iter().position(|&byte| byte == 0);

@@ -1,4 +1,4 @@
-//! `guestmark-agent network processes`: who is in a network, and how much each has worked so far.
+//! `guestmark-agent network processes`: lists the processes in a network, with the processor time that each has used.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ struct Options {
     tap: String,
     ends: Vec<u32>,
     joiners: Vec<u32>,
-    /// Who asks, and so holds what it has made.
+    /// The asking process, which holds what it has made.
     except: u32,
 }
 
@@ -51,7 +51,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     Ok(options)
 }
 
-/// Prints every process that is in one of the namespaces or holds the tap, and those that shall move its bytes.
+/// Prints every process that is in one of the namespaces or holds the tap, and those that are meant to move its bytes.
 pub fn list(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let mut options = parse(arguments).map_err(|error| to_io_error(&error))?;
     options.except = match options.except {

@@ -1,4 +1,4 @@
-//! The calls of a program as its tracer sees them, by ptrace(2).
+//! The system calls of a program as its tracer sees them, by ptrace(2).
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const EXIT: u64 = 2;
 pub const MMAP: libc::c_long = libc::SYS_mmap2;
 #[cfg(not(target_arch = "arm"))]
 pub const MMAP: libc::c_long = libc::SYS_mmap;
-/// What every task of a traced program is followed with: its children too, and none outlives the tracer.
+/// Options with which every task of a traced program is followed: its children too, and none outlives the tracer.
 pub const TRACE_OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
@@ -21,7 +21,7 @@ pub const TRACE_OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_EXITKILL;
 
-/// Between two looks at processes that may never end.
+/// The pause between two checks of processes that may never end.
 const WAIT_STEP: Duration = Duration::from_millis(1);
 
 /// A request of ptrace(2) whose arguments are numbers.

@@ -1,4 +1,4 @@
-//! Files as anyone reads them now: digests of their blocks, names, paths.
+//! Files as any process reads them now: digests of their blocks, names, paths.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -96,7 +96,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// The digest of a block; the last one of a file is as if zeroes followed, as a page of memory has them.
+/// The digest of a block; the last one of a file is padded with zeroes, as in a page of memory.
 fn digest(block: &[u8]) -> u64 {
     let end = block
         .iter()
@@ -159,7 +159,7 @@ pub fn path_now(file: &File, disk: &Path) -> Vec<u8> {
     other.map_or_else(Vec::new, |path| path.as_os_str().as_bytes().to_vec())
 }
 
-/// Where the next data begins at or after an offset; None when only a hole follows.
+/// Where the next data begins at or after an offset; None if only a hole follows.
 pub fn seek_data(file: &File, at: u64) -> Option<u64> {
     // SAFETY: a descriptor that is open, and numbers.
     let found = unsafe { libc::lseek(file.as_raw_fd(), at as libc::off_t, libc::SEEK_DATA) };

@@ -1,12 +1,12 @@
 //! `guestmark-agent syncs`: runs a program, and stops it after each call that promises that data is on its disk.
 //!
 //! After each such call it prints what the call has promised, as digests of blocks, and waits for a byte of standard
-//! input before the program goes on: whoever logs the writes below marks that moment meanwhile. Promises are `fsync`,
+//! input before the program continues, so that the log of the writes below can mark that moment. Promises are `fsync`,
 //! `fdatasync`, `msync(MS_SYNC)`, `sync`, `syncfs`, and writes with `O_SYNC`, `O_DSYNC`, `RWF_SYNC` or `RWF_DSYNC`,
-//! made as calls (from memory, from a pipe or another file) or by `io_uring` and `io_submit`. A program that may flush in another way (an `io_uring` to which a
-//! thread of the kernel's looks, another instruction set) is named in the last line. Only files below `--disk` count.
-//! Processes that it leaves behind are followed for a while; if they do not end, nothing is said to be unsynced, as they
-//! may sync it later.
+//! made as calls (from memory, from a pipe or another file) or by `io_uring` and `io_submit`. A program that may flush
+//! in another way (an `io_uring` to which a thread of the kernel's looks, another instruction set) is named in the last
+//! line. Only files below `--disk` count. Processes that it leaves behind are followed for a while; if they do not end,
+//! nothing is reported as unsynced, because they may sync it later.
 //!
 //! Lines, whose paths and names are hexadecimal:
 //!
@@ -16,12 +16,12 @@
 //!   from `FIRST` to `END`; none where they are equal.
 //! - `touched ID SIZE BLOCK…`: these blocks of a file may have been others for a while since the last promise, and it
 //!   may have had only `SIZE` bytes.
-//! - `path ID PATH`: a file has another path now; `-` when it has none.
+//! - `path ID PATH`: a file has another path now; `-` if it has none.
 //! - `renamed PATH PATH`: something is being renamed, from the first path to the second.
 //! - `directory PATH NAME,…`: the names in it are promised.
 //! - `sync CALL EXACT`: the end of a promise; `EXACT` is 1 when nothing else of the program runs now.
-//! - `unsynced BYTES PATH`: in the end a file has so many bytes that no call has promised, in whole blocks; with 0 it
-//!   is its name that none has promised.
+//! - `unsynced BYTES PATH`: in the end a file has this many bytes that no call has promised, in whole blocks; with 0
+//!   only its name was not promised.
 //! - `said TEXT`: the end of what the program wrote to its standard error.
 //! - `end STATUS REASON…`: the program ended; `stopped` after as many promises or digested bytes as were allowed.
 
@@ -56,7 +56,7 @@ pub use follow::follow;
 use queues::{process_of, Queue};
 use tracer::{Begun, Call, Job, Promise, Tracer, RWF_SYNCS, WRITE};
 
-/// Bytes that are kept of what the program says.
+/// The most bytes of the program's standard error that are kept.
 const SAID: usize = 500;
 const STOPPED: &str = "stopped";
 /// How long processes that the program leaves behind are followed after its end.
@@ -94,7 +94,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Job, lexopt::Error
 }
 
 impl Tracer {
-    /// Runs the program to its end, or until there were promises enough; returns how it ended.
+    /// Runs the program until it ends or there were enough promises; returns how it ended.
     fn run(&mut self) -> io::Result<String> {
         let mut command = Command::new(&self.job.argv[0]);
         command.args(&self.job.argv[1..]);

@@ -1,8 +1,8 @@
-//! Queues by which a program has the kernel write and flush while it goes on: `io_uring(7)` and `io_setup(2)`.
+//! Queues by which a program lets the kernel write and flush while it continues: `io_uring(7)` and `io_setup(2)`.
 //!
 //! A tracer shares the rings of an `io_uring` by a descriptor of its own; those of `io_setup` it reads in the program's
-//! memory. What was asked is known when the program calls the kernel with it, what is done at any of its later calls:
-//! until then nobody else can have learnt of it. A kernel's thread that looks for requests by itself is not followed.
+//! memory. Requests are known when the program hands them to the kernel, results at any of its later calls: until then
+//! nobody else can have learnt of them. A kernel thread that polls for requests is not followed.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -34,7 +34,7 @@ const WRITEV: u8 = 2;
 const FSYNC: u8 = 3;
 /// Of a result: the same request will have more.
 const MORE: u32 = 1 << 1;
-/// Requests of one `io_submit(2)` that are looked at.
+/// The most requests of one `io_submit(2)` that are examined.
 const MOST: u64 = 4096;
 
 /// The memory of a program.
@@ -89,7 +89,7 @@ pub enum Kind {
     Other,
 }
 
-/// What a program asks for. Of a write at the file's position, wherever that is, `bytes` begin at `u64::MAX`.
+/// A request of a program. If a write is at the file's current position, `bytes` begin at `u64::MAX`.
 pub struct Request {
     pub key: u64,
     pub kind: Kind,
@@ -101,12 +101,12 @@ pub struct Request {
     pub linked: bool,
     /// It begins when all others have been done.
     pub drained: bool,
-    /// No result will be told.
+    /// There will be no result.
     pub silent: bool,
     position: u64,
 }
 
-/// What is on its way in a queue; `T` is what its owner keeps for a request.
+/// Requests in progress in a queue; `T` is what its owner keeps for a request.
 pub struct Queue<T> {
     rings: Rings,
     asked: Vec<(u64, u64, T)>,
@@ -119,7 +119,7 @@ enum Rings {
 }
 
 impl<T> Queue<T> {
-    /// The `io_uring` that a process has just made. Fails where it cannot be followed.
+    /// The `io_uring` that a process has just made. Fails if it cannot be followed.
     pub fn uring(process: libc::pid_t, descriptor: i32, parameters: u64) -> io::Result<Self> {
         Uring::of(process, descriptor, parameters).map(|ring| Self::with(Rings::Uring(ring)))
     }
@@ -146,12 +146,12 @@ impl<T> Queue<T> {
         matches!(&self.rings, Rings::Context(context) if context.name == (process, address))
     }
 
-    /// Whether anything is on its way.
+    /// Whether any request is in progress.
     pub fn busy(&self) -> bool {
         !self.asked.is_empty() || !self.waiting.is_empty()
     }
 
-    /// All that is on its way.
+    /// All requests in progress.
     pub fn each(&mut self) -> impl Iterator<Item = &mut T> {
         let asked = self.asked.iter_mut().map(|(_, _, one)| one);
         self.waiting
@@ -177,7 +177,7 @@ impl<T> Queue<T> {
         self.asked.push((request.position, request.key, kept));
     }
 
-    /// An `io_uring`: what the kernel has taken is on its way.
+    /// An `io_uring`: the requests that the kernel has taken are in progress.
     pub fn taken(&mut self) {
         if let Rings::Uring(ring) = &self.rings {
             self.taken_before(ring.taken());
@@ -188,7 +188,7 @@ impl<T> Queue<T> {
         self.accept(|position| (head.wrapping_sub((position as u32).wrapping_add(1)) as i32) >= 0);
     }
 
-    /// `io_submit(2)` took so many.
+    /// `io_submit(2)` took that many requests.
     pub fn accepted(&mut self, count: u64) {
         self.accept(|position| position < count);
         self.asked.clear();
@@ -204,8 +204,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// What has been done since this was last called, with each result. Of requests with one key none is said to be
-    /// done before all are. None when that cannot be known any more.
+    /// The requests that were completed since the last call, with their results. Requests with the same key are
+    /// reported only when all of them are done. None if that can no longer be known.
     pub fn done(&mut self) -> Option<Vec<(T, i64)>> {
         let results = match &mut self.rings {
             Rings::Uring(ring) => ring.results()?,
@@ -236,7 +236,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// What `io_submit(2)` is called with; None when it cannot be read.
+/// The requests with which `io_submit(2)` is called; None if they cannot be read.
 pub fn submitted(memory: &Memory, count: u64, pointers: u64) -> Option<Vec<Request>> {
     (0..count.min(MOST))
         .map(|index| Context::request(memory, memory.long(pointers + index * 8)?, index))

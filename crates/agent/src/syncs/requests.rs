@@ -1,4 +1,4 @@
-//! Requests to the kernel that are under way, and what they promise when they are done.
+//! Requests to the kernel that are in progress, and what they promise when they are done.
 
 use std::io;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use super::tracer::{Call, Followed, Pending, Promise, Tracer, RWF_SYNCS, WRITE};
 
 /// Queues of one program that are followed.
 const MOST_QUEUES: usize = 64;
-/// What `io_uring_register(2)` is asked for: files that requests then name by numbers, other ones, rings of another
+/// Operations of `io_uring_register(2)`: files that requests then name by numbers, changes of these, rings of another
 /// size.
 const REGISTER_FILES: u64 = 2;
 const REPLACE_FILES: u64 = 6;
@@ -34,7 +34,7 @@ impl Tracer {
         self.disk.elsewhere.insert(why);
     }
 
-    /// Whatever the rings hold is about to be handed over.
+    /// Everything in the rings is about to be handed over.
     pub(super) fn hand_over_rings(&mut self, pid: libc::pid_t) {
         let Ok(memory) = Memory::of(pid) else {
             return self.lose_track("its requests to the kernel cannot be read");
@@ -82,7 +82,8 @@ impl Tracer {
         }
     }
 
-    /// What is written before a request begins: in front of it in its chain, and by all others where it waits for them.
+    /// What is written before a request begins: by those before it in its chain, and by all others if it waits for
+    /// them.
     fn before(&mut self, index: usize, request: &Request, chain: &[Change]) -> Vec<Change> {
         let mut found = chain.to_vec();
         if request.drained {
@@ -214,7 +215,7 @@ impl Tracer {
         }
     }
 
-    /// What the kernel has done meanwhile: nobody but the program itself can have learnt of it before.
+    /// Requests that the kernel has completed meanwhile: only the program itself can have learnt of them before.
     pub(super) fn collect(&mut self) -> io::Result<()> {
         for index in 0..self.queues.len() {
             let Some(done) = self.queues[index].queue.done() else {

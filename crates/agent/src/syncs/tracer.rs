@@ -1,4 +1,4 @@
-//! The state of a tracer: the program's tasks, what they have begun, and what is promised to them when it ends.
+//! The state of a tracer: the program's tasks, the calls that they have begun, and what these promise when they end.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -80,15 +80,15 @@ pub(super) struct Target {
     pub(super) flags: i32,
 }
 
-/// A request that is on its way.
+/// A request in progress.
 #[derive(Default)]
 pub(super) struct Pending {
     pub(super) call: Option<Call>,
-    /// What is written by others that are done before it.
+    /// What is written by other requests that are done before it.
     pub(super) written: Vec<Range<u64>>,
     /// What it writes itself, and where.
     pub(super) writes: Option<Change>,
-    /// Whether something else has been on its way at the same time.
+    /// Whether another request was in progress at the same time.
     pub(super) beside: bool,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Tracer {
     /// Tasks that wait for a child, and write nothing.
     pub(super) waiting: BTreeSet<libc::pid_t>,
     pub(super) queues: Vec<Followed>,
-    /// Whether the program has had the kernel write by itself, which may be under way at any time.
+    /// Whether the program lets the kernel write by itself, which may happen at any time.
     pub(super) asynchronous: bool,
     pub(super) promises: u64,
     /// What the program writes to its standard error.
@@ -187,7 +187,7 @@ impl Tracer {
         }
     }
 
-    /// What other tasks than one, and the kernel for any, are doing to files now.
+    /// The changes to files that are being made now by all tasks but one, and by the kernel for any task.
     pub(super) fn under_way(&mut self, but: libc::pid_t) -> Vec<Change> {
         let others = self.tasks.iter().filter(|(pid, _)| **pid != but);
         let mut found: Vec<Change> = others
@@ -202,7 +202,7 @@ impl Tracer {
         found
     }
 
-    /// Says what has been promised, and waits. `exact`: nothing else was or is written meanwhile.
+    /// Prints what has been promised, and waits. `exact`: nothing else was or is written meanwhile.
     pub(super) fn report_promise(
         &mut self,
         mut call: Call,

@@ -14,7 +14,7 @@ use crate::sys;
 
 /// An operation with its loop, which is compiled for each on its own: one indirect call for a whole batch.
 pub trait Repeated {
-    /// So many turns: how many operations they were, and nanoseconds from before the first to after the last.
+    /// Does that many turns: the number of operations, and nanoseconds from before the first until after the last.
     fn batch(&mut self, turns: u64) -> io::Result<(u64, u64)>;
     /// See [`Operation::partner`].
     fn partner(&self) -> Option<libc::pid_t>;

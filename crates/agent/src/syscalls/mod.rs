@@ -1,4 +1,4 @@
-//! `guestmark-agent syscalls`: what the kernel's services cost here, by a fixed mix of operations (see [`mix`]).
+//! `guestmark-agent syscalls`: measures what system calls cost here, with a fixed mix of operations (see [`mix`]).
 //!
 //! A program of its own, started by the agent like any other: the agent's own threads and its reaping of children do
 //! not disturb it, and its time limit is the agent's business. One processor, so that hosts with many and guests with
@@ -17,19 +17,19 @@ use guestmark_wire::syscalls::{Measured, Ready, Said};
 use crate::sys;
 use mix::{Nothing, Repeated};
 
-/// The name of a part without operations; as a command: nothing is done, for `exec` to measure.
+/// The name of a part without operations; as a command it does nothing, so that `exec` can be measured.
 pub const NOTHING: &str = "nothing";
 /// A part that computes for the time given, in one batch that asks the kernel for nothing.
 pub const COMPUTE: &str = "compute";
 /// A batch is this part of an operation's least time, so that there are enough of them for a median.
 const BATCHES: u64 = 20;
-/// Longest batch: what disturbs it must not disturb many others.
+/// Longest batch: a disturbance should not affect many operations at once.
 const LONGEST_BATCH_NS: u64 = 5_000_000;
 
-/// What a turn of an empty loop takes at least, where the clock is too coarse to see it.
+/// The least time of one turn of an empty loop, for clocks too coarse to measure it.
 const LEAST_TURN_NS: f64 = 0.1;
 
-/// How much is done at least of each operation.
+/// The least amount of work for each operation.
 struct Effort {
     operations: u64,
     time_ns: u64,
@@ -108,7 +108,7 @@ fn stay_on_one_processor() -> io::Result<()> {
     }
 }
 
-/// One batch: how many operations, and nanoseconds from before the first to after the last.
+/// One batch: the number of operations, and nanoseconds from before the first until after the last.
 type Batch = (u64, u64);
 
 /// Finds how many operations make a batch that is long enough; they are not counted, and warm the caches.
@@ -171,7 +171,7 @@ fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Waits to be told, does the timed part, tells what it came to, and waits again. `false` when nobody listens any more.
+/// Waits for a request, does the timed part, reports the result, and waits again. `false` if the controller has gone.
 fn section(
     name: &str,
     work: impl FnOnce() -> io::Result<Vec<Batch>>,

@@ -1,4 +1,4 @@
-//! What every operation of the mix is, and the two that several are made of: one byte out, one byte in.
+//! The trait of all operations of the mix, and two building blocks: writing one byte and reading one byte.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -9,7 +9,7 @@ pub trait Operation {
     const EACH: u64 = 1;
     /// One turn.
     fn once(&mut self) -> io::Result<()>;
-    /// Whether all of `turns` did what they should.
+    /// Whether all `turns` succeeded.
     fn check(&mut self, _turns: u64) -> io::Result<()> {
         Ok(())
     }
@@ -19,7 +19,7 @@ pub trait Operation {
     }
 }
 
-/// One byte was moved, or the error.
+/// Checks that one byte was moved; else returns the error.
 fn moved(count: libc::ssize_t) -> io::Result<()> {
     match count {
         1 => Ok(()),

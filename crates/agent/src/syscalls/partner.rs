@@ -1,4 +1,4 @@
-//! Operations that two processes do together.
+//! Operations that take two processes.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -65,8 +65,8 @@ impl Operation for Pipes {
     }
 }
 
-/// The other process has a turn: a word in shared memory is changed, its waiter woken, and ours waited for. One
-/// operation is one hand-over, of which there and back are two: a wake, a wait and the context switch.
+/// Hands the turn to the other process and back: changes a word in shared memory, wakes its waiter, and waits. One
+/// operation is one of the two hand-overs: a wake, a wait and the context switch.
 pub struct Futexes {
     child: Child,
     word: &'static AtomicU32,

@@ -1,7 +1,7 @@
-//! Protocols over UDP: who asks and who answers, message by message.
+//! Protocols over UDP: requests and answers, message by message.
 //!
-//! DHCP's messages go to and from all-zero and broadcast addresses, and a TFTP server answers from a new port: what
-//! belongs together becomes one flow here, and its waiting is seen. Questions for names are those of
+//! DHCP's messages go to and from all-zero and broadcast addresses, and a TFTP server answers from a new port: related
+//! messages become one flow here, so that its waits are seen. Questions for names are those of
 //! [`crate::application::dns`], and of QUIC the handshake is timed.
 
 use crate::application::dns::{self, Asked, End, Questions, Way, DNS};

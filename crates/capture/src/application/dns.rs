@@ -1,4 +1,4 @@
-//! Names that are asked for over UDP (RFC 1035): each question, how often it was asked, and its answer.
+//! Name queries over UDP (RFC 1035): each question, how often it was asked, and its answer.
 
 use crate::application::flow::MOST_NAME;
 use crate::application::served::{Request, Served};

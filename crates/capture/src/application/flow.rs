@@ -1,4 +1,4 @@
-//! The requests of one TCP connection: those that wait, and the answer that is being read.
+//! The requests of one TCP connection: those that await an answer, and the answer that is being read.
 
 use crate::application::served::{Request, Served};
 use crate::application::stream::{Half, Piece, State};

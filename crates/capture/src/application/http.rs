@@ -1,5 +1,5 @@
-//! HTTP/1: what a message's head says and how long its body is (RFC 9112, 6.3); and the messages of a connection,
-//! kept or not, with requests that do not wait for answers.
+//! HTTP/1: parses the head of a message and the length of its body (RFC 9112, 6.3), and follows the messages of a
+//! connection, persistent or not, with pipelined requests.
 
 use crate::application::flow::{Answer, Flow, Pending, MOST_NAME, MOST_PENDING};
 use crate::application::served::Served;

@@ -1,7 +1,7 @@
 //! Requests over TCP, one by one: HTTP/1 with kept connections and pipelining, and TLS handshakes.
 //!
 //! Both directions are read in order. A segment that comes too early waits for the ones before it, so an answer is
-//! whole when its last hole is filled, as in Wireshark. Bodies are counted and not looked at.
+//! whole when its last hole is filled, as in Wireshark. Bodies are counted but not examined.
 
 use crate::application::flow::Flow;
 use crate::application::served::Served;

@@ -1,4 +1,4 @@
-//! What servers were asked and how long their answers took.
+//! Requests to each server, and how long its answers took.
 
 use crate::connection::latency::Latency;
 use crate::connection::latency::RoundTrips;

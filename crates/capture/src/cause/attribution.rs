@@ -1,4 +1,4 @@
-//! What a connection's time was spent on, by cause: who would have had to act for it to pass sooner.
+//! Attributes a connection's time to causes: who would have had to act for it to be shorter.
 //!
 //! Time is cut where something *moves on*: new data or a retransmission. Each piece is explained by what ended it (see
 //! [`crate::cause::explanation`]), as its sender saw the connection at that moment ([`crate::connection::view`]):

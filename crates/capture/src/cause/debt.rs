@@ -1,6 +1,6 @@
-//! Who owes the next packet when nobody sends: idleness is what neither end owes.
+//! Finds which end owes the next packet when neither sends: time in which neither does is idle.
 //!
-//! A server owes the answer to what it was asked, an end that is in the middle of a message the rest of it, an end in
+//! A server owes the answer to a request, an end that is in the middle of a message the rest of it, an end in
 //! a TLS handshake its next message, and an end that was connected to the first word. How messages go on is read from
 //! them ([`crate::wire::message`]); of others only the order of packets is known.
 

@@ -1,4 +1,4 @@
-//! Why an end moved on at this moment and not before: the path, a window, a rule of TCP, or its own time.
+//! Explains why an end continued at this moment and not before: the path, a window, a rule of TCP, or its own time.
 
 use crate::connection::conn::Conn;
 use crate::connection::losses::Silence;

@@ -1,8 +1,8 @@
-//! Causes: what the time between two packets was spent on.
+//! Causes of the time between two packets.
 //!
 //! [`update`] counts a packet and asks [`attribution`] to explain the time before it. That asks, in this order, whether
 //! a loss was repaired ([`recovery`]), what released the sender ([`explanation`]), whether it waited for the other
-//! end's [`window`] or was held up by path or buffer ([`sender`]), and, when nobody sent, who owed the next packet
+//! end's [`window`] or was held up by path or buffer ([`sender`]), and, if neither sent, which end owed the next packet
 //! ([`debt`]).
 
 pub mod attribution;

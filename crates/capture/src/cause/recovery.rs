@@ -1,12 +1,12 @@
-//! Losses of the network, told from packets that were only overtaken, and from packets that the capture itself lost.
+//! Tells losses of the network from packets that were only overtaken, and from packets that the capture itself lost.
 //!
 //! A hole that the receiver reports (RFC 2018, RFC 6675) begins an episode, which ends when everything is
 //! acknowledged that had arrived beyond it. Its time is loss recovery if something was sent again meanwhile;
 //! otherwise packets were overtaken, and the time is explained as usual. A block that lies below the highest
 //! acknowledgement tells nothing new: it is a duplicate (RFC 2883), or its packet was itself overtaken.
 //!
-//! A hole in the capture that the receiver acknowledges was lost by the capture: what the time around it was spent on
-//! is not known.
+//! If the receiver acknowledges data that the capture lacks, the capture lost it: the cause of the time around it is
+//! unknown.
 
 use crate::connection::conn::Conn;
 use crate::connection::losses::{Again, Hole, Losses};

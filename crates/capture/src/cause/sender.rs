@@ -1,5 +1,5 @@
-//! What held up a sender that had more to send: the path's length or rate, a window, its own buffer, or a pause of
-//! its program.
+//! Finds what delayed a sender that had more to send: the path's length or rate, a window, its own buffer, or a pause
+//! of its program.
 
 use crate::connection::conn::Conn;
 use crate::connection::queue::Queue;

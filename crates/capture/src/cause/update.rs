@@ -1,4 +1,4 @@
-//! Count one packet after another, and attribute the time before each.
+//! Counts one packet after another, and attributes the time before each.
 
 use crate::connection::conn::{Conn, Steps};
 use crate::connection::sent::sequence;

@@ -1,4 +1,4 @@
-//! What a connection's time was spent on so far, and what is open in that account.
+//! A connection's time by cause so far, and the time that is not attributed yet.
 
 use crate::connection::losses::Losses;
 use crate::connection::spent::{on, Spent};

@@ -1,4 +1,4 @@
-//! Copies of packets that the capture holds: what was left out of a direction's counters, and what was counted with it.
+//! Copies of packets in the capture: which were left out of a direction's counters, and which were counted.
 
 use crate::wire::packet::{flag, Segment};
 

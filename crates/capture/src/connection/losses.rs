@@ -1,4 +1,4 @@
-//! What is known of a connection's losses: the hole that the receiver reports, holes in the capture, and repeats.
+//! What is known about a connection's losses: the hole that the receiver reports, holes in the capture, and repeats.
 
 use crate::connection::spent::Spent;
 

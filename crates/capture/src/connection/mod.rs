@@ -1,8 +1,8 @@
-//! The state of connections: what is kept of one while it is open, in constant space.
+//! The state that is kept of a connection while it is open, in constant space.
 //!
 //! [`conn::Conn`] is one connection. It has a [`sent::Sent`] and a [`path::Path`] for each end, and an
-//! [`account::Account`] of what its time was spent on. This layer stores and answers; the layers above decide what a
-//! packet means.
+//! [`account::Account`] of what its time was spent on. This layer stores state and answers questions about it; the
+//! layers above decide what a packet means.
 
 pub mod account;
 pub mod conn;

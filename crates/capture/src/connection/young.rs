@@ -1,7 +1,7 @@
 //! A connection of few packets, as the packets themselves in few bytes: most of a million connections never have more.
 //!
 //! What the packets say is written as differences from what their ends would have sent next, so a handshake takes less
-//! than a hundred bytes, a tenth of a [`Conn`](crate::connection::conn::Conn). Whoever wants to know more reads them
+//! than a hundred bytes, a tenth of a [`Conn`](crate::connection::conn::Conn). To find out more, they are read
 //! again.
 
 use crate::wire::message::Message;

@@ -1,6 +1,6 @@
 //! Two points' clocks, from packets that both have seen: offset and skew.
 //!
-//! What differs between a packet's times at two points is its delay and the difference of the clocks. The shortest
+//! A packet's times at two points differ by its delay and the difference of the clocks. The shortest
 //! delays of a direction lie on a line whose slope is the skew: the edge of the lower convex hull of all differences
 //! that lies in the middle of the time (Moon, Skelly, Towsley: Estimation and Removal of Clock Skew from Network
 //! Delay Measurements, INFOCOM 1999). Both directions together give the offset, up to half of what the shortest

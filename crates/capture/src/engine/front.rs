@@ -1,4 +1,4 @@
-//! The first half of an analysis: bytes → packets → segments, in batches, with what limits the truth of them.
+//! The first half of an analysis: bytes → packets → segments, in batches, with what limits their reliability.
 
 use crate::application::datagrams::Datagrams;
 use crate::application::requests::Requests;

@@ -1,4 +1,4 @@
-//! The same packets at several points of their path: which were lost in between, and how long the others took.
+//! Compares the same packets at several points of their path: which were lost in between, and how long the rest took.
 //!
 //! Packets are matched by content: flow, sequence and acknowledgement numbers, length, time stamps and IPv4's
 //! identification. Systems that cut large segments, or join small ones, behind the point of capture leave the end of

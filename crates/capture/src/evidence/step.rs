@@ -1,4 +1,4 @@
-//! What one packet tells by its place among those before it.
+//! What the position of a packet among those before it shows.
 
 use crate::connection::numbers::Order;
 

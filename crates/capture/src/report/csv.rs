@@ -1,4 +1,4 @@
-//! Rows of CSV out of the JSON of the same row: one list of fields for both formats, and no tree of values per row.
+//! Makes rows of CSV from their JSON: one list of fields serves both formats, and no tree of values is built per row.
 
 use crate::report::escape::inert;
 use serde_json::Value;

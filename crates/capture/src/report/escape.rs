@@ -1,4 +1,4 @@
-//! Text from captures and names of files, shown on a terminal: what the terminal would obey is spelled out.
+//! Makes text from captures and file names safe for a terminal: control characters are spelled out.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};

@@ -1,4 +1,4 @@
-//! How far the causes of a connection can be relied on.
+//! How reliable the causes of a connection are.
 
 use crate::connection::conn::{Conn, Steps};
 use crate::connection::spent::{on, Spent};

@@ -1,4 +1,4 @@
-//! Figures of a finished connection besides its counts: what its time was spent on, and its round trips.
+//! Figures of a finished connection other than counts: its time by cause, and its round trips.
 
 use crate::connection::latency::seconds;
 use crate::connection::spent::{on, Spent};

@@ -1,4 +1,4 @@
-//! What is left of a connection when it is over, and what is said about it.
+//! The summary that is kept of a connection when it is over.
 
 use crate::connection::conn::{Conn, Steps};
 use crate::connection::latency::seconds;

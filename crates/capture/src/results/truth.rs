@@ -1,4 +1,4 @@
-//! What limits the truth of a capture: counted while reading, said afterwards.
+//! What limits the reliability of a capture: counted while reading, reported afterwards.
 
 use crate::connection::latency::seconds;
 use crate::results::summary::{Captured, Mark, Point, Summary};

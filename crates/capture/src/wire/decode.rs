@@ -2,7 +2,7 @@
 //!
 //! [`fast`] knows one shape only, Ethernet, IPv4 without options, TCP, which is nearly every packet of nearly every
 //! trace; [`general`] knows all of them. Whatever `fast` accepts, `general` decodes to the same (a property test
-//! holds them to it).
+//! checks that).
 
 use crate::wire::ip::{ipv4, ipv6, Ip};
 use crate::wire::link::{self, be16, be32, ethertype, labels, ppp, Skip};

@@ -1,4 +1,4 @@
-//! What can be wrong with a capture: where and why.
+//! Faults of a capture: where and why reading failed.
 
 use std::fmt;
 use std::io;

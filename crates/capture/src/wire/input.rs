@@ -1,8 +1,7 @@
-//! Where bytes come from: a file or standard input, plain or compressed, through one buffer that fits the
-//! second-level cache.
+//! Reads a file or standard input, plain or compressed, through one buffer that fits into the second-level cache.
 //!
-//! Nothing is mapped: the length of each record tells where the next one begins, and to wait for main memory at every
-//! step costs more than the copy, which the processor reads ahead of.
+//! Nothing is mapped: the length of each record says where the next one begins, so waiting for main memory at every
+//! step would cost more than the copy, for which the processor prefetches.
 
 use std::fs::File;
 use std::io::{self, Read};

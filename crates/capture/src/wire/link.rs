@@ -1,4 +1,4 @@
-//! The link layer: its types, and what stands behind its headers: VLAN tags, PPP, MPLS labels.
+//! The link layer: its types, and what follows its headers: VLAN tags, PPP, MPLS labels.
 
 /// BSD loopback, family in the host's byte order.
 pub const NULL: u16 = 0;

@@ -1,8 +1,8 @@
 //! Packets from an interface, out of a ring that the kernel shares with this process (packet(7), `TPACKET_V3`).
 //!
 //! Where headers suffice, only these are copied, by a filter that cuts packets; blocks of the ring are handed over
-//! whole, so a million packets a second cost a few thousand system calls. What found no room is counted by the kernel
-//! and told to the sink.
+//! whole, so a million packets a second cost a few thousand system calls. The kernel counts packets that found
+//! no room, and the sink gets that count.
 
 use crate::wire::link;
 use crate::wire::packet::{Direction, Packet, PacketSink};

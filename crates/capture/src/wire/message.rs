@@ -1,4 +1,4 @@
-//! What the first bytes of a segment tell about where a message ends: what its sender still owes when it falls silent.
+//! Finds out from the first bytes of a segment where a message ends: what its sender still owes when it falls silent.
 //!
 //! HTTP's heads, the headers of TLS's records and the frames of HTTP/2 without TLS say how much follows. Only what
 //! stands in the segment at hand is read, so a message whose head lies across two segments tells nothing.

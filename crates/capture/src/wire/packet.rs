@@ -1,4 +1,4 @@
-//! The nouns between the readers, the decoder and the tracker.
+//! The types that the readers, the decoder and the tracker share.
 
 use crate::wire::message::Message;
 

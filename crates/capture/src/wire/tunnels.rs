@@ -1,4 +1,4 @@
-//! Tunnels that are looked through: IP in IP, GRE, VXLAN and Geneve. What they carry is what is counted.
+//! Unpacks tunnels: IP in IP, GRE, VXLAN and Geneve. Only the packets that they carry are counted.
 
 use crate::wire::link::{be16, ethertype, ppp, Skip};
 use crate::wire::packet::UDP;
