@@ -11,11 +11,13 @@ QEMU's docs/interop/qcow2.txt. Compressed clusters, a backing image or an extern
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import struct
 import subprocess
 import sys
+import time
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -101,6 +103,8 @@ def _read_big_endian(image: int, at: int, count: int) -> array[int]:
 
 _DEADLINE_S = 60.0
 _TRUNCATED = 64 << 20
+# How long another copy of a disk may be in the way, and the pause between two attempts.
+_TWIN_S, _TWIN_PAUSE_S = 5.0, 0.05
 _MOST_PROCESSORS = 2
 # Exit status of `btrfs rescue super-recover`.
 _SUPERBLOCK_MENDED = 2
@@ -280,11 +284,21 @@ class MountedRecovery:
         return replace(found, repairs=repairs, torn_superblock=torn)
 
     def _mount_image(self, device: str, options: str) -> str:
-        try:
-            self._agent.mount(device, str(self._at), self._filesystem, options, timeout_s=_DEADLINE_S)
-        except CallError as error:
-            return error.message
-        return ""
+        """Mount the image and return why it cannot be mounted; empty if it is mounted.
+
+        btrfs may take a device for another copy that is just being mounted or unmounted, here or by another run, and
+        then says that it exists. Only a disk that is refused for longer than that is damaged.
+        """
+        deadline = time.monotonic() + _TWIN_S
+        while True:
+            try:
+                self._agent.mount(device, str(self._at), self._filesystem, options, timeout_s=_DEADLINE_S)
+            except CallError as error:
+                if error.errno != errno.EEXIST or time.monotonic() > deadline:
+                    return error.message
+                time.sleep(_TWIN_PAUSE_S)
+            else:
+                return ""
 
     def _mend_superblock(self, device: str) -> bool:
         """Mend a superblock that a power cut tore, which the kernel does not do; return True if it was mended.
