@@ -55,7 +55,10 @@ class SeriesRow:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values over blocks, and the blocks in which the host was disturbed; or `over` runs, and the runs of a change."""
+    """Values per block, with the blocks in which the host was disturbed.
+
+    If `over` is runs: values per run, with the runs that brought a change.
+    """
 
     rows: tuple[SeriesRow, ...]
     disturbed: tuple[int, ...]

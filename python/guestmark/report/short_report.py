@@ -365,7 +365,10 @@ def _format_interval(ratio: float, ci: tuple[float, float] | None) -> str:
 
 
 def _list_undecided_notes(workloads: Sequence[WorkloadResult]) -> list[Note]:
-    """Return notes that say why rows could not be told from the baseline; of several workloads by title."""
+    """Return notes that say why rows could not be told from the baseline.
+
+    If a table has several workloads, each is named by its title.
+    """
     compared = []
     for workload in workloads:
         if workload.baseline is None or not workload.metrics:
